@@ -1,0 +1,67 @@
+"""To and from PyTorch Geometric's ``Data`` with OGB features."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+from graphslice.chem.molecule import MoleculeError, MolGraph
+from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
+
+
+def to_pyg(graph: MolGraph) -> Data:
+    """``x`` int64 [N, 9], ``edge_index`` int64 [2, 2M], ``edge_attr`` int64 [2M, 3]: as OGB's PyG datasets."""
+    ogb = graph.to_ogb()
+    return Data(
+        x=torch.from_numpy(ogb["node_feat"]),
+        edge_index=torch.from_numpy(ogb["edge_index"]),
+        edge_attr=torch.from_numpy(ogb["edge_feat"]),
+        num_nodes=ogb["num_nodes"],
+    )
+
+
+def from_pyg(data: Data) -> MolGraph:
+    """A ``Data`` with OGB's nine atom and three bond features, atoms in the order given.
+
+    Raises:
+        MoleculeError: if it has no atoms, lacks the features, has values outside OGB's, or bonds
+            that stand in one direction only.
+    """
+    x, edge_index, edge_attr = (getattr(data, name, None) for name in ("x", "edge_index", "edge_attr"))
+    if x is None or x.dim() != 2 or x.shape[1] != len(ATOM_DIMS):
+        raise MoleculeError(f"the graph lacks OGB's {len(ATOM_DIMS)} atom features in x")
+    if len(x) == 0:
+        raise MoleculeError("the graph has no atoms")
+    if edge_index is None:
+        edge_index = torch.empty(2, 0, dtype=torch.long)
+    if edge_attr is None and edge_index.shape[1] == 0:
+        edge_attr = torch.empty(0, len(BOND_DIMS), dtype=torch.long)
+    if edge_attr is None or edge_attr.dim() != 2 or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
+        raise MoleculeError(f"the graph lacks OGB's {len(BOND_DIMS)} bond features in edge_attr")
+    atoms = _within(x, ATOM_DIMS, "atom")
+    features = _within(edge_attr, BOND_DIMS, "bond")
+    edges = edge_index.cpu().numpy().T.astype(np.int64)
+    if edges.size and (edges.min() < 0 or edges.max() >= len(atoms)):
+        raise MoleculeError("edge_index points outside the atoms")
+    forward, backward = edges[:, 0] < edges[:, 1], edges[:, 0] > edges[:, 1]
+    bonds = edges[forward]
+
+    def keyed(ends: np.ndarray, attributes: np.ndarray) -> np.ndarray:
+        rows = np.concatenate([ends, attributes], axis=1)
+        return rows[np.lexsort(rows.T[::-1])]
+
+    one_way = keyed(bonds, features[forward])
+    other_way = keyed(edges[backward][:, ::-1], features[backward])
+    if len(bonds) * 2 != len(edges) or not np.array_equal(one_way, other_way):
+        raise MoleculeError("every bond must stand in edge_index once in each direction, with the same features")
+    if len(np.unique(bonds, axis=0)) != len(bonds):
+        raise MoleculeError("a bond stands in edge_index twice")
+    return MolGraph(atoms, bonds.astype(np.int32), features[forward])
+
+
+def _within(features: torch.Tensor, dims: tuple[int, ...], what: str) -> np.ndarray:
+    values = features.cpu().numpy()
+    if (values != np.floor(values)).any() or (values < 0).any() or (values >= np.array(dims)).any():
+        raise MoleculeError(f"{what} features outside OGB's values")
+    return values.astype(np.uint8)

@@ -1,0 +1,22 @@
+"""The mixers: what stands where attention stood. One class a mixer, found by name.
+
+A mixer maps ``(x [B, N, C], structure)`` to ``[B, N, C]``. Importing a file of this folder
+registers its classes; :func:`build_mixer` makes one by name.
+"""
+
+from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, register
+from graphslice.nn.mixers.slice import SliceAscend, SliceInterleave, SliceMax, SliceReleased
+from graphslice.nn.mixers.softmax import SoftmaxAttention
+
+__all__ = [
+    "MIXERS",
+    "Mixer",
+    "SliceAscend",
+    "SliceInterleave",
+    "SliceMax",
+    "SliceReleased",
+    "SoftmaxAttention",
+    "Structure",
+    "build_mixer",
+    "register",
+]

@@ -1,0 +1,106 @@
+"""What every mixer shares: the structure it reads, its interface, and the register of names."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from graphslice.errors import InputError, nearest
+
+
+class Structure:
+    """What a batch says about its samples, computed once and read by every layer.
+
+    Args:
+        lengths: int64 ``[B]``, the number of valid rows of each sample.
+        width: N, the number of rows, padding included.
+        bias: ``[B, H, N, N]`` added to the attention scores, or None where there is no graph. Need
+            not be masked: :class:`Structure` puts -inf in the columns of the padding.
+    """
+
+    def __init__(self, lengths: Tensor, width: int, bias: Tensor | None = None) -> None:
+        self.lengths = lengths
+        self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
+        self._bias = bias
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """``[B, H, N, N]`` (``[B, 1, 1, N]`` without a graph): -inf in the columns of the padding."""
+        columns = self.mask[:, None, None, :]
+        if self._bias is None:
+            return torch.zeros(columns.shape, device=columns.device).masked_fill(~columns, -torch.inf)
+        return self._bias.masked_fill(~columns, -torch.inf)
+
+    @cached_property
+    def map(self) -> Tensor | None:
+        """``P = Softmax(S + E)``, ``[B, H, N, N]``, one for all layers; None without a graph."""
+        return None if self._bias is None else torch.softmax(self.bias, dim=-1)
+
+    def mix(self, v: Tensor, dropout: float = 0.0) -> Tensor:
+        """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
+        if self.map is None:
+            return v
+        batch, width, channels = v.shape
+        heads = v.view(batch, width, self.map.shape[1], -1).transpose(1, 2)
+        mixed = F.dropout(self.map, dropout).to(v.dtype) @ heads if dropout else self.map.to(v.dtype) @ heads
+        return mixed.transpose(1, 2).reshape(batch, width, channels)
+
+
+class Mixer(nn.Module):
+    """Base of the mixers: ``forward(x [B, N, C], structure) -> [B, N, C]``.
+
+    Rows beyond ``structure.lengths`` are padding: they must not touch the others, and what comes
+    out of them is not read.
+
+    Args:
+        dim: C, the number of channels.
+        heads: H; must divide C.
+        layer: which of the layers this is, from 1.
+        layers: L, how many there are.
+        dropout: on the attention map.
+    """
+
+    #: Whether renumbering the rows (all but row 0) renumbers the output and changes nothing else.
+    equivariant = False
+
+    def __init__(self, dim: int, heads: int, *, layer: int = 1, layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        if dim % heads:
+            raise InputError(f"model.heads ({heads}) must divide model.dim ({dim})")
+        self.dim, self.heads, self.layer, self.layers, self.dropout = dim, heads, layer, layers, dropout
+
+    @property
+    def active_dropout(self) -> float:
+        """The dropout in force: none outside training."""
+        return self.dropout if self.training else 0.0
+
+    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+        raise TypeError(f"{type(self).__name__} must define forward(x, structure)")
+
+
+#: Every mixer by the name that the command line knows.
+MIXERS: dict[str, type[Mixer]] = {}
+
+
+def register(name: str):
+    """Class decorator: make a :class:`Mixer` known as ``name``."""
+
+    def add(mixer: type[Mixer]) -> type[Mixer]:
+        MIXERS[name] = mixer
+        return mixer
+
+    return add
+
+
+def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:
+    """Make the mixer called ``name``.
+
+    Raises:
+        InputError: if there is none of that name.
+    """
+    if name not in MIXERS:
+        raise InputError(f"unknown mixer {name!r}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
+    return MIXERS[name](dim, heads, **settings)

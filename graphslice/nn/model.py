@@ -1,0 +1,199 @@
+"""GraphTransformer: Graphormer's architecture with any mixer in place of its attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from graphslice.errors import InputError, nearest
+from graphslice.nn.encodings import AtomEncoder, PairEncoder
+from graphslice.nn.mixers import MIXERS, Structure, build_mixer
+
+if TYPE_CHECKING:
+    from graphslice.data.batch import GraphBatch
+
+READOUTS = ("token", "mean", "sum")
+
+
+@dataclass
+class ModelConfig:
+    """What a :class:`GraphTransformer` is built from.
+
+    Attributes:
+        mixer: what stands where attention stood: see ``graphslice.nn.mixers``.
+        layers: number of blocks.
+        dim: channels C of every atom.
+        heads: heads H of the bias and of the attention map.
+        ffn_dim: channels inside the feed-forward network.
+        tasks: number of targets.
+        readout: what the prediction is read from: token, mean or sum over the atoms, or several
+            joined with "+", such as token+mean.
+        distance_start: let head h begin by reading the pairs that are h mod 6 bonds apart.
+        dropout: after every mixer and feed-forward network.
+        input_dropout: after the atom encoder.
+        attention_dropout: on the attention map.
+        vocabulary: layout of the embedding tables: ogb (as many rows as values) or graphormer (512
+            rows a feature, as in the original checkpoints).
+        degree_rows: rows of each degree table; larger degrees share the last.
+        distance_rows: rows of the spatial table; larger distances share the last but one.
+        path_rows: matrices of the edge encoding, of which max_path are used.
+        max_path: bonds of a shortest path that the edge encoding reads.
+    """
+
+    mixer: str = "slice-max"
+    layers: int = 4
+    dim: int = 128
+    heads: int = 8
+    ffn_dim: int = 128
+    tasks: int = 1
+    readout: str = "token"
+    distance_start: bool = False
+    dropout: float = 0.1
+    input_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    vocabulary: str = "ogb"
+    degree_rows: int = 16
+    distance_rows: int = 64
+    path_rows: int = 5
+    max_path: int = 5
+
+    def __post_init__(self) -> None:
+        if self.mixer not in MIXERS:
+            raise InputError(
+                f"unknown mixer {self.mixer!r}{nearest(self.mixer, MIXERS)}: choose from {', '.join(sorted(MIXERS))}"
+            )
+        for part in self.readout.split("+"):
+            if part not in READOUTS:
+                raise InputError(
+                    f"unknown readout {part!r}{nearest(part, READOUTS)}: choose from {', '.join(READOUTS)}, "
+                    "or join several with '+'"
+                )
+        if self.vocabulary not in ("ogb", "graphormer"):
+            raise InputError(f"model.vocabulary is ogb or graphormer, not {self.vocabulary!r}")
+        for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
+            if getattr(self, name) < 1:
+                raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
+        if self.dim % self.heads:
+            raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
+        if self.max_path > self.path_rows:
+            raise InputError(f"model.max_path ({self.max_path}) is more than model.path_rows ({self.path_rows})")
+        if self.distance_rows < 8 or self.degree_rows < 2:
+            raise InputError("model.distance_rows must be at least 8 and model.degree_rows at least 2")
+        for name in ("dropout", "input_dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+
+    @classmethod
+    def preset(cls, name: str) -> ModelConfig:
+        """The model of a preset, such as ``"pcqm4m-slice"``; see ``graphslice.config.PRESETS``."""
+        from graphslice.config import read_preset
+
+        return cls(**read_preset(name).get("model", {}))
+
+
+class Block(nn.Module):
+    """``x += drop(Mixer(LN(x)))``, then ``x += drop(FFN(LN(x)))``."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(config.dim)
+        self.mixer = build_mixer(
+            config.mixer,
+            config.dim,
+            config.heads,
+            layer=layer,
+            layers=config.layers,
+            dropout=config.attention_dropout,
+        )
+        self.ffn_norm = nn.LayerNorm(config.dim)
+        self.ffn = nn.Sequential(
+            nn.Linear(config.dim, config.ffn_dim), nn.GELU(), nn.Linear(config.ffn_dim, config.dim)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+        x = x + self.dropout(self.mixer(self.mixer_norm(x), structure))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class GraphTransformer(nn.Module):
+    """Pre-norm transformer over a graph token and the atoms (Ying et al. 2021), with any mixer.
+
+    Predictions are in the unit of the targets: the network works on standardised ones, and
+    ``target_mean`` and ``target_std`` (float32 ``[T]``, 0 and 1 until set) take it back.
+    """
+
+    target_mean: Tensor
+    target_std: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.atoms = AtomEncoder(config.dim, config.vocabulary, config.degree_rows)
+        self.pairs = PairEncoder(
+            config.heads,
+            config.vocabulary,
+            config.distance_rows,
+            config.path_rows,
+            config.max_path,
+            config.distance_start,
+        )
+        self.input_dropout = nn.Dropout(config.input_dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
+        self.norm = nn.LayerNorm(config.dim)
+        self.readouts = config.readout.split("+")
+        self.head = nn.Linear(config.dim * len(self.readouts), config.tasks)
+        self.register_buffer("target_mean", torch.zeros(config.tasks))
+        self.register_buffer("target_std", torch.ones(config.tasks))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal initialisation as in the original: 0.02, divided by sqrt(layers) in linear maps."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02 / math.sqrt(self.config.layers))
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        if self.config.distance_start:
+            self.pairs.start_from_distances()
+
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Predictions ``[B, T]`` in the unit of the targets."""
+        return self.standardised(batch) * self.target_std + self.target_mean
+
+    def standardised(self, batch: GraphBatch) -> Tensor:
+        """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
+        x = self.input_dropout(self.atoms(batch))
+        structure = Structure(batch.lengths + 1, x.shape[1], self.pairs(batch))
+        for block in self.blocks:
+            x = block(x, structure)
+        return self.head(self.read_out(self.norm(x), structure.mask))
+
+    def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``[B, C]`` a readout, joined: the token (row 0), the mean or the sum of the atoms."""
+        atoms = x[:, 1:].masked_fill(~mask[:, 1:, None], 0)
+        parts = []
+        for readout in self.readouts:
+            if readout == "token":
+                parts.append(x[:, 0])
+            else:
+                total = atoms.sum(dim=1)
+                parts.append(total if readout == "sum" else total / (mask.sum(dim=1, keepdim=True) - 1))
+        return torch.cat(parts, dim=-1)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def config_dict(self) -> dict:
+        """The configuration as plain values, for a checkpoint."""
+        return dataclasses.asdict(self.config)

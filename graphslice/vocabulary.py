@@ -1,0 +1,18 @@
+"""The integers that the two sides of the package share: what a molecule's arrays can hold.
+
+Kept apart from :mod:`graphslice.chem` so that the model needs no RDKit.
+"""
+
+from __future__ import annotations
+
+#: Number of values of each atom feature of OGB: element, chirality, degree, charge, hydrogens,
+#: radical electrons, hybridization, aromatic, in a ring.
+ATOM_DIMS = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+#: Number of values of each bond feature of OGB: type, stereo, conjugated.
+BOND_DIMS = (5, 6, 2)
+#: Number of different bonds: every combination of the three bond features.
+BOND_WORDS = BOND_DIMS[0] * BOND_DIMS[1] * BOND_DIMS[2]
+#: Distance of two atoms in different fragments.
+UNREACHABLE = 510
+#: Distances beyond this count as this.
+MAX_DISTANCE = UNREACHABLE - 1

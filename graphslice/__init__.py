@@ -1,0 +1,46 @@
+"""GraphSlice: properties of molecules with a graph transformer whose attention can be a sort.
+
+    import graphslice as gs
+    model = gs.load("runs/demo")
+    model.predict(["CCO", "c1ccccc1O"])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from graphslice import ops
+    from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
+    from graphslice.config import RunConfig
+    from graphslice.errors import InputError
+    from graphslice.nn import GraphTransformer, ModelConfig
+    from graphslice.predict import Predictor, load
+    from graphslice.training import train
+
+# Imported when first used: the model needs no RDKit, the chemistry no torch.
+_HOMES = {
+    "GraphTransformer": "graphslice.nn",
+    "InputError": "graphslice.errors",
+    "ModelConfig": "graphslice.nn",
+    "MolGraph": "graphslice.chem",
+    "MoleculeError": "graphslice.chem",
+    "Predictor": "graphslice.predict",
+    "RunConfig": "graphslice.config",
+    "load": "graphslice.predict",
+    "smiles_to_graph": "graphslice.chem",
+    "train": "graphslice.training",
+}
+
+__all__ = sorted([*_HOMES, "ops", "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return import_module("graphslice.ops")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'graphslice' has no attribute {name!r}")

@@ -1,0 +1,215 @@
+"""One configuration for a run: dataclasses, filled from a preset, a YAML file and flags.
+
+What comes later wins. The resolved configuration is stored in the run folder and in every
+checkpoint, and is the only truth about how a model was made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from graphslice.errors import InputError, nearest
+from graphslice.nn.model import ModelConfig
+from graphslice.resources import CONFIGS
+
+#: The names of the presets, each a YAML file in ``configs``.
+PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+@dataclass
+class DataConfig:
+    """Where the labelled molecules come from.
+
+    Attributes:
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file.
+        root: where OGB's folders lie, or are downloaded to.
+        smiles_column: the column of the SMILES; found by its name when not given.
+        targets: the numeric columns to predict, separated by commas; every numeric column when not
+            given.
+        split: random, scaffold, or the name of a column that says train, valid or test; the column
+            "split" when there is one, else random.
+        seed: of the random split.
+    """
+
+    dataset: str = "demo"
+    root: str = "dataset"
+    smiles_column: str | None = None
+    targets: str | None = None
+    split: str | None = None
+    seed: int = 0
+
+
+@dataclass
+class GraphConfig:
+    """How a molecule becomes a graph.
+
+    Attributes:
+        atom_order: canonical (a prediction does not depend on how the SMILES is written) or input
+            (as written, as the original code does).
+        path_ties: mean of all shortest paths, or the one of floyd-warshall, as the original does.
+        max_atoms: the largest molecule accepted.
+    """
+
+    atom_order: str = "canonical"
+    path_ties: str = "mean"
+    max_atoms: int = 512
+
+    def __post_init__(self) -> None:
+        if self.atom_order not in ("canonical", "input"):
+            raise InputError(f"graph.atom_order is canonical or input, not {self.atom_order!r}")
+        if self.path_ties not in ("mean", "floyd-warshall"):
+            raise InputError(f"graph.path_ties is mean or floyd-warshall, not {self.path_ties!r}")
+        if self.max_atoms < 1:
+            raise InputError(f"graph.max_atoms must be at least 1, not {self.max_atoms}")
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW, a linear warm-up, then a linear decay.
+
+    Attributes:
+        peak_lr: learning rate at the end of the warm-up.
+        end_lr: learning rate at the end of the decay.
+        warmup_steps: steps of the warm-up; 5% of the total when not given.
+        total_steps: steps until the end of the decay; those of the run when not given.
+        weight_decay: of AdamW.
+    """
+
+    peak_lr: float = 1e-3
+    end_lr: float = 1e-9
+    warmup_steps: int | None = None
+    total_steps: int | None = None
+    weight_decay: float = 0.01
+
+
+@dataclass
+class TrainerConfig:
+    """How a model is trained.
+
+    Attributes:
+        max_epochs: passes over the training molecules, unless max_steps ends the run before.
+        max_steps: optimiser steps; as many as the epochs hold when not given.
+        batch_size: molecules of one optimiser step, over all devices together.
+        gradient_clip: largest norm of the gradient; 0 leaves it alone.
+        accelerator: auto (a GPU where there is one), cpu, cuda or mps.
+        devices: how many devices; auto takes every GPU, or one CPU process.
+        precision: auto (bf16-mixed on GPUs that have bf16, else 32), 32, bf16-mixed or 16-mixed.
+        workers: processes that prepare molecules; auto.
+        patience: stop after this many epochs without a better validation MAE; never when not given.
+        checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
+        seed: of the initial weights, the order of the molecules and the dropout.
+    """
+
+    max_epochs: int = 50
+    max_steps: int | None = None
+    batch_size: int = 64
+    gradient_clip: float = 5.0
+    accelerator: str = "auto"
+    devices: str = "auto"
+    precision: str = "auto"
+    workers: str = "auto"
+    patience: int | None = None
+    checkpoint_minutes: float = 10.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_epochs", "batch_size", "max_steps", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"trainer.{name} must be at least 1, not {value}")
+        if self.workers != "auto" and not self.workers.isdigit():
+            raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
+        if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):
+            raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {self.precision!r}")
+
+
+@dataclass
+class RunConfig:
+    """Everything about a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        """From nested plain values, such as a YAML file holds.
+
+        Raises:
+            InputError: naming an unknown key, with the nearest known one, or a value of the wrong
+                type.
+        """
+        check_keys(values, cls)
+        sections = typing.get_type_hints(cls)
+        return cls(**{name: _section(sections[name], name, part) for name, part in values.items()})
+
+    @classmethod
+    def preset(cls, name: str) -> RunConfig:
+        """The run of a preset of :data:`PRESETS`."""
+        return cls.from_dict(read_preset(name))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """The nested values of a preset.
+
+    Raises:
+        InputError: if there is none of that name.
+    """
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}{nearest(name, PRESETS)}: choose from {', '.join(PRESETS)}")
+    return read_yaml(CONFIGS / f"{name}.yaml")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The nested values of a configuration file.
+
+    Raises:
+        InputError: if it is missing, no YAML or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise InputError(f"{path} is not a YAML file") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
+    return values
+
+
+def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
+    """Raise :class:`InputError` for the first key that ``kind`` has no field for."""
+    hints = typing.get_type_hints(kind)
+    for key, value in values.items():
+        if key not in hints:
+            raise InputError(f"unknown configuration key {where + str(key)!r}{nearest(str(key), hints)}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise InputError(f"the configuration section {key!r} must hold keys and values")
+            check_keys(value, hints[key], f"{where}{key}.")
+
+
+def _section(kind: type, name: str, values: dict[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind)
+    for key, value in values.items():
+        allowed = typing.get_args(hints[key]) or (hints[key],)
+        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+            values = {**values, key: float(value)}
+        elif type(value) not in allowed:
+            names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
+            raise InputError(f"{name}.{key} must be {names}, not {value!r}")
+    return kind(**values)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from graphslice.errors import InputError, nearest
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import MIXERS, Structure, build_mixer
+from graphslice.ops import Dropout
 
 if TYPE_CHECKING:
     from graphslice.data.batch import GraphBatch
@@ -114,7 +115,7 @@ class Block(nn.Module):
         self.ffn = nn.Sequential(
             nn.Linear(config.dim, config.ffn_dim), nn.GELU(), nn.Linear(config.ffn_dim, config.dim)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         x = x + self.dropout(self.mixer(self.mixer_norm(x), structure))
@@ -143,7 +144,7 @@ class GraphTransformer(nn.Module):
             config.max_path,
             config.distance_start,
         )
-        self.input_dropout = nn.Dropout(config.input_dropout)
+        self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.norm = nn.LayerNorm(config.dim)
         self.readouts = config.readout.split("+")

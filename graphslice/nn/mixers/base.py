@@ -6,9 +6,9 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.errors import InputError, nearest
+from graphslice.ops import dropout as apply_dropout
 
 
 class Structure:
@@ -45,7 +45,7 @@ class Structure:
             return v
         batch, width, channels = v.shape
         heads = v.view(batch, width, self.map.shape[1], -1).transpose(1, 2)
-        mixed = F.dropout(self.map, dropout).to(v.dtype) @ heads if dropout else self.map.to(v.dtype) @ heads
+        mixed = apply_dropout(self.map.to(v.dtype), dropout) @ heads
         return mixed.transpose(1, 2).reshape(batch, width, channels)
 
 

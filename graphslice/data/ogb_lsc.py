@@ -1,0 +1,113 @@
+"""OGB's PCQM4M-LSC loaders, without their prompts, their network look-ups and their exit().
+
+OGB 1.3.6 looks up its newest version on the network when imported, asks on stdin before a large
+download and when a folder lacks its release file, calls exit(-1) when refused, and unpickles its
+split with a ``torch.load`` that torch >= 2.6 refuses. The loaders themselves are OGB's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+
+from graphslice.errors import InputError
+
+#: Name of each data set: (folder below the root, name of its parts).
+FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
+TARGET = "homolumogap"
+
+
+def import_ogb_lsc():
+    """``ogb.lsc``, imported without a look at the network."""
+    if "ogb" not in sys.modules:
+        with mock.patch.dict(sys.modules, {"outdated": None}):  # None: "not installed"
+            import ogb  # noqa: F401
+    import ogb.lsc
+
+    return ogb.lsc
+
+
+def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
+    """SMILES, gaps and OGB's own split of PCQM4M-LSC v1 (``pcqm4m``) or v2 (``pcqm4mv2``).
+
+    A folder already there is read without the network; otherwise OGB downloads it to ``root``.
+
+    Returns:
+        SMILES; HOMO-LUMO gaps in eV, float64, nan where OGB keeps the answer to itself; and int64
+        indices for each part (v1: train, valid, test; v2: train, valid, test-dev, test-challenge
+        and test-whatever OGB's file names).
+
+    Raises:
+        InputError: if the folder is damaged or absent and cannot be downloaded.
+    """
+    folder = Path(root) / FOLDERS[name]
+    if folder.is_dir() and not (folder / "RELEASE_v1.txt").exists():
+        raise InputError(
+            f"{folder} lacks OGB's RELEASE_v1.txt, so it is not the current release: "
+            "move it away to have it downloaded anew"
+        )
+    lsc = import_ogb_lsc()
+    dataset_class = {"pcqm4m": lsc.PCQM4MDataset, "pcqm4mv2": lsc.PCQM4Mv2Dataset}[name]
+    here = f"{folder} (choose where with --root)"
+    if not (folder / "raw" / "data.csv.gz").exists():
+        Path(root).mkdir(parents=True, exist_ok=True)
+        print(f"downloading {name} to {folder}", file=sys.stderr)
+    try:
+        with _no_questions(dataset_class), contextlib.redirect_stdout(io.StringIO()):
+            dataset = dataset_class(root=str(root), only_smiles=True)
+    except zipfile.BadZipFile:
+        archive = Path(root) / f"{FOLDERS[name]}.zip"
+        archive.unlink(missing_ok=True)  # OGB would take the damaged archive for a whole one for ever
+        raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
+    except (EOFError, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise InputError(f"{here} is damaged: its raw/data.csv.gz cannot be read ({_first_line(error)})") from None
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            f"{name} is not in {here} and cannot be downloaded ({_first_line(error)}): "
+            "connect to the network, or put OGB's folder there"
+        ) from None
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()):
+            split = {part: np.asarray(rows, dtype=np.int64) for part, rows in dataset.get_idx_split().items()}
+    except Exception as error:  # a damaged file fails in many ways
+        raise InputError(f"{here} is damaged: its split_dict.pt cannot be read ({_first_line(error)})") from None
+    gaps = np.asarray(dataset.labels, dtype=np.float64)
+    if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in split.values()):
+        raise InputError(f"{here} is damaged: its split names rows that its data does not have")
+    return list(dataset.graphs), gaps, split
+
+
+@contextlib.contextmanager
+def _no_questions(dataset_class):
+    """Let OGB download without asking: whoever names the data set wants it."""
+    module = sys.modules[dataset_class.__module__]
+    with mock.patch.object(module, "decide_download", lambda url: True):
+        yield
+
+
+def _numpy_globals() -> list:
+    """What a pickled numpy integer array may name, and nothing else."""
+    from numpy._core import multiarray, numeric
+
+    return [
+        np.ndarray,
+        np.dtype,
+        type(np.dtype(np.int64)),
+        type(np.dtype(np.int32)),
+        (multiarray._reconstruct, "numpy.core.multiarray._reconstruct"),
+        (multiarray._reconstruct, "numpy._core.multiarray._reconstruct"),
+        (numeric._frombuffer, "numpy.core.numeric._frombuffer"),
+        (numeric._frombuffer, "numpy._core.numeric._frombuffer"),
+    ]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,259 @@
+"""Labelled molecules from wherever they are: the demo set, a table, OGB's PCQM4M-LSC, PyG."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from graphslice.config import DataConfig
+from graphslice.data import splits
+from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
+from graphslice.errors import InputError, nearest
+from graphslice.resources import DEMO_CSV
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from graphslice.chem import MolGraph
+
+#: Names of SMILES columns that need not be given, in the order they are looked for.
+SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".csv.gz", ".tsv.gz")
+
+
+@dataclass
+class Source:
+    """Labelled molecules, row by row as their source has them.
+
+    Attributes:
+        name: demo, pcqm4m, pcqm4mv2, the file's path, or pyg.
+        smiles: one text a row; empty where ``graphs`` stand instead.
+        targets: ``float64 [R, T]`` in the user's unit, nan where unknown.
+        target_names: T names.
+        rejected: reason by row, for rows whose labels are of no use.
+        split: rows of each part, where the source says so; else None.
+        graphs: molecules that are graphs already, or None.
+    """
+
+    name: str
+    smiles: list[str]
+    targets: np.ndarray
+    target_names: list[str]
+    rejected: dict[int, str] = field(default_factory=dict)
+    split: splits.Split | None = None
+    graphs: list[MolGraph | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def is_pcqm4m(self) -> bool:
+        """Whether OGB's evaluator judges this data."""
+        return self.name in FOLDERS
+
+    def fingerprint(self) -> str:
+        """A hash of molecules and labels, to notice that a run's data has changed."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
+        digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
+        for graph in self.graphs or ():
+            if graph is not None:
+                digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def load_source(config: DataConfig) -> Source:
+    """The labelled molecules that a configuration names.
+
+    Raises:
+        InputError: if they cannot be had, saying what is missing and what to do.
+    """
+    if config.dataset in FOLDERS:
+        smiles, gaps, split = load_pcqm4m(config.dataset, config.root)
+        if config.targets not in (None, TARGET):
+            raise InputError(f"{config.dataset} has the one target {TARGET}, not {config.targets!r}")
+        return Source(config.dataset, smiles, gaps[:, None], [TARGET], split=split)
+    path = DEMO_CSV if config.dataset == "demo" else Path(config.dataset)
+    if config.dataset != "demo" and not path.exists() and path.suffix == "":
+        names = ["demo", *FOLDERS]
+        raise InputError(
+            f"unknown dataset {config.dataset!r}{nearest(config.dataset, names)}: "
+            f"give {', '.join(names)}, or the path of a CSV, TSV or Parquet file"
+        )
+    return table_source(read_table(path), config, config.dataset)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A CSV, TSV or Parquet file with at least one row.
+
+    Raises:
+        InputError: if it is missing, empty, of another kind or damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"no file at {path}")
+    if not path.name.lower().endswith(TABLE_SUFFIXES):
+        raise InputError(f"{path}: GraphSlice reads {', '.join(TABLE_SUFFIXES)}")
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pd.read_parquet(path)
+        else:
+            tabbed = path.name.lower().removesuffix(".gz").endswith((".tsv", ".txt"))
+            table = pd.read_csv(path, sep="\t" if tabbed else ",", low_memory=False)
+    except pd.errors.EmptyDataError:
+        raise InputError(f"{path} is empty") from None
+    except (pd.errors.ParserError, pa.ArrowException, UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from None
+    if table.empty:
+        raise InputError(f"{path} has no rows")
+    return table
+
+
+def table_source(table: pd.DataFrame, config: DataConfig, name: str) -> Source:
+    """The labelled molecules of a table.
+
+    Raises:
+        InputError: for a missing column, or targets that are no numbers.
+    """
+    smiles_column = find_smiles_column(list(table.columns), config.smiles_column, name)
+    split_column = _split_column(table, config, name)
+    targets = _target_columns(table, config, {smiles_column, split_column}, name)
+    values = np.empty((len(table), len(targets)), dtype=np.float64)
+    rejected: dict[int, str] = {}
+    for t, column in enumerate(targets):
+        numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+        unknown = table[column].isna().to_numpy() | (table[column].astype(str).str.strip() == "").to_numpy()
+        if unknown.all():
+            raise InputError(f"{name}: the target {column!r} is empty in every row")
+        wrong = (np.isnan(numbers) & ~unknown) | np.isinf(numbers)
+        if wrong.sum() == (~unknown).sum():
+            example = table[column][np.flatnonzero(wrong)[0]]
+            raise InputError(f"{name}: the target {column!r} is not numeric (its first value is {str(example)!r})")
+        for row in np.flatnonzero(wrong):
+            rejected.setdefault(int(row), f"target {column!r} is not a finite number: {str(table[column][row])!r}")
+        numbers[wrong] = np.nan
+        values[:, t] = numbers
+    for row in np.flatnonzero(np.isnan(values).all(axis=1)):
+        rejected.setdefault(int(row), "no target value")
+    source = Source(
+        name,
+        ["" if text is None or text != text else str(text) for text in table[smiles_column]],
+        values,
+        targets,
+        rejected,
+    )
+    if split_column is not None:
+        kept = np.array([row for row in range(len(table)) if row not in rejected], dtype=np.int64)
+        source.split = splits.column_split(kept, table[split_column].tolist(), split_column)
+    return source
+
+
+def find_smiles_column(columns: Sequence[str], given: str | None, name: str) -> str:
+    """The column of the SMILES: the given one, or the first with a usual name.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if given is not None:
+        if given not in columns:
+            raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {_listed(columns)}")
+        return given
+    by_name = {str(column).strip().lower(): column for column in reversed(columns)}
+    for usual in SMILES_COLUMNS:
+        if usual in by_name:
+            return by_name[usual]
+    raise InputError(
+        f"{name}: which column holds the SMILES? Give it with --smiles-column; there are {_listed(columns)}"
+    )
+
+
+def _split_column(table: pd.DataFrame, config: DataConfig, name: str) -> str | None:
+    if config.split is None:
+        return "split" if "split" in table.columns else None
+    if config.split in ("random", "scaffold"):
+        return None
+    if config.split not in table.columns:
+        known = ["random", "scaffold", *table.columns]
+        raise InputError(
+            f"unknown split {config.split!r}{nearest(config.split, known)}: give random, scaffold, "
+            f"or a column of {name}, which has {_listed(table.columns)}"
+        )
+    return config.split
+
+
+def _target_columns(table: pd.DataFrame, config: DataConfig, taken: set[str | None], name: str) -> list[str]:
+    if config.targets:
+        targets = [config.targets] if config.targets in table.columns else _split_names(config.targets)
+        for column in targets:
+            if column not in table.columns:
+                raise InputError(
+                    f"{name} has no column {column!r}{nearest(column, table.columns)}; it has {_listed(table.columns)}"
+                )
+        if len(set(targets)) != len(targets):
+            raise InputError(f"--targets names a column twice: {config.targets}")
+        return targets
+    numeric = [c for c in table.columns if c not in taken and pd.api.types.is_numeric_dtype(table[c])]
+    if len(numeric) == 1:
+        return numeric
+    others = [c for c in table.columns if c not in taken]
+    if not numeric and len(others) == 1:
+        return others  # the caller says what is wrong with it
+    raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {_listed(others)}")
+
+
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _listed(names: Iterable[object], most: int = 12) -> str:
+    names = [repr(str(name)) for name in names]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "none"
+
+
+def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> Source:
+    """Labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
+
+    Args:
+        data: each with ``x``, ``edge_index``, ``edge_attr`` as :meth:`MolGraph.to_pyg` gives them,
+            and ``y`` of T numbers, nan where unknown. Atoms keep their order.
+        targets: T names; y0, y1, ... when not given (y for one).
+
+    Raises:
+        InputError: if no graph has targets, or their number differs.
+    """
+    from graphslice.chem import MoleculeError
+    from graphslice.data.pyg import from_pyg
+
+    graphs: list[MolGraph | None] = []
+    rejected: dict[int, str] = {}
+    rows: list[np.ndarray] = []
+    for row, item in enumerate(data):
+        y = getattr(item, "y", None)
+        rows.append(np.array([np.nan]) if y is None else y.detach().cpu().numpy().astype(np.float64).reshape(-1))
+        try:
+            graphs.append(from_pyg(item))
+        except MoleculeError as reason:
+            graphs.append(None)
+            rejected[row] = str(reason)
+    widths = sorted({len(row) for row in rows})
+    if not rows:
+        raise InputError("the PyG dataset is empty")
+    if len(widths) > 1:
+        raise InputError(f"the graphs of the PyG dataset have different numbers of targets: {widths}")
+    values = np.stack(rows)
+    values[np.isinf(values)] = np.nan
+    for row in np.flatnonzero(np.isnan(values).all(axis=1)):
+        rejected.setdefault(int(row), "no target value")
+    if len(rejected) == len(rows):
+        raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
+    names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
+    if len(names) != widths[0]:
+        raise InputError(f"{len(names)} target names for {widths[0]} targets: {json.dumps(names)}")
+    return Source("pyg", [], values, names, rejected, graphs=graphs)

@@ -1,0 +1,73 @@
+"""Which molecules train, which choose the best model, and which judge it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from rdkit import Chem, rdBase
+from rdkit.Chem.Scaffolds import MurckoScaffold
+
+from graphslice.errors import InputError
+
+#: The parts of a split and the words that name them in a column.
+PARTS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "val", "validation", "dev"),
+    "test": ("test",),
+}
+_VALID_SHARE = _TEST_SHARE = 0.1
+
+Split = dict[str, np.ndarray]
+
+
+def random_split(rows: np.ndarray, seed: int) -> Split:
+    """80 / 10 / 10 percent at random. ``rows``: int64, the rows to divide."""
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    valid, test = _share(len(rows), _VALID_SHARE), _share(len(rows), _TEST_SHARE)
+    return {
+        "train": np.sort(shuffled[valid + test :]),
+        "valid": np.sort(shuffled[:valid]),
+        "test": np.sort(shuffled[valid : valid + test]),
+    }
+
+
+def scaffold_split(rows: np.ndarray, smiles: Sequence[str]) -> Split:
+    """80 / 10 / 10 percent with no Bemis-Murcko scaffold in two parts, the largest groups in training.
+
+    Deterministic: groups go in the order of their size, then of their first row, each to training
+    while it fits there, then to validation, then to test (as MoleculeNet does, Wu et al. 2018).
+    """
+    groups: dict[str, list[int]] = defaultdict(list)
+    with rdBase.BlockLogs():
+        for row in rows:
+            mol = Chem.MolFromSmiles(smiles[row])
+            groups[MurckoScaffold.MurckoScaffoldSmiles(mol=mol, includeChirality=False)].append(int(row))
+    room = {"valid": _share(len(rows), _VALID_SHARE), "test": _share(len(rows), _TEST_SHARE)}
+    room["train"] = len(rows) - room["valid"] - room["test"]
+    split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+    for group in sorted(groups.values(), key=lambda group: (-len(group), group[0])):
+        part = next((part for part in ("train", "valid") if len(split[part]) + len(group) <= room[part]), "test")
+        split[part] += group
+    return {part: np.array(sorted(members), dtype=np.int64) for part, members in split.items()}
+
+
+def column_split(rows: np.ndarray, words: Sequence[object], column: str) -> Split:
+    """The split that a column of the file gives.
+
+    Raises:
+        InputError: for a word that names no part.
+    """
+    part_of = {word: part for part, words_of in PARTS.items() for word in words_of}
+    split: dict[str, list[int]] = {part: [] for part in PARTS}
+    for row in rows:
+        word = str(words[row]).strip().lower()
+        if word not in part_of:
+            raise InputError(f"row {row + 1}: {column!r} is {words[row]!r}; it must be train, valid or test")
+        split[part_of[word]].append(int(row))
+    return {part: np.array(members, dtype=np.int64) for part, members in split.items()}
+
+
+def _share(rows: int, share: float) -> int:
+    return max(1, int(rows * share)) if rows >= 3 else 0

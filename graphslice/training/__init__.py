@@ -1,0 +1,5 @@
+"""Training: the Lightning module, its callbacks, and runs from start to finish."""
+
+from graphslice.training.run import RunResult, resume, train
+
+__all__ = ["RunResult", "resume", "train"]

@@ -1,0 +1,93 @@
+"""What happens beside the training: the last checkpoint, and what the user sees."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytorch_lightning as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from graphslice.checkpoint import LAST
+
+
+class LastCheckpoint(pl.Callback):
+    """Keep ``last.ckpt`` no older than one epoch, or some minutes within a long one.
+
+    The file is replaced in one move, so a kill at any moment leaves a whole one.
+    """
+
+    def __init__(self, folder: Path, minutes: float) -> None:
+        self.folder, self.seconds = folder, 60 * minutes
+        self._saved = time.monotonic()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int) -> None:
+        due = trainer.strategy.broadcast(time.monotonic() - self._saved > self.seconds)
+        if due and not trainer.is_last_batch:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._save(trainer)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        temporary = self.folder / (LAST + ".tmp")
+        trainer.save_checkpoint(temporary)
+        if trainer.is_global_zero:
+            temporary.replace(self.folder / LAST)
+        self._saved = time.monotonic()
+
+
+class RunProgress(pl.Callback):
+    """One bar for the whole run: steps, molecules per second, errors, time left.
+
+    Where the output is no terminal, a line now and then instead.
+    """
+
+    def __init__(self, steps: int, batch_size: int, console: Console) -> None:
+        self.steps, self.batch_size, self.console = steps, batch_size, console
+        self.bar = Progress(
+            TextColumn("training"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._printed = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._begin, self._first = time.monotonic(), trainer.global_step
+        self._task = self.bar.add_task("", total=self.steps, completed=self._first, status="")
+        self._val = ""
+        if trainer.is_global_zero:
+            self.bar.start()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int) -> None:
+        done = trainer.global_step - self._first
+        rate = done * self.batch_size / max(1e-9, time.monotonic() - self._begin)
+        self.bar.update(self._task, completed=trainer.global_step, status=f"{rate:,.0f} mol/s{self._val}")
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.sanity_checking or "val_mae" not in trainer.callback_metrics:
+            return
+        mae = float(trainer.callback_metrics["val_mae"])
+        self._val = f" · validation MAE {mae:.4f}"
+        if self.console.is_terminal or not trainer.is_global_zero:
+            return
+        share = trainer.global_step / self.steps
+        if share - self._printed >= 0.05 or share >= 1:
+            self._printed = share
+            passed = time.monotonic() - self._begin
+            left = passed / max(1, trainer.global_step - self._first) * (self.steps - trainer.global_step)
+            self.console.print(
+                f"epoch {trainer.current_epoch + 1}, step {trainer.global_step:,} of {self.steps:,}: "
+                f"validation MAE {mae:.4f}, {passed:.0f} s passed, {left:.0f} s left",
+                highlight=False,
+            )
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self.bar.stop()

@@ -1,0 +1,102 @@
+"""The LightningModule: loss, optimiser, schedule and validation of a GraphTransformer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.distributed
+from torch import Tensor
+
+from graphslice.checkpoint import KEY, header
+from graphslice.config import OptimizerConfig, RunConfig
+from graphslice.data.batch import GraphBatch
+from graphslice.evaluation.metrics import mean_absolute_error
+from graphslice.nn import GraphTransformer
+
+
+def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[int], float]:
+    """Factor of the peak learning rate at a step: up linearly, then down linearly to ``end_lr``.
+
+    As Graphormer trains (Ying et al. 2021, appendix B). ``steps`` is the length of the run.
+    """
+    total = config.total_steps or steps
+    warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
+    end = config.end_lr / config.peak_lr
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        if step >= total:
+            return end
+        return end + (1 - end) * (total - step) / max(1, total - warmup)
+
+    return factor
+
+
+class Regression(pl.LightningModule):
+    """L1 regression of standardised targets.
+
+    Args:
+        config: of the run.
+        targets: names of the T targets.
+        steps: length of the run in optimiser steps.
+        extra: plain values that every checkpoint shall carry.
+    """
+
+    def __init__(self, config: RunConfig, targets: list[str], steps: int, extra: dict | None = None) -> None:
+        super().__init__()
+        self.config, self.targets, self.steps, self.extra = config, targets, steps, extra or {}
+        torch.manual_seed(config.trainer.seed)
+        self.model = GraphTransformer(config.model)
+        self._validated: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def configure_optimizers(self):
+        settings = self.config.optimizer
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=settings.peak_lr,
+            weight_decay=settings.weight_decay,
+            fused=self.trainer.precision != "16-mixed",  # its scaler and the clipping want to be apart
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, linear_schedule(settings, self.steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_batch_start(self, batch: GraphBatch, batch_idx: int) -> None:
+        # The dropout of a step depends on the step alone, so a resumed run draws the same.
+        seed = (self.config.trainer.seed, self.global_step, self.global_rank)
+        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
+
+    def training_step(self, batch: GraphBatch, batch_idx: int) -> Tensor:
+        wanted = (batch.targets - self.model.target_mean) / self.model.target_std
+        known = ~torch.isnan(wanted)
+        error = torch.where(known, (self.model.standardised(batch) - wanted.nan_to_num()).abs(), 0)
+        count = known.sum()
+        world = self.trainer.world_size
+        if world > 1:  # the mean over the whole batch, however its labels fall on the devices
+            torch.distributed.all_reduce(count)
+        loss = error.sum() * world / count.clamp_min(1)
+        self.log("train_loss", loss, on_step=True, on_epoch=True, batch_size=len(batch))
+        return loss
+
+    def validation_step(self, batch: GraphBatch, batch_idx: int) -> None:
+        self._validated.append((batch.rows.cpu().numpy(), self.model(batch).float().cpu().numpy()))
+
+    def on_validation_epoch_end(self) -> None:
+        parts = self._validated
+        self._validated = []
+        if self.trainer.world_size > 1:
+            gathered: list = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(gathered, parts)
+            parts = [part for rank in gathered for part in rank]
+        source = self.trainer.datamodule.source
+        rows = np.concatenate([rows for rows, _ in parts])
+        predictions = np.concatenate([values for _, values in parts])
+        mae = mean_absolute_error(source.name, source.targets[rows], predictions)
+        self.log("val_mae", mae if math.isfinite(mae) else math.inf)
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint[KEY] = header(self.config, self.targets, **self.extra)

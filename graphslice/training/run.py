@@ -1,0 +1,319 @@
+"""A run from start to finish: data in, a run folder out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from rich.console import Console
+
+from graphslice.checkpoint import BEST, LAST, read_checkpoint
+from graphslice.config import DataConfig, RunConfig, read_yaml
+from graphslice.data.module import MoleculeData, TrainBatches
+from graphslice.data.sources import Source, load_source, pyg_source
+from graphslice.errors import InputError
+from graphslice.evaluation import scores
+from graphslice.predict import Predictor
+from graphslice.training.callbacks import LastCheckpoint, RunProgress
+from graphslice.training.module import Regression
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+CONFIG, METRICS, SPLIT, REJECTED, PICTURE = "config.yaml", "metrics.json", "split.csv", "rejected.csv", "test.png"
+#: Written when the run is through.
+_PARTS_JUDGED = ("valid", "test")
+
+
+@dataclass
+class RunResult:
+    """What came of a run.
+
+    Attributes:
+        folder: of the run; ``graphslice.load(folder)`` gives the model.
+        metrics: scores of the best checkpoint by part (valid, test), as in ``metrics.json``.
+    """
+
+    folder: Path
+    metrics: dict
+
+
+class Interrupted(Exception):
+    """The user stopped the run."""
+
+
+def train(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    data: Iterable[Data] | None = None,
+    target_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Train a model into a run folder.
+
+    Args:
+        config: of the run.
+        out: the run folder; must not hold a run already.
+        data: a PyG dataset or list of ``Data`` with OGB features and ``y``, in place of
+            ``config.data.dataset``.
+        target_names: names of the targets of ``data``.
+        overwrite: replace the run that ``out`` holds.
+        console: where to report.
+
+    Returns:
+        The run folder and the scores. The folder holds ``best.ckpt``, ``last.ckpt``,
+        ``config.yaml``, ``metrics.json``, ``split.csv``, ``rejected.csv``, ``test.png`` (predicted
+        against true) and ``logs``.
+
+    Raises:
+        InputError: if the data or the configuration cannot be used; nothing is written then.
+    """
+    out = Path(out)
+    if _is_first_process() and _holds_run(out) and not overwrite:
+        raise InputError(
+            f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
+        )
+    source = pyg_source(data, target_names) if data is not None else load_source(config.data)
+    config = _resolved(config, source)
+    return _run(config, source, out, fresh=True, console=console)
+
+
+def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
+    """Continue a run that was stopped or killed, to the result it would have had.
+
+    Args:
+        folder: of the run.
+        data: the same PyG data again, if the run was trained on such.
+
+    Raises:
+        InputError: if the folder holds no run, or its data has changed since.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder} holds no run to continue: it has no {CONFIG}")
+    config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+    if config.data.dataset == "pyg" and data is None:
+        raise InputError(f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)")
+    source = pyg_source(data) if data is not None else load_source(config.data)
+    return _run(config, source, folder, fresh=False, console=console)
+
+
+def _holds_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (CONFIG, LAST, BEST))
+
+
+def _is_first_process() -> bool:
+    """Whether no other process of a distributed run started before this one."""
+    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def _resolved(config: RunConfig, source: Source) -> RunConfig:
+    """The configuration with what the data decides, and with paths that hold from any folder."""
+    data = config.data
+    if source.name == "pyg":
+        data = replace(data, dataset="pyg")
+    elif Path(data.dataset).is_file():
+        data = replace(data, dataset=str(Path(data.dataset).resolve()))
+    if source.is_pcqm4m:
+        data = replace(data, root=str(Path(data.root).resolve()))
+    data = replace(data, targets=",".join(source.target_names))
+    return replace(config, data=data, model=replace(config.model, tasks=len(source.target_names)))
+
+
+def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: Console | None) -> RunResult:
+    console = console or Console(stderr=True)
+    console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
+    data = MoleculeData(source, config)
+    fingerprint = source.fingerprint()
+    if not fresh and (out / LAST).exists():
+        known = read_checkpoint(out / LAST).extra.get("data")
+        if known != fingerprint:
+            raise InputError(f"the data of {out} has changed since it was trained: start a new run instead")
+    steps_per_epoch = len(TrainBatches(data.split["train"], config.trainer.batch_size, 0))
+    steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
+    steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
+    module = Regression(config, source.target_names, steps, {"data": fingerprint})
+    module.model.target_mean.copy_(torch.from_numpy(data.target_mean))
+    module.model.target_std.copy_(torch.from_numpy(data.target_std))
+
+    if fresh and _is_first_process():
+        _write_start(out, config, data)
+    _describe(console, data, module, steps)
+    progress = RunProgress(steps, config.trainer.batch_size, console)
+    trainer = _trainer(config, out, steps, progress)
+    last = out / LAST
+    with _quiet_lightning():
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
+        except SystemExit:
+            if trainer.interrupted:
+                raise Interrupted from None
+            raise
+        if trainer.interrupted:
+            raise Interrupted
+    if not trainer.is_global_zero:
+        return RunResult(out, {})
+    return RunResult(out, _write_end(out, data, console))
+
+
+def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress) -> pl.Trainer:
+    settings = config.trainer
+    version = len(list((out / "logs").glob("version_*"))) if (out / "logs").is_dir() else 0
+    callbacks = [
+        progress,
+        LearningRateMonitor("step"),
+        ModelCheckpoint(
+            out, Path(BEST).stem, monitor="val_mae", mode="min", enable_version_counter=False, auto_insert_metric_name=False
+        ),
+        LastCheckpoint(out, settings.checkpoint_minutes),
+    ]
+    if settings.patience is not None:
+        callbacks.insert(0, EarlyStopping("val_mae", patience=settings.patience, check_finite=False))
+    devices: str | int = settings.devices
+    if devices.isdigit():
+        devices = int(devices)
+    accelerator = settings.accelerator
+    if accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        accelerator = "cpu"
+    if accelerator == "cpu" and devices == "auto":
+        devices = 1
+    with _quiet_lightning():
+        try:
+            return pl.Trainer(
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", 1))),
+                strategy="auto",
+                precision=_precision(settings.precision, accelerator),
+                max_epochs=settings.max_epochs,
+                max_steps=steps,
+                gradient_clip_val=settings.gradient_clip or None,
+                logger=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
+                callbacks=callbacks,
+                log_every_n_steps=50,
+                num_sanity_val_steps=0,
+                use_distributed_sampler=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+        except (ValueError, RuntimeError, TypeError, pl.utilities.exceptions.MisconfigurationException) as error:
+            raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
+
+
+def _precision(wanted: str, accelerator: str) -> str:
+    if wanted != "auto":
+        return wanted
+    on_gpu = accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
+    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
+
+
+class _quiet_lightning(warnings.catch_warnings):
+    """Keep Lightning's tips and banners off the screen; its errors still come through."""
+
+    def __enter__(self):
+        super().__enter__()
+        for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="pytorch_lightning|lightning|torch.utils.data|tensorboard")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.*|.*does not have many workers.*|.*treespec.*")
+
+
+def _describe(console: Console, data: MoleculeData, module: Regression, steps: int) -> None:
+    sizes = {part: len(rows) for part, rows in data.split.items()}
+    parts = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
+    lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
+    console.print(
+        f"{parts}{lost}\n{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {steps:,} steps",
+        highlight=False,
+    )
+
+
+def _write_start(out: Path, config: RunConfig, data: MoleculeData) -> None:
+    """Everything that is known before training, and nothing of a run that stood there before."""
+    if out.exists():
+        for name in (BEST, LAST, CONFIG, METRICS, SPLIT, REJECTED, PICTURE):
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / "logs", ignore_errors=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        source = data.source
+        if not source.is_pcqm4m:  # OGB's split is OGB's, and has millions of rows
+            part_of = {int(row): part for part, rows in data.split.items() for row in rows}
+            _write_csv(out / SPLIT, ["row", "split"], ([row + 1, part_of[row]] for row in sorted(part_of)))
+        rows = (
+            [row + 1, source.smiles[row] if source.smiles else "", reason] for row, reason in sorted(data.rejected.items())
+        )
+        _write_csv(out / REJECTED, ["row", "smiles", "reason"], rows)
+        (out / CONFIG).write_text(config.to_yaml())
+    except OSError as error:
+        raise InputError(f"cannot write the run folder {out}: {error.strerror}") from None
+
+
+def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
+    """Judge the best checkpoint and draw its predictions."""
+    predictor = Predictor(read_checkpoint(out / BEST))
+    source = data.source
+    metrics: dict = {}
+    for part in _PARTS_JUDGED:
+        rows = data.split.get(part, np.empty(0, np.int64))
+        if len(rows) == 0 or np.isnan(source.targets[rows]).all():
+            continue
+        predicted = predictor.predict_graphs([data.store[int(i)] for i in data.positions[rows]])
+        metrics[part] = scores(source.name, source.target_names, source.targets[rows], predicted)
+        console.print(f"{part} MAE {metrics[part]['mae']:.4f} on {len(rows):,} molecules", highlight=False)
+        if part == "test" or part not in metrics:
+            _draw(out / PICTURE, source, rows, predicted)
+    (out / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+    console.print(f"model: {out}", highlight=False)
+    return metrics
+
+
+def _draw(path: Path, source: Source, rows: np.ndarray, predicted: np.ndarray) -> None:
+    """Predicted against true, one panel a target (at most twelve)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = source.target_names[:12]
+    columns = min(4, len(names))
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(4 * columns, 4 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    for t, name in enumerate(names):
+        axes = figure.add_subplot(lines, columns, t + 1)
+        true = source.targets[rows, t]
+        axes.scatter(true, predicted[:, t], s=6, alpha=0.5, linewidths=0)
+        known = true[~np.isnan(true)]
+        if len(known):
+            ends = [known.min(), known.max()]
+            axes.plot(ends, ends, color="black", linewidth=0.8)
+        axes.set_xlabel(f"{name}, true")
+        axes.set_ylabel(f"{name}, predicted")
+    figure.savefig(path, dpi=120)
+
+
+def default_out(config: DataConfig) -> Path:
+    """Where a run goes when the user does not say: ``runs/`` and the name of its data."""
+    name = Path(config.dataset).name.split(".")[0]
+    return Path("runs") / (name or "run")

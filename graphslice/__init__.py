@@ -1,8 +1,8 @@
 """GraphSlice: properties of molecules with a graph transformer whose attention can be a sort.
 
-    import graphslice as gs
-    model = gs.load("runs/demo")
-    model.predict(["CCO", "c1ccccc1O"])
+import graphslice as gs
+model = gs.load("runs/demo")
+model.predict(["CCO", "c1ccccc1O"])
 """
 
 from __future__ import annotations
@@ -35,7 +35,20 @@ _HOMES = {
     "train": "graphslice.training",
 }
 
-__all__ = sorted([*_HOMES, "ops", "__version__"])
+__all__ = [
+    "GraphTransformer",
+    "InputError",
+    "ModelConfig",
+    "MolGraph",
+    "MoleculeError",
+    "Predictor",
+    "RunConfig",
+    "__version__",
+    "load",
+    "ops",
+    "smiles_to_graph",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

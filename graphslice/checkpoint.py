@@ -21,6 +21,8 @@ from graphslice.vocabulary import UNREACHABLE
 KEY = "graphslice"
 #: The files of a run folder that hold a model, the one to use first.
 BEST, LAST = "best.ckpt", "last.ckpt"
+#: The file of a run folder that holds its resolved configuration.
+CONFIG = "config.yaml"
 
 
 @dataclass
@@ -67,6 +69,22 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     temporary = path.with_suffix(".tmp")
     torch.save(contents, temporary)
     temporary.replace(path)
+
+
+def write_run_folder(checkpoint: Checkpoint, folder: Path) -> None:
+    """Make a run folder of a model that was trained elsewhere.
+
+    Raises:
+        InputError: if the folder holds a run, or cannot be written.
+    """
+    if any((folder / name).exists() for name in (BEST, LAST)):
+        raise InputError(f"{folder} holds a model already: choose another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(checkpoint.config.to_yaml())
+        save_checkpoint(checkpoint, folder / BEST)
+    except OSError as error:
+        raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
 
 
 def find_checkpoint(path: str | Path) -> Path:

@@ -209,6 +209,8 @@ def _section(kind: type, name: str, values: dict[str, Any]) -> Any:
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):
             values = {**values, key: float(value)}
+        elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
+            values = {**values, key: str(value)}  # devices: 2
         elif type(value) not in allowed:
             names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
             raise InputError(f"{name}.{key} must be {names}, not {value!r}")

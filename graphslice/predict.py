@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from graphslice.chem import MoleculeError, MolGraph
 from graphslice.checkpoint import Checkpoint, read_checkpoint
+from graphslice.chem import MoleculeError, MolGraph
 from graphslice.data.batch import collate
 from graphslice.data.module import EvalBatches
-from graphslice.data.store import featurize
+from graphslice.data.sources import find_smiles_column
+from graphslice.data.store import featurize, featurizers
+from graphslice.data.tables import open_table, texts, write_table
+from graphslice.errors import InputError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -137,3 +141,61 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Predicto
         InputError: if there is no model there, or it cannot be read.
     """
     return Predictor(read_checkpoint(path), device)
+
+
+@dataclass
+class FileReport:
+    """How the prediction of a file went: rows read, rows without an answer, the first reason."""
+
+    rows: int
+    failed: int
+    first_reason: str | None
+
+
+def predict_file(
+    predictor: Predictor,
+    source: str | Path,
+    out: str | Path | None,
+    *,
+    smiles_column: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> FileReport:
+    """Predict every row of a CSV, TSV, Parquet or ``.smi`` file.
+
+    The same rows come out in the same order, with their columns, then one ``<target>_pred`` a
+    target, then ``error``. Memory does not grow with the file.
+
+    Args:
+        predictor: the model.
+        source: the file of molecules.
+        out: a CSV, TSV or Parquet file; it appears when whole. None: CSV on stdout.
+        smiles_column: the column of the SMILES; found by its name when not given.
+        progress: called with the number of rows done, from time to time.
+
+    Raises:
+        InputError: if either file cannot be used.
+    """
+    source, out = Path(source), None if out is None else Path(out)
+    if out is not None and out.exists() and source.exists() and out.samefile(source):
+        raise InputError(f"{out} is the input itself: choose another output")
+    report = FileReport(0, 0, None)
+    with open_table(source) as table, featurizers(source.stat().st_size // 32) as pool:
+        column = find_smiles_column(table.columns, smiles_column, str(source))
+        added = [f"{target}_pred" for target in predictor.targets] + ["error"]
+        for name in added:
+            if name in table.columns:
+                raise InputError(f"{source} has a column {name!r} already: rename it first")
+        at = table.columns.index(column)
+        with write_table(out) as sink:
+            for piece in table.pieces:
+                answers = predictor.predict_smiles(texts(piece.column(at)), pool)
+                for name, values in zip(added, answers.values.T, strict=False):
+                    piece = piece.append_column(name, pa.array(values, pa.float32()))
+                sink.write(piece.append_column("error", pa.array(answers.errors, pa.string())))
+                failed = [reason for reason in answers.errors if reason]
+                report.rows += len(answers.errors)
+                report.failed += len(failed)
+                report.first_reason = report.first_reason or (failed[0] if failed else None)
+                if progress:
+                    progress(len(answers.errors))
+    return report

@@ -39,7 +39,7 @@ def main() -> None:
     forest = RandomForestRegressor(arguments.trees, n_jobs=-1, random_state=arguments.seed)
     forest.fit(x[split == "train"], y[split == "train"])
     error = np.abs(forest.predict(x[split == "test"]) - y[split == "test"]).mean()
-    print(f"random forest, {arguments.trees} trees, Morgan 2048 radius 2: test MAE {error:.4f} on {(split == 'test').sum()} molecules")
+    print(f"random forest, {arguments.trees} trees: test MAE {error:.4f} on {(split == 'test').sum()} molecules")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def gap_from_orbitals(energies: np.ndarray, occupations: np.ndarray) -> float:
     """HOMO-LUMO gap in eV of a closed shell: orbital energies in hartree, occupations 0 to 2."""
     order = np.argsort(energies)
     energies, occupations = energies[order], occupations[order]
-    occupied = int(round(float(occupations.sum()) / 2))
+    occupied = round(float(occupations.sum()) / 2)
     if occupied == 0 or occupied >= len(energies):
         raise Unlabelled("no virtual orbital")
     if abs(occupations[occupied - 1] - 2) > 0.1 or occupations[occupied] > 0.1:

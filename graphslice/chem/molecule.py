@@ -44,7 +44,9 @@ _HYBRIDIZATION = {
 }
 _BOND_TYPE = {
     kind: index
-    for index, kind in enumerate((Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC))
+    for index, kind in enumerate(
+        (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC)
+    )
 }
 _BOND_STEREO = {
     kind: index

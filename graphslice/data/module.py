@@ -158,7 +158,9 @@ class MoleculeData(pl.LightningDataModule):
             kept = [row for row, reason in zip(wanted, reasons, strict=True) if reason is None]
         if not kept:
             row, reason = next(iter(sorted(self.rejected.items())))
-            raise InputError(f"{self.source.name}: none of its {len(self.source)} rows can be used; row {row + 1}: {reason}")
+            raise InputError(
+                f"{self.source.name}: none of its {len(self.source)} rows can be used; row {row + 1}: {reason}"
+            )
         self.kept = np.array(kept, dtype=np.int64)
         # Where each row's molecule stands in the store.
         self.positions = np.full(len(self.source), -1, dtype=np.int64)

@@ -28,7 +28,7 @@ def import_ogb_lsc():
     """``ogb.lsc``, imported without a look at the network."""
     if "ogb" not in sys.modules:
         with mock.patch.dict(sys.modules, {"outdated": None}):  # None: "not installed"
-            import ogb  # noqa: F401
+            import ogb
     import ogb.lsc
 
     return ogb.lsc

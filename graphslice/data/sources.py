@@ -17,6 +17,7 @@ import pyarrow as pa
 from graphslice.config import DataConfig
 from graphslice.data import splits
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
+from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Names of SMILES columns that need not be given, in the order they are looked for.
 SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
-TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".csv.gz", ".tsv.gz")
+TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
 
 
 @dataclass
@@ -105,8 +106,8 @@ def read_table(path: Path) -> pd.DataFrame:
         if path.suffix.lower() == ".parquet":
             table = pd.read_parquet(path)
         else:
-            tabbed = path.name.lower().removesuffix(".gz").endswith((".tsv", ".txt"))
-            table = pd.read_csv(path, sep="\t" if tabbed else ",", low_memory=False)
+            separator = "\t" if path.name.lower().endswith(TSV_SUFFIXES) else ","
+            table = pd.read_csv(path, sep=separator, low_memory=False)
     except pd.errors.EmptyDataError:
         raise InputError(f"{path} is empty") from None
     except (pd.errors.ParserError, pa.ArrowException, UnicodeDecodeError, OSError, EOFError, zlib.error) as error:

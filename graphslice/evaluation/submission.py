@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from graphslice.data.ogb_lsc import import_ogb_lsc
-from graphslice.errors import InputError
+from graphslice.config import DataConfig
+from graphslice.data.ogb_lsc import TARGET, import_ogb_lsc
+from graphslice.data.sources import load_source
+from graphslice.errors import InputError, nearest
+from graphslice.predict import Predictor
 
 #: The parts that are submitted, and how many molecules OGB has in each.
 SUBMITTED = {
@@ -53,3 +56,42 @@ def write_submission(dataset: str, part: str, predictions: np.ndarray, folder: s
             lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, part)
         (written,) = Path(temporary).iterdir()
         return written.replace(folder / written.name)
+
+
+def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | Path) -> list[Path]:
+    """Predict what OGB-LSC keeps the answers of, and write its files.
+
+    Args:
+        predictor: a model of the HOMO-LUMO gap.
+        dataset: ``pcqm4m`` or ``pcqm4mv2``.
+        root: where OGB's folder lies, or is downloaded to.
+        folder: of the files; every part is predicted before the first is written.
+
+    Raises:
+        InputError: if the files could not be right.
+    """
+    from graphslice.evaluation.evaluate import predict_rows
+
+    if dataset not in SUBMITTED:
+        raise InputError(
+            f"nothing to submit for {dataset!r}{nearest(dataset, SUBMITTED)}: choose {' or '.join(SUBMITTED)}"
+        )
+    if predictor.targets != [TARGET]:
+        raise InputError(f"the model predicts {', '.join(predictor.targets)}, and {dataset} asks for {TARGET}")
+    source = load_source(DataConfig(dataset=dataset, root=str(root)))
+    predictions = {}
+    for part, expected in SUBMITTED[dataset].items():
+        rows = source.split.get(part, np.empty(0, np.int64))
+        if len(rows) != expected:
+            raise InputError(
+                f"OGB's {part} of {dataset} has {expected:,} molecules, and the folder in {root} {len(rows):,}"
+            )
+        predictions[part] = rows
+    for part, rows in predictions.items():
+        values, errors = predict_rows(predictor, source, rows)
+        failed = [(row, error) for row, error in zip(rows, errors, strict=True) if error]
+        if failed:
+            row, error = failed[0]
+            raise InputError(f"{len(failed):,} molecules of {dataset} {part} have no prediction; row {row}: {error}")
+        predictions[part] = values[:, 0]
+    return [write_submission(dataset, part, values, folder) for part, values in predictions.items()]

@@ -22,7 +22,9 @@ class LastCheckpoint(pl.Callback):
         self.folder, self.seconds = folder, 60 * minutes
         self._saved = time.monotonic()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
+    ) -> None:
         due = trainer.strategy.broadcast(time.monotonic() - self._saved > self.seconds)
         if due and not trainer.is_last_batch:
             self._save(trainer)
@@ -66,7 +68,9 @@ class RunProgress(pl.Callback):
         if trainer.is_global_zero:
             self.bar.start()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
+    ) -> None:
         done = trainer.global_step - self._first
         rate = done * self.batch_size / max(1e-9, time.monotonic() - self._begin)
         self.bar.update(self._task, completed=trainer.global_step, status=f"{rate:,.0f} mol/s{self._val}")

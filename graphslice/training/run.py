@@ -20,7 +20,7 @@ from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, Mode
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
 
-from graphslice.checkpoint import BEST, LAST, read_checkpoint
+from graphslice.checkpoint import BEST, CONFIG, LAST, read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.data.module import MoleculeData, TrainBatches
 from graphslice.data.sources import Source, load_source, pyg_source
@@ -33,9 +33,7 @@ from graphslice.training.module import Regression
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-CONFIG, METRICS, SPLIT, REJECTED, PICTURE = "config.yaml", "metrics.json", "split.csv", "rejected.csv", "test.png"
-#: Written when the run is through.
-_PARTS_JUDGED = ("valid", "test")
+METRICS, SPLIT, REJECTED, PICTURE = "metrics.json", "split.csv", "rejected.csv", "test.png"
 
 
 @dataclass
@@ -108,7 +106,9 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         raise InputError(f"{folder} holds no run to continue: it has no {CONFIG}")
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     if config.data.dataset == "pyg" and data is None:
-        raise InputError(f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)")
+        raise InputError(
+            f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
+        )
     source = pyg_source(data) if data is not None else load_source(config.data)
     return _run(config, source, folder, fresh=False, console=console)
 
@@ -136,7 +136,7 @@ def _resolved(config: RunConfig, source: Source) -> RunConfig:
 
 
 def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: Console | None) -> RunResult:
-    console = console or Console(stderr=True)
+    console = (console or Console(stderr=True)) if _is_first_process() else Console(quiet=True)
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     data = MoleculeData(source, config)
     fingerprint = source.fingerprint()
@@ -178,7 +178,12 @@ def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress) ->
         progress,
         LearningRateMonitor("step"),
         ModelCheckpoint(
-            out, Path(BEST).stem, monitor="val_mae", mode="min", enable_version_counter=False, auto_insert_metric_name=False
+            out,
+            Path(BEST).stem,
+            monitor="val_mae",
+            mode="min",
+            enable_version_counter=False,
+            auto_insert_metric_name=False,
         ),
         LastCheckpoint(out, settings.checkpoint_minutes),
     ]
@@ -256,7 +261,8 @@ def _write_start(out: Path, config: RunConfig, data: MoleculeData) -> None:
             part_of = {int(row): part for part, rows in data.split.items() for row in rows}
             _write_csv(out / SPLIT, ["row", "split"], ([row + 1, part_of[row]] for row in sorted(part_of)))
         rows = (
-            [row + 1, source.smiles[row] if source.smiles else "", reason] for row, reason in sorted(data.rejected.items())
+            [row + 1, source.smiles[row] if source.smiles else "", reason]
+            for row, reason in sorted(data.rejected.items())
         )
         _write_csv(out / REJECTED, ["row", "smiles", "reason"], rows)
         (out / CONFIG).write_text(config.to_yaml())
@@ -276,14 +282,14 @@ def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
     predictor = Predictor(read_checkpoint(out / BEST))
     source = data.source
     metrics: dict = {}
-    for part in _PARTS_JUDGED:
+    for part in ("valid", "test"):
         rows = data.split.get(part, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
         predicted = predictor.predict_graphs([data.store[int(i)] for i in data.positions[rows]])
         metrics[part] = scores(source.name, source.target_names, source.targets[rows], predicted)
         console.print(f"{part} MAE {metrics[part]['mae']:.4f} on {len(rows):,} molecules", highlight=False)
-        if part == "test" or part not in metrics:
+        if part == "test":
             _draw(out / PICTURE, source, rows, predicted)
     (out / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
     console.print(f"model: {out}", highlight=False)

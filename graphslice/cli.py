@@ -1,0 +1,349 @@
+"""The command line: each command joins functions that a notebook could call too."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import graphslice
+from graphslice.config import (
+    PRESETS,
+    GraphConfig,
+    OptimizerConfig,
+    RunConfig,
+    TrainerConfig,
+    check_keys,
+    read_preset,
+    read_yaml,
+)
+from graphslice.errors import InputError, nearest
+from graphslice.nn.model import ModelConfig
+
+_SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
+_DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "split", "seed")
+_DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns its exit code: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        parser, commands = _parser(arguments)
+        options = parser.parse_args(arguments)
+        commands[options.command](options[options.command])
+        sys.stdout.flush()
+        return 0
+    except InputError as error:
+        return _fail(str(error))
+    except argparse.ArgumentError as error:
+        return _fail(_explain(str(error), parser, arguments))
+    except KeyboardInterrupt:
+        print("graphslice: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str) -> int:
+    print(f"graphslice: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[Namespace], None]]]:
+    parser = ArgumentParser(
+        prog="graphslice",
+        description="Predict properties of molecules with a graph transformer whose attention can be a sort.",
+        exit_on_error=False,
+    )
+    parser.add_argument("--version", action="version", version=f"graphslice {graphslice.__version__}")
+    subcommands = parser.add_subcommands(dest="command", required=True)
+    commands = {}
+    for name, describe, command in (
+        ("train", _train_parser, _train),
+        ("predict", _predict_parser, _predict),
+        ("evaluate", _evaluate_parser, _evaluate),
+        ("submit", _submit_parser, _submit),
+        ("import-checkpoint", _import_parser, _import),
+    ):
+        subparser = ArgumentParser(exit_on_error=False)
+        describe(subparser, arguments[1:] if arguments[:1] == [name] else [])
+        subcommands.add_subcommand(name, subparser, help=subparser.description)
+        commands[name] = command
+    return parser, commands
+
+
+def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
+    """The parser's complaint, in one sentence with the nearest right name."""
+    known = [option for action in _actions(parser, arguments) for option in action.option_strings]
+    if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
+        option = match.group(1).split("=")[0]
+        return f"unknown option {option!r}{nearest(option, known)}"
+    if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
+        return f"--{match.group(1)}: {match.group(2)}"
+    if arguments and not arguments[0].startswith("-") and "command" in message.lower():
+        commands = ["train", "predict", "evaluate", "submit", "import-checkpoint"]
+        if arguments[0] not in commands:
+            return (
+                f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}: choose from {', '.join(commands)}"
+            )
+    return message
+
+
+def _actions(parser: ArgumentParser, arguments: list[str]) -> list[argparse.Action]:
+    actions = list(parser._actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and arguments and arguments[0] in action.choices:
+            actions += action.choices[arguments[0]]._actions
+    return actions
+
+
+def _value_of(arguments: list[str], option: str) -> str | None:
+    """The value given to an option, before the parser that depends on it is built."""
+    for i, argument in enumerate(arguments):
+        if argument == option and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(option + "="):
+            return argument.split("=", 1)[1]
+    return None
+
+
+# --- train --------------------------------------------------------------------------------------
+
+
+def _train_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Train a model into a run folder."
+    parser.add_argument("--preset", help=f"published or ready-made settings: {', '.join(PRESETS)}")
+    parser.add_argument("--config", help="a YAML file with the same sections as config.yaml of a run folder")
+    _data_options(parser)
+    parser.add_argument(
+        "--split", help="random, scaffold or the name of a column; the column 'split' where there is one"
+    )
+    parser.add_argument("--seed", type=int | None, help="seed of the random split (default: 0)")
+    parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
+    for name, kind in _SECTIONS.items():
+        parser.add_argument(f"--{name}", type=kind)
+    base = _base_config(*(_value_of(arguments, option) for option in ("--preset", "--config", "--dataset")))
+    parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
+
+
+def _data_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--dataset", help="demo, pcqm4m, pcqm4mv2, or a CSV, TSV or Parquet file")
+    parser.add_argument("--root", help="where OGB's data folders lie or are downloaded to (default: dataset)")
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument("--targets", help="columns to predict, separated by commas")
+
+
+def _base_config(preset: str | None, file: str | None, dataset: str | None) -> RunConfig:
+    """The configuration before the flags: a preset, then a file."""
+    from_file = read_yaml(Path(file)) if file is not None else {}
+    check_keys(from_file, RunConfig)
+    dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
+    merged = read_preset(preset or _DEFAULT_PRESETS.get(dataset, "demo"))
+    for section, values in from_file.items():
+        merged[section] = {**merged.get(section, {}), **values}
+    return RunConfig.from_dict(merged)
+
+
+def _flat(config: RunConfig) -> dict[str, object]:
+    return {f"{section}.{key}": value for section, values in config.to_dict().items() for key, value in values.items()}
+
+
+def _train(options: Namespace) -> None:
+    from graphslice.training.run import Interrupted, default_out, resume, train
+
+    console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    folder = Path(options.resume) if options.resume else None
+    try:
+        if folder is not None:
+            resume(folder, console=console)
+            return
+        config = _base_config(options.preset, options.config, options.dataset)
+        given = {key: options[key] for key in _DATA_FLAGS if options[key] is not None}
+        sections = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
+        config = replace(config, data=replace(config.data, **given), **sections)
+        folder = Path(options.out) if options.out else default_out(config.data)
+        train(config, folder, overwrite=options.overwrite, console=console)
+    except Interrupted:
+        console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False)
+        raise SystemExit(130) from None
+
+
+# --- predict ------------------------------------------------------------------------------------
+
+
+def _predict_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Predict a file of molecules, or some SMILES."
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument("molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, or SMILES")
+    parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+
+
+def _predict(options: Namespace) -> None:
+    import pyarrow as pa
+
+    from graphslice.data.tables import is_table_name, write_table
+    from graphslice.predict import predict_file
+
+    predictor = _load(options)
+    molecules = options.molecules
+    out = Path(options.out) if options.out else None
+    if len(molecules) == 1 and (is_table_name(molecules[0]) or Path(molecules[0]).is_file()):
+        with _progress("predicting", None) as advance:
+            report = predict_file(predictor, molecules[0], out, smiles_column=options.smiles_column, progress=advance)
+        rows, failed, reason = report.rows, report.failed, report.first_reason
+    else:
+        answers = predictor.predict(molecules, details=True)
+        columns = {"smiles": pa.array(molecules)}
+        for name, values in zip(answers.targets, answers.values.T, strict=True):
+            columns[f"{name}_pred"] = pa.array(values, pa.float32())
+        columns["error"] = pa.array(answers.errors, pa.string())
+        with write_table(out) as sink:
+            sink.write(pa.table(columns))
+        failures = [reason for reason in answers.errors if reason]
+        rows, failed, reason = len(molecules), len(failures), failures[0] if failures else None
+    sys.stdout.flush()
+    if failed == rows:
+        raise InputError(f"none of the {rows:,} rows could be predicted; the first: {reason}")
+    if failed:
+        print(f"{failed:,} of {rows:,} rows have no prediction: the column 'error' says why", file=sys.stderr)
+
+
+def _load(options: Namespace):
+    import torch
+
+    from graphslice.predict import load
+
+    try:
+        device = torch.device(options.device) if options.device else None
+        if device is not None:
+            torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"this machine has no device {options.device!r}") from None
+    return load(options.model, device)
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda rows: bar.advance(task, rows)
+
+
+# --- evaluate and submit ------------------------------------------------------------------------
+
+
+def _evaluate_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Judge a model on labelled molecules; on PCQM4M-LSC by OGB's evaluator."
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    _data_options(parser)
+    parser.add_argument(
+        "--split", help="which part: train, valid, test or all (default: test, or all of an unsplit file)"
+    )
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+
+
+def _evaluate(options: Namespace) -> None:
+    from graphslice.data.sources import load_source
+    from graphslice.evaluation.evaluate import evaluate, split_of_run
+
+    predictor = _load(options)
+    trained = predictor.config.data
+    given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
+    if "dataset" in given and given["dataset"] not in ("demo", "pcqm4m", "pcqm4mv2"):
+        given["dataset"] = (
+            str(Path(given["dataset"]).resolve()) if Path(given["dataset"]).exists() else given["dataset"]
+        )
+    own = given.get("dataset", trained.dataset) == trained.dataset
+    if trained.dataset == "pyg" and own:
+        raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
+    data = replace(trained, **given) if own else replace(trained, smiles_column=None, split=None, **given)
+    if own and data.split in ("random", "scaffold"):
+        data = replace(data, split=None)
+    data = replace(data, targets=given.get("targets") or ",".join(predictor.targets))
+    source = load_source(data)
+    if len(source.target_names) != len(predictor.targets):
+        raise InputError(
+            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
+        )
+    split = source.split
+    if split is None and own:
+        split = split_of_run(Path(options.model))
+    part = options.split or ("all" if split is None else "valid" if source.is_pcqm4m else "test")
+    result = evaluate(predictor, source, part, split)
+    print(f"{source.name} {part}: MAE {result['mae']:.6f} on {result['molecules']:,} molecules")
+    if len(result["targets"]) > 1:
+        for name, score in result["targets"].items():
+            print(f"  {name}: MAE {score['mae']:.6f}, RMSE {score['rmse']:.6f}, R2 {score['r2']:.4f}")
+    if result["unanswered"]:
+        print(f"{result['unanswered']:,} molecules have no prediction and are left out", file=sys.stderr)
+
+
+def _submit_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Write the files that OGB-LSC takes."
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument("--dataset", required=True, help="pcqm4m (part test) or pcqm4mv2 (test-dev and test-challenge)")
+    parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
+    parser.add_argument("-o", "--out", default="submission", help="the folder of the files")
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+
+
+def _submit(options: Namespace) -> None:
+    from graphslice.evaluation.submission import submit
+
+    for path in submit(_load(options), options.dataset, options.root, options.out):
+        print(path)
+
+
+# --- import-checkpoint --------------------------------------------------------------------------
+
+
+def _import_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Make a run folder of a checkpoint of Graphormer v1 or Sliceformer."
+    parser.add_argument("file", help="a Lightning checkpoint with state_dict, or a plain state dict")
+    parser.add_argument("-o", "--out", required=True, help="the run folder")
+    parser.add_argument("--mixer", help="softmax is recognised; for Sliceformer slice-released is assumed")
+    parser.add_argument("--target", default="homolumogap", help="name of the predicted column")
+
+
+def _import(options: Namespace) -> None:
+    from graphslice.checkpoint import import_checkpoint, write_run_folder
+
+    checkpoint = import_checkpoint(options.file, mixer=options.mixer, target=options.target)
+    write_run_folder(checkpoint, Path(options.out))
+    config = checkpoint.config.model
+    print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
+    if options.mixer is None and config.mixer != "softmax":
+        print(
+            "the weights do not tell which sort they were trained with: --mixer slice-ascend would be the other",
+            file=sys.stderr,
+        )
+
+
+def console() -> None:
+    """Entry point of the command ``graphslice``."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    console()

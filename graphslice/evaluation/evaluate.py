@@ -1,0 +1,73 @@
+"""Judge a model on labelled molecules."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from graphslice.data.sources import Source
+from graphslice.data.store import featurizers
+from graphslice.errors import InputError
+from graphslice.evaluation.metrics import scores
+from graphslice.predict import Predictor
+
+_CHUNK = 50_000
+
+
+def split_of_run(folder: Path) -> dict[str, np.ndarray] | None:
+    """The rows of each part as ``split.csv`` of a run folder has them; None where there is none."""
+    path = folder / "split.csv"
+    if not path.is_file():
+        return None
+    parts: dict[str, list[int]] = {}
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            parts.setdefault(line["split"], []).append(int(line["row"]) - 1)
+    return {part: np.array(rows, dtype=np.int64) for part, rows in parts.items()}
+
+
+def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
+    """``float32 [R, T]`` predictions of some rows of a source, and why a row has none."""
+    values, errors = [np.empty((0, len(predictor.targets)), np.float32)], []
+    with featurizers(len(rows)) as pool:
+        for begin in range(0, len(rows), _CHUNK):
+            answers = predictor.predict_smiles([source.smiles[row] for row in rows[begin : begin + _CHUNK]], pool)
+            values.append(answers.values)
+            errors += answers.errors
+    return np.concatenate(values), errors
+
+
+def evaluate(predictor: Predictor, source: Source, part: str, split: dict[str, np.ndarray] | None) -> dict:
+    """Scores of a model on a part of a source (see :func:`~graphslice.evaluation.metrics.scores`).
+
+    Args:
+        predictor: whose targets the source has.
+        source: labelled molecules.
+        part: a part of ``split``, or ``"all"``.
+        split: rows of each part.
+
+    Returns:
+        The scores, with ``unanswered``: how many molecules have no prediction and are left out.
+
+    Raises:
+        InputError: if there is no such part, or no labels in it.
+    """
+    if part == "all":
+        rows = np.arange(len(source))
+    elif split is None:
+        raise InputError(f"{source.name} is not split into parts: give --split all")
+    elif part not in split:
+        raise InputError(f"{source.name} has no part {part!r}: it has {', '.join(split)} and all")
+    else:
+        rows = split[part]
+    rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]
+    if len(rows) == 0:
+        raise InputError(f"{source.name} has no labels in {part}: nothing to compare with")
+    values, errors = predict_rows(predictor, source, rows)
+    answered = np.array([error is None for error in errors])
+    if not answered.any():
+        raise InputError(f"no molecule of {source.name} {part} could be predicted; the first: {errors[0]}")
+    result = scores(source.name, source.target_names, source.targets[rows][answered], values[answered])
+    return {**result, "unanswered": int((~answered).sum())}

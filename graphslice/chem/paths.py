@@ -232,7 +232,7 @@ def _content_key(distance, mixed, num_mixed, share_of):
             mixed[c] = mixed[c - 1]
             c -= 1
         mixed[c] = code
-    key = np.uint64(distance)
+    key = np.uint64(distance + 1) * np.uint64(0x9E3779B97F4A7C15)
     for a in range(num_mixed):
         # Rounded far above the noise of the sums, far below anything that matters.
         scaled = round(share_of[mixed[a]] * 2.0**20)

@@ -12,7 +12,7 @@ _PACKAGE = Path(__file__).parent
 
 def resource(folder: str) -> Path:
     """The folder ``configs`` or ``data`` of this installation."""
-    packaged = _PACKAGE / "resources" / folder
+    packaged = _PACKAGE / "_files" / folder
     return packaged if packaged.is_dir() else _PACKAGE.parent / folder
 
 

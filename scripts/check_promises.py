@@ -1,0 +1,115 @@
+"""Measure the promise that a prediction depends on the molecule alone.
+
+    python scripts/check_promises.py                        # the embedded demo set, fresh models
+    python scripts/check_promises.py zinc12k.csv --runs runs/demo --rewritings 20
+
+For every mixer (and every run folder given), each molecule is predicted in sorted batches, in
+random batches, alone, and under random rewritings of its SMILES. The largest difference is printed
+as a share of the standard deviation of the predictions over molecules. A rewriting that gives the
+same arrays gives the same prediction up to its batch, so only those that give others are predicted
+again; their molecules are listed, since RDKit's canonical ranking is what differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from rdkit import Chem, RDLogger
+
+from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.checkpoint import Checkpoint
+from graphslice.config import RunConfig
+from graphslice.data.batch import collate
+from graphslice.nn import GraphTransformer
+from graphslice.nn.mixers import MIXERS
+from graphslice.predict import Predictor, load
+from graphslice.resources import DEMO_CSV
+
+
+def rewritten(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None:
+    """The graph of a SMILES, and the graphs of its rewritings that are not the same arrays."""
+    RDLogger.DisableLog("rdApp.*")
+    try:
+        graph = smiles_to_graph(smiles)
+    except MoleculeError:
+        return None
+    others = []
+    for text in Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), times, randomSeed=1):
+        other = smiles_to_graph(text)
+        same = all(np.array_equal(getattr(graph, f), getattr(other, f)) for f in ("atoms", "bonds", "bond_features"))
+        if not same:
+            others.append(other)
+    return graph, others
+
+
+def fresh_model(mixer: str) -> Predictor:
+    """An untrained model of the demo's size whose predictions spread as a trained one's do."""
+    config = RunConfig.preset("demo")
+    config = replace(config, model=replace(config.model, mixer=mixer))
+    torch.manual_seed(0)
+    model = GraphTransformer(config.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5)
+    return Predictor(Checkpoint(config, ["y"], model.state_dict()))
+
+
+def predict_in(predictor: Predictor, graphs: list[MolGraph], order: np.ndarray, batch_size: int) -> np.ndarray:
+    """Predictions of the first target, in batches of the given order."""
+    values = np.empty(len(graphs))
+    with torch.inference_mode():
+        for begin in range(0, len(order), batch_size):
+            rows = order[begin : begin + batch_size]
+            batch = collate([graphs[row] for row in rows], path_ties=predictor.config.graph.path_ties)
+            values[rows] = predictor.model(batch.to(predictor.device))[:, 0].double().cpu().numpy()
+    return values
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("csv", nargs="?", type=Path, default=DEMO_CSV)
+    parser.add_argument("--runs", nargs="*", default=[], help="trained models to measure beside the fresh ones")
+    parser.add_argument("--mixers", nargs="*", default=sorted(MIXERS), help="fresh models to measure")
+    parser.add_argument("--rewritings", type=int, default=20)
+    arguments = parser.parse_args()
+
+    table = pd.read_csv(arguments.csv)
+    with ProcessPoolExecutor() as pool:
+        work = partial(rewritten, times=arguments.rewritings)
+        found = list(pool.map(work, table["smiles"], chunksize=64))
+    graphs = [item[0] for item in found if item is not None]
+    odd = [(i, other) for i, item in enumerate(x for x in found if x is not None) for other in item[1]]
+    names = [smiles for smiles, item in zip(table["smiles"], found, strict=True) if item is not None]
+    print(f"{len(graphs):,} molecules, {arguments.rewritings} rewritings each")
+    print(f"{len({i for i, _ in odd})} molecules with a rewriting that RDKit ranks otherwise", flush=True)
+    for i in sorted({i for i, _ in odd}):
+        print(f"  {names[i]}")
+
+    shuffled = np.random.default_rng(0).permutation(len(graphs))
+    by_size = np.argsort([graph.num_atoms for graph in graphs], kind="stable")
+    models = {f"fresh {mixer}": partial(fresh_model, mixer) for mixer in arguments.mixers}
+    models |= {run: partial(load, run) for run in arguments.runs}
+    print(f"{'model':32} {'std':>9} {'mixed batch':>12} {'alone':>12} {'rewritten':>12}   (largest difference / std)")
+    for name, make in models.items():
+        predictor = make()
+        reference = predict_in(predictor, graphs, by_size, 128)
+        spread = reference.std()
+        mixed = np.abs(predict_in(predictor, graphs, shuffled, 64) - reference).max() / spread
+        alone = np.abs(predict_in(predictor, graphs, by_size, 1) - reference).max() / spread
+        again = 0.0
+        if odd:
+            values = predict_in(predictor, [other for _, other in odd], np.arange(len(odd)), 1)
+            again = np.abs(values - reference[[i for i, _ in odd]]).max() / spread
+        print(f"{name:32} {spread:9.4f} {mixed:12.2e} {alone:12.2e} {max(again, alone):12.2e}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,14 +7,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import graphslice
 from graphslice.config import (
@@ -29,6 +27,7 @@ from graphslice.config import (
 )
 from graphslice.errors import InputError, nearest
 from graphslice.nn.model import ModelConfig
+from graphslice.progress import molecule_progress
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "split", "seed")
@@ -205,7 +204,7 @@ def _predict(options: Namespace) -> None:
     molecules = options.molecules
     out = Path(options.out) if options.out else None
     if len(molecules) == 1 and (is_table_name(molecules[0]) or Path(molecules[0]).is_file()):
-        with _progress("predicting", None) as advance:
+        with molecule_progress("predicting", None, Console(stderr=True)) as advance:
             report = predict_file(predictor, molecules[0], out, smiles_column=options.smiles_column, progress=advance)
         rows, failed, reason = report.rows, report.failed, report.first_reason
     else:
@@ -237,17 +236,6 @@ def _load(options: Namespace):
     except (RuntimeError, AssertionError):
         raise InputError(f"this machine has no device {options.device!r}") from None
     return load(options.model, device)
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda rows: bar.advance(task, rows)
 
 
 # --- evaluate and submit ------------------------------------------------------------------------

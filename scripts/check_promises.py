@@ -23,8 +23,8 @@ import pandas as pd
 import torch
 from rdkit import Chem, RDLogger
 
-from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.checkpoint import Checkpoint
+from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.config import RunConfig
 from graphslice.data.batch import collate
 from graphslice.nn import GraphTransformer

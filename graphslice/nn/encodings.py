@@ -90,7 +90,17 @@ class PairEncoder(nn.Module):
                 self.spatial.weight[head % 6 + 1, head] += 4
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """``[B, H, N + 1, N + 1]``, row and column 0 the token's; not masked."""
+        """``[B, H, N + 1, N + 1]``, row and column 0 the token's; not masked. In full precision always."""
+        with torch.autocast(batch.pairs.device.type, enabled=False):
+            values = self.walk_values(batch)
+            # Below the walks stand the token's number (1) and, for the padding (0), zeros.
+            values = torch.cat([torch.zeros_like(self.token.weight), self.token.weight, values])
+            pairs = torch.where(batch.pairs < 0, 0, batch.pairs.long() + 2)
+            index = F.pad(pairs, (1, 0, 1, 0), value=1)
+            return F.embedding(index, values).permute(0, 3, 1, 2).contiguous()
+
+    def walk_values(self, batch: GraphBatch) -> Tensor:
+        """``S + E`` of every walk of the batch, ``[W, H]``."""
         # Row s + 1 for distance s; the last row for pairs that no path joins.
         last = self.spatial.num_embeddings - 1
         distances = batch.walk_distances.long()
@@ -101,9 +111,6 @@ class PairEncoder(nn.Module):
         maps = self.position.weight.view(-1, self.heads, self.heads)[: self.max_path]
         table = (bonds @ maps).view(self.max_path * BOND_WORDS, self.heads)
         edges = F.embedding_bag(
-            batch.walk_codes, table, batch.walk_ptr, mode="sum", per_sample_weights=batch.walk_weights.to(table.dtype)
+            batch.walk_codes, table, batch.walk_ptr, mode="sum", per_sample_weights=batch.walk_weights
         )
-        # Below every walk, the padding's zeros and the token's own number.
-        values = torch.cat([torch.zeros_like(self.token.weight), self.token.weight, spatial + edges])
-        index = F.pad(batch.pairs.long() + 2, (1, 0, 1, 0), value=1).clamp_min(1)
-        return F.embedding(index, values).permute(0, 3, 1, 2).contiguous()
+        return spatial + edges

@@ -27,6 +27,7 @@ from graphslice.data.sources import Source, load_source, pyg_source
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
 from graphslice.predict import Predictor
+from graphslice.progress import molecule_progress
 from graphslice.training.callbacks import LastCheckpoint, RunProgress
 from graphslice.training.module import Regression
 
@@ -138,7 +139,8 @@ def _resolved(config: RunConfig, source: Source) -> RunConfig:
 def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: Console | None) -> RunResult:
     console = (console or Console(stderr=True)) if _is_first_process() else Console(quiet=True)
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
-    data = MoleculeData(source, config)
+    with molecule_progress("reading molecules", len(source), console) as advance:
+        data = MoleculeData(source, config, advance)
     fingerprint = source.fingerprint()
     if not fresh and (out / LAST).exists():
         known = read_checkpoint(out / LAST).extra.get("data")

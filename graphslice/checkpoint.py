@@ -123,7 +123,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         extra = {k: v for k, v in head.items() if k not in ("config", "targets")}
         weights = {k.removeprefix("model."): v for k, v in contents["state_dict"].items() if k.startswith("model.")}
-        return Checkpoint(RunConfig.from_dict(head["config"]), list(head["targets"]), weights, extra)
+        config, targets = RunConfig.from_dict(head["config"]), list(head["targets"])
+        if len(targets) != config.model.tasks:
+            raise KeyError("targets")
+        return Checkpoint(config, targets, weights, extra)
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
     except (KeyError, TypeError, AttributeError):
@@ -219,7 +222,9 @@ def import_checkpoint(path: str | Path, *, mixer: str | None = None, target: str
     try:
         config = _imported_config(weights, mixer)
         _fold_padding_bond(weights, config)
-    except (KeyError, IndexError, RuntimeError, ZeroDivisionError):
+    except InputError:
+        raise
+    except (KeyError, IndexError, RuntimeError, ZeroDivisionError, ValueError, TypeError):
         raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: parts of it are missing") from None
     tasks = [name.strip() for name in target.split(",")]
     if len(tasks) != config.tasks:
@@ -232,7 +237,8 @@ def import_checkpoint(path: str | Path, *, mixer: str | None = None, target: str
         checkpoint.model()
     except InputError:
         raise InputError(
-            f"the weights of {path} do not fit the mixer {config.mixer}: give the right one with --mixer"
+            f"the weights of {path} are not those of a whole {config.mixer} model; if another mixer was trained, "
+            "name it with --mixer"
         ) from None
     return checkpoint
 

@@ -203,12 +203,22 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
             check_keys(value, hints[key], f"{where}{key}.")
 
 
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _section(kind: type, name: str, values: dict[str, Any]) -> Any:
     hints = typing.get_type_hints(kind)
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):
             values = {**values, key: float(value)}
+        elif float in allowed and isinstance(value, str) and _is_float(value):
+            values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text
         elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
             values = {**values, key: str(value)}  # devices: 2
         elif type(value) not in allowed:

@@ -148,6 +148,10 @@ def smiles_to_graph(smiles: str, *, atom_order: AtomOrder = "canonical", max_ato
 def _parse(smiles: str) -> Chem.Mol:
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
+    try:
+        smiles.encode()
+    except UnicodeEncodeError:  # bytes of a file that are no text
+        raise MoleculeError("not a valid SMILES") from None
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
         if mol is not None:

@@ -110,6 +110,6 @@ def collate(
         walk_ptr=torch.from_numpy(ptr[:-1]),
         walk_codes=torch.from_numpy(codes),
         walk_weights=torch.from_numpy(weights),
-        targets=None if targets is None else torch.from_numpy(np.asarray(targets, dtype=np.float32)),
-        rows=None if rows is None else torch.from_numpy(np.asarray(rows, dtype=np.int64)),
+        targets=None if targets is None else torch.from_numpy(np.ascontiguousarray(targets, dtype=np.float32)),
+        rows=None if rows is None else torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
     )

@@ -111,6 +111,6 @@ class PairEncoder(nn.Module):
         maps = self.position.weight.view(-1, self.heads, self.heads)[: self.max_path]
         table = (bonds @ maps).view(self.max_path * BOND_WORDS, self.heads)
         edges = F.embedding_bag(
-            batch.walk_codes, table, batch.walk_ptr, mode="sum", per_sample_weights=batch.walk_weights
+            batch.walk_codes, table, batch.walk_ptr, mode="sum", per_sample_weights=batch.walk_weights.to(table.dtype)
         )
         return spatial + edges

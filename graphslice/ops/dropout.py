@@ -19,7 +19,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return F.dropout(x, p)
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    keep = (bits < round((1 - p) * 2**16) - 2**15).to(x.dtype)
+    keep = (bits < min(round((1 - p) * 2**16) - 2**15, 2**15 - 1)).to(x.dtype)
     return x * (keep / (1 - p))
 
 

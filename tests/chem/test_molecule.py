@@ -1,0 +1,221 @@
+"""Molecules against OGB's smiles2graph and RDKit."""
+
+import subprocess
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+from rdkit import Chem
+
+from graphslice import MoleculeError, MolGraph, smiles_to_graph
+
+UGLY = {
+    "salt": "[Na+].[Cl-]",
+    "salt of an acid": "CC(=O)[O-].[K+].O",
+    "one atom": "C",
+    "proton": "[H+]",
+    "hydrogen": "[H][H]",
+    "deuterium": "[2H]C([2H])([2H])O",
+    "written hydrogen": "[H]/N=C(\\COC(C)C)NOCc1ccccc1F",
+    "chiral by deuterium": "[2H][C@](C)(O)F",
+    "isotope": "[13CH3][14C](=O)[18OH]",
+    "ion": "C[N+](C)(C)CC([O-])=O",
+    "strong ion": "[Ti+4].[O-2].[O-2]",
+    "charge without a label": "[U+6]",
+    "stereo centres": "N[C@@H](C)C(=O)N[C@H](CO)C(=O)O",
+    "chiral ring closures": "C[C@@]12CC[C@H](C1)C2(C)C",
+    "chiral sulfur": "C[S@](=O)c1ccccc1",
+    "E and Z": "C/C=C/C=C\\C",
+    "allene": "CC=C=CC",
+    "metal": "[Fe]",
+    "organometal": "CC1=C(C)C(=O)[Fe]1",
+    "dative bonds": "[NH3]->[Pt](Cl)(Cl)<-[NH3]",
+    "square planar": "Cl[Pt@SP1](Cl)([NH3])[NH3]",
+    "octahedral": "C[Co@OH1](F)(Cl)(Br)(I)S",
+    "hypervalent": "F[S](F)(F)(F)(F)F",
+    "twelve neighbours": "[U]" + "(F)" * 12,
+    "many hydrogens": "[WH12]",
+    "quadruple bond": "[Re]$[Re]",
+    "macrocycle": "C1" + "C" * 58 + "C1",
+    "chain": "C" * 500,
+    "radicals": "[CH3].[CH2].[C].[O][O]",
+    "aromatic N-oxide": "[O-][n+]1ccccc1",
+    "pyrrole": "c1cc[nH]c1",
+    "cage": "C12C3C4C1C5C2C3C45",
+    "atom maps": "[CH3:7][OH:3]",
+    "name behind": "CCO ethanol",
+}
+CHIRAL = [
+    "C[C@H](O)F",
+    "C[C@H](O)[C@@H](O)[C@H](C)O",
+    "C[C@H]1CC[C@@H](C)CC1",
+    "C[C@@]12CC[C@H](C1)C2(C)C",
+    "OC[C@H]1O[C@H](O)[C@H](O)[C@@H](O)[C@@H]1O",
+    "C[S@](=O)c1ccccc1",
+    "C[N@@+](CC)(CCC)c1ccccc1",
+    "[2H][C@](C)(O)F",
+    "C/C=C/C[C@H](F)C/C=C\\C",
+    "F[C@H](Cl)Br.F[C@@H](Cl)Br",
+    "N[C@@H](C)C(=O)N[C@@H](C)C(=O)N[C@H](C)C(=O)O",
+]
+CHIRALITY = 1
+
+
+@pytest.fixture(scope="module")
+def sample(demo_smiles):
+    """Spread over the demo set, with every molecule that has stereo of a kind among the first 1,500."""
+    return demo_smiles[::8] + [smiles for smiles in demo_smiles[:1500] if "@" in smiles or "/" in smiles]
+
+
+def assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_array_equal(ours[key], value, strict=isinstance(value, np.ndarray), err_msg=key)
+
+
+def same(a: MolGraph, b: MolGraph) -> bool:
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("atoms", "bonds", "bond_features"))
+
+
+def as_networkx(graph: dict) -> nx.Graph:
+    result = nx.Graph()
+    result.add_nodes_from((i, {"features": tuple(f)}) for i, f in enumerate(graph["node_feat"]))
+    result.add_edges_from(
+        (a, b, {"features": tuple(f)}) for (a, b), f in zip(graph["edge_index"].T, graph["edge_feat"], strict=True)
+    )
+    return result
+
+
+def respellings(smiles: str, number: int) -> list[str]:
+    return Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), number, randomSeed=11)
+
+
+@pytest.mark.parametrize("smiles", UGLY.values(), ids=UGLY.keys())
+def test_input_order_is_ogb_for_ugly_molecules(smiles, smiles2graph):
+    assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
+
+
+def test_input_order_is_ogb_for_the_demo_set(sample, smiles2graph):
+    for smiles in sample:
+        assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
+
+
+def test_the_arrays_are_small_and_every_bond_is_there_once():
+    graph = smiles_to_graph("c1ccccc1O")
+    assert (graph.num_atoms, graph.num_bonds) == (7, 7)
+    assert (graph.atoms.dtype, graph.bonds.dtype, graph.bond_features.dtype) == (np.uint8, np.int32, np.uint8)
+    assert (graph.atoms.shape, graph.bonds.shape, graph.bond_features.shape) == ((7, 9), (7, 2), (7, 3))
+    lone = smiles_to_graph("C")
+    assert (lone.bonds.shape, lone.bond_features.shape) == ((0, 2), (0, 3))
+
+
+def test_canonical_order_is_ogb_renumbered(sample, smiles2graph):
+    """Some renumbering takes every atom and bond to one of OGB's; only CW and CCW may trade places."""
+    for smiles in [*sample[::2], *UGLY.values()]:
+        ours, theirs = smiles_to_graph(smiles).to_ogb(), smiles2graph(smiles)
+        for graph in (ours, theirs):
+            tags = graph["node_feat"][:, CHIRALITY]
+            tags[tags == 2] = 1
+        assert nx.is_isomorphic(as_networkx(ours), as_networkx(theirs), dict.__eq__, dict.__eq__), smiles
+
+
+def test_respellings_of_the_demo_set_are_the_same_graph(demo_smiles):
+    for smiles in demo_smiles[5::35]:
+        graph = smiles_to_graph(smiles)
+        for respelled in respellings(smiles, 3):
+            assert same(smiles_to_graph(respelled), graph), f"{smiles} {respelled}"
+
+
+@pytest.mark.parametrize("smiles", CHIRAL)
+def test_respellings_of_chiral_molecules_are_the_same_graph(smiles):
+    graph, spelled = smiles_to_graph(smiles), respellings(smiles, 40)
+    assert len(set(spelled)) > 5
+    for respelled in spelled:
+        assert same(smiles_to_graph(respelled), graph), respelled
+
+
+@pytest.mark.parametrize("name", [name for name in UGLY if name != "chain"])
+def test_respellings_of_ugly_molecules_are_the_same_graph(name):
+    graph = smiles_to_graph(UGLY[name])
+    for respelled in respellings(UGLY[name], 10):
+        assert same(smiles_to_graph(respelled), graph), respelled
+
+
+def test_atom_maps_do_not_enter_the_canonical_order():
+    assert same(smiles_to_graph("[CH3:7][CH2:1][OH:3]"), smiles_to_graph("CCO"))
+
+
+@pytest.mark.parametrize(
+    "smiles", [s for s in CHIRAL if s not in ("C[C@H]1CC[C@@H](C)CC1", "F[C@H](Cl)Br.F[C@@H](Cl)Br")]
+)
+def test_enantiomers_stay_different(smiles):
+    mirrored = smiles.replace("@@", "%").replace("@", "@@").replace("%", "@")
+    assert Chem.CanonSmiles(mirrored) != Chem.CanonSmiles(smiles)
+    assert not same(smiles_to_graph(mirrored), smiles_to_graph(smiles))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("C[C@H]1CC[C@@H](C)CC1", "C[C@H]1CC[C@H](C)CC1"), ("C/C=C/C", "C/C=C\\C"), ("C/C=C/C", "CC=CC")],
+    ids=["cis and trans rings", "E and Z", "E and unknown"],
+)
+def test_diastereomers_stay_different(one, other):
+    assert not same(smiles_to_graph(one), smiles_to_graph(other))
+
+
+def test_an_atropisomer_has_a_graph_where_ogb_stops(smiles2graph):
+    smiles = "Cc1cccc(I)c1-c1c(C)cccc1I |wU:7.6|"
+    assert "STEREOATROPCW" in {str(bond.GetStereo()) for bond in Chem.MolFromSmiles(smiles).GetBonds()}
+    with pytest.raises(ValueError, match="STEREOATROP"):
+        smiles2graph(smiles)
+    ours, plain = smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles.split()[0])
+    (changed,) = np.unique(np.flatnonzero((ours["edge_feat"] != plain["edge_feat"]).any(1)) // 2)
+    assert ours["edge_feat"][2 * changed].tolist() == [0, 5, 1]  # single, "any" stereo, conjugated
+    np.testing.assert_array_equal(ours["node_feat"], plain["node_feat"])
+    assert smiles_to_graph(smiles).num_atoms == 16
+
+
+@pytest.mark.parametrize(
+    ("smiles", "reason"),
+    [
+        ("", "empty"),
+        ("  \t", "empty"),
+        (None, "empty"),
+        (float("nan"), "empty"),
+        (17, "empty"),
+        ("not a molecule", "not a valid SMILES"),
+        ("C1CC", "not a valid SMILES"),
+        ("[Xx]", "not a valid SMILES"),
+        ("C\x00C", "not a valid SMILES"),
+        ("C\udc80C", "not a valid SMILES"),  # what reading a file with errors="surrogateescape" leaves
+        ("C(C)(C)(C)(C)C", "atom # 0 C, 5"),
+        ("c1cccc1", "kekulize"),
+        ("*", "wildcard"),
+        ("CC[*:1]", "wildcard"),
+        ("C" * 513, "513 atoms, more than the limit of 512"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("order", ["canonical", "input"])
+def test_what_is_no_molecule_gets_a_reason(smiles, reason, order, capfd):
+    with pytest.raises(MoleculeError, match=reason) as caught:
+        smiles_to_graph(smiles, atom_order=order)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")  # RDKit's own complaints stay inside
+
+
+def test_the_limit_on_atoms_can_be_moved():
+    assert smiles_to_graph("C" * 600, max_atoms=600).num_atoms == 600
+    with pytest.raises(MoleculeError, match="3 atoms, more than the limit of 2"):
+        smiles_to_graph("CCO", max_atoms=2)
+
+
+def test_an_unknown_order_is_refused():
+    with pytest.raises(ValueError, match="atom_order"):
+        smiles_to_graph("C", atom_order="sorted")
+
+
+def test_chemistry_needs_no_torch():
+    code = "import sys, graphslice; graphslice.smiles_to_graph('CCO'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,130 @@
+"""collate: what stands where, whatever else is in the batch."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from graphslice import smiles_to_graph
+from graphslice.data.batch import GraphBatch, collate
+
+SMILES = ["c1ccccc1O", "C", "CC(=O)[O-].[Na+]", "C" * 20, "C12C3C4C1C5C2C3C45", "[H+]"]
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return [smiles_to_graph(smiles) for smiles in SMILES]
+
+
+def pair_contents(batch: GraphBatch, row: int) -> dict:
+    """{(i, j): (distance, {code: weight})} of one molecule."""
+    ends = [*batch.walk_ptr[1:].tolist(), len(batch.walk_codes)]
+    contents = [
+        (distance, dict(zip(batch.walk_codes[a:b].tolist(), batch.walk_weights[a:b].tolist(), strict=True)))
+        for distance, a, b in zip(batch.walk_distances.tolist(), batch.walk_ptr.tolist(), ends, strict=True)
+    ]
+    n = int(batch.lengths[row])
+    return {(i, j): contents[batch.pairs[row, i, j]] for i in range(n) for j in range(n)}
+
+
+def test_the_atoms_are_padded(graphs):
+    batch = collate(graphs)
+    assert len(batch) == len(SMILES)
+    assert batch.lengths.tolist() == [7, 1, 5, 20, 8, 1]
+    assert (batch.atoms.shape, batch.atoms.dtype) == ((6, 20, 9), torch.uint8)
+    assert batch.lengths.dtype == torch.int64
+    for row, graph in enumerate(graphs):
+        n = graph.num_atoms
+        np.testing.assert_array_equal(batch.atoms[row, :n], graph.atoms)
+        whole = nx.Graph(graph.bonds.tolist())
+        assert batch.degrees[row, :n].tolist() == [whole.degree(i) if i in whole else 0 for i in range(n)]
+        assert not batch.atoms[row, n:].any()
+        assert not batch.degrees[row, n:].any()
+        assert (batch.pairs[row, :n, :n] >= 0).all()
+        assert (batch.pairs[row, n:] == -1).all()
+        assert (batch.pairs[row, :, n:] == -1).all()
+
+
+@pytest.mark.parametrize("ties", ["mean", "floyd-warshall"])
+def test_a_molecule_is_the_same_in_any_batch(graphs, ties):
+    together = collate(graphs, path_ties=ties)
+    for row, graph in enumerate(graphs):
+        alone = collate([graph], path_ties=ties)
+        n = graph.num_atoms
+        for name in ("atoms", "degrees"):
+            assert torch.equal(getattr(together, name)[row, :n], getattr(alone, name)[0])
+        assert pair_contents(together, row) == pair_contents(alone, 0)
+
+
+def test_distances_are_those_of_networkx(graphs):
+    batch = collate(graphs)
+    for row, graph in enumerate(graphs):
+        whole = nx.Graph(graph.bonds.tolist())
+        whole.add_nodes_from(range(graph.num_atoms))
+        lengths = dict(nx.all_pairs_shortest_path_length(whole))
+        found = {pair: distance for pair, (distance, _) in pair_contents(batch, row).items()}
+        assert found == {(i, j): lengths[i].get(j, 510) for i in whole for j in whole}
+
+
+@pytest.mark.parametrize("max_path", [1, 3, 5])
+def test_only_the_first_bonds_count_and_weights_sum_to_one(graphs, max_path):
+    batch = collate(graphs, max_path=max_path)
+    for row in range(len(graphs)):
+        for (i, j), (distance, weights) in pair_contents(batch, row).items():
+            joined = i != j and distance < 510
+            assert sum(weights.values()) == pytest.approx(int(joined), abs=1e-5)
+            assert {code // 60 for code in weights} == set(range(min(distance, max_path) if joined else 0))
+
+
+def test_the_two_rules_differ_in_rings_alone():
+    ring, chain = ([smiles_to_graph(smiles)] for smiles in ("C1CC=CC=N1", "CC=CC=N"))
+    assert pair_contents(collate(ring), 0) != pair_contents(collate(ring, path_ties="floyd-warshall"), 0)
+    assert pair_contents(collate(chain), 0) == pair_contents(collate(chain, path_ties="floyd-warshall"), 0)
+
+
+def test_batches_without_a_bond():
+    batch = collate([smiles_to_graph("C"), smiles_to_graph("[Na+].[Cl-]")])
+    assert not batch.degrees.any()
+    assert [distance for distance, _ in pair_contents(batch, 1).values()] == [0, 510, 510, 0]
+
+
+def test_targets_and_rows_come_along(graphs):
+    targets = np.array([[1.5, np.nan]] * len(graphs))
+    batch = collate(graphs, targets=targets, rows=[5, 4, 3, 2, 1, 0])
+    assert (batch.targets.dtype, batch.rows.dtype) == (torch.float32, torch.int64)
+    np.testing.assert_array_equal(batch.targets.numpy(), targets.astype(np.float32))
+    assert batch.rows.tolist() == [5, 4, 3, 2, 1, 0]
+    plain = collate(graphs)
+    assert plain.targets is None
+    assert plain.rows is None
+
+
+def test_views_of_larger_arrays_are_taken(graphs):
+    batch = collate(graphs, targets=np.arange(12.0).reshape(6, 2)[::-1, :1], rows=np.arange(6)[::-1])
+    assert batch.targets.tolist() == [[10], [8], [6], [4], [2], [0]]
+    assert batch.rows.tolist() == [5, 4, 3, 2, 1, 0]
+
+
+def test_moving_keeps_everything(graphs):
+    batch = collate(graphs, targets=np.zeros((6, 1)))
+    moved = batch.to("meta")
+    for name, value in vars(batch).items():
+        other = getattr(moved, name)
+        assert (value is None) == (other is None)
+        if value is not None:
+            assert (other.device.type, other.shape, other.dtype) == ("meta", value.shape, value.dtype)
+    assert vars(batch.to("cpu")).keys() == vars(batch).keys()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_pinned_memory_goes_to_the_gpu(graphs):
+    batch = collate(graphs).pin_memory()
+    assert batch.atoms.is_pinned()
+    moved = batch.to("cuda", non_blocking=True)
+    assert torch.equal(moved.pairs.cpu(), batch.pairs)
+
+
+def test_an_unknown_rule_is_refused(graphs):
+    with pytest.raises(KeyError):
+        collate(graphs, path_ties="first")

@@ -1,0 +1,104 @@
+"""Graphs to and from PyG, against what OGB's own datasets hold."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+from graphslice import MoleculeError, smiles_to_graph
+from graphslice.data.pyg import from_pyg, to_pyg
+
+SMILES = ["c1ccccc1O", "C", "[Na+].[Cl-]", "C/C=C/[C@H](F)Cl", "C1" + "C" * 20 + "C1"]
+
+
+@pytest.fixture
+def data() -> Data:
+    return to_pyg(smiles_to_graph("CC(=O)O", atom_order="input"))
+
+
+@pytest.mark.parametrize("smiles", SMILES)
+def test_data_is_that_of_ogb(smiles, smiles2graph):
+    ogb, found = smiles2graph(smiles), to_pyg(smiles_to_graph(smiles, atom_order="input"))
+    assert found.num_nodes == ogb["num_nodes"]
+    for name, key in {"x": "node_feat", "edge_index": "edge_index", "edge_attr": "edge_feat"}.items():
+        value = getattr(found, name)
+        assert value.dtype == torch.int64
+        np.testing.assert_array_equal(value.numpy(), ogb[key])
+    assert found.validate()
+
+
+@pytest.mark.parametrize("smiles", SMILES)
+def test_there_and_back(smiles):
+    graph = smiles_to_graph(smiles)
+    back = from_pyg(graph.to_pyg())
+    for name in ("atoms", "bonds", "bond_features"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(graph, name), strict=True)
+
+
+def test_edges_may_stand_in_any_order(data):
+    order = torch.tensor([4, 1, 5, 0, 3, 2])
+    moved = from_pyg(Data(x=data.x, edge_index=data.edge_index[:, order], edge_attr=data.edge_attr[order]))
+    expected = from_pyg(data)
+
+    def as_set(graph):
+        return {(*ends, *features) for ends, features in zip(graph.bonds, graph.bond_features, strict=True)}
+
+    assert as_set(moved) == as_set(expected)
+    assert len(as_set(moved)) == 3
+
+
+def test_pyg_batches_the_data():
+    batch = Batch.from_data_list([smiles_to_graph(smiles).to_pyg() for smiles in SMILES])
+    assert batch.num_graphs == len(SMILES)
+    np.testing.assert_array_equal(from_pyg(batch[0]).atoms, smiles_to_graph(SMILES[0]).atoms)
+
+
+def test_floats_that_are_whole_and_missing_bonds_are_fine(data):
+    data.x = data.x.float()
+    assert from_pyg(data).atoms.dtype == np.uint8
+    lone = from_pyg(Data(x=data.x[:1]))
+    assert (lone.num_atoms, lone.bonds.shape, lone.bond_features.shape) == (1, (0, 2), (0, 3))
+
+
+def changed(name, index, value):
+    def change(data):
+        tensor = getattr(data, name).clone().to(torch.float64 if isinstance(value, float) else torch.int64)
+        tensor[index] = value
+        setattr(data, name, tensor)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: setattr(data, "x", None), "9 atom features"),
+        (lambda data: setattr(data, "x", data.x[:, :8]), "9 atom features"),
+        (lambda data: setattr(data, "x", data.x[:0]), "no atoms"),
+        (lambda data: setattr(data, "edge_attr", None), "3 bond features"),
+        (lambda data: setattr(data, "edge_attr", data.edge_attr[:, :2]), "3 bond features"),
+        (lambda data: setattr(data, "edge_attr", data.edge_attr[:-1]), "3 bond features"),
+        (changed("x", (0, 0), 119), "atom features outside"),
+        (changed("x", (0, 0), -1), "atom features outside"),
+        (changed("x", (0, 0), 0.5), "atom features outside"),
+        (changed("x", (0, 0), float("nan")), "atom features outside"),
+        (changed("edge_attr", (0, 1), 6), "bond features outside"),
+        (changed("edge_index", (0, 0), 4), "outside the atoms"),
+        (changed("edge_index", (0, 0), -1), "outside the atoms"),
+        (changed("edge_index", (0, 0), 1), "once in each direction"),  # a loop
+        (changed("edge_attr", (0, 0), 2), "same features"),
+    ],
+)
+def test_what_is_no_molecule_says_why(data, change, message):
+    change(data)
+    with pytest.raises(MoleculeError, match=message):
+        from_pyg(data)
+
+
+def test_bonds_in_one_direction_or_twice_are_refused(data):
+    half = Data(x=data.x, edge_index=data.edge_index[:, ::2], edge_attr=data.edge_attr[::2])
+    with pytest.raises(MoleculeError, match="once in each direction"):
+        from_pyg(half)
+    twice = Data(x=data.x, edge_index=data.edge_index.repeat(1, 2), edge_attr=data.edge_attr.repeat(2, 1))
+    with pytest.raises(MoleculeError, match="twice"):
+        from_pyg(twice)

@@ -1,0 +1,122 @@
+"""The encodings against slow sums over networkx's shortest paths, atom by atom and pair by pair."""
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from graphslice import smiles_to_graph
+from graphslice.data.batch import collate
+from graphslice.nn.encodings import AtomEncoder, PairEncoder, feature_rows
+
+SMILES = ["c1ccc2c(c1)ccc1ccccc12", "C", "C/C=C/C#N.[Na+].[Cl-]", "C12C3C4C1C5C2C3C45", "C" * 14, "OC1CCC(=O)CC1"]
+HEADS, DIM = 3, 8
+#: First row of each feature's values: those of OGB one behind the other, and 512 rows a feature in the original.
+ATOM_STARTS = {"ogb": np.cumsum([0, 119, 5, 12, 12, 10, 6, 6, 2]), "graphormer": 2 + 512 * np.arange(9)}
+BOND_STARTS = {"ogb": np.array([0, 5, 11]), "graphormer": 3 + 512 * np.arange(3)}
+
+
+def graphs():
+    return [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
+
+
+def pair_encoder(vocabulary="ogb", distance_rows=64, path_rows=6, max_path=5):
+    torch.manual_seed(0)
+    encoder = PairEncoder(HEADS, vocabulary, distance_rows, path_rows, max_path, False).double()
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter)
+    return encoder
+
+
+def slow_bias(graph, encoder, vocabulary, distance_rows, max_path):
+    """``[H, n + 1, n + 1]`` by going along every shortest path of every pair."""
+    bond_table, maps, spatial, token = (
+        encoder.get_parameter(f"{name}.weight").detach().numpy() for name in ("bond", "position", "spatial", "token")
+    )
+    maps = maps.reshape(-1, HEADS, HEADS)
+    whole = nx.Graph()
+    whole.add_nodes_from(range(graph.num_atoms))
+    for (a, b), features in zip(graph.bonds.tolist(), graph.bond_features, strict=True):
+        whole.add_edge(a, b, vector=bond_table[BOND_STARTS[vocabulary] + features].mean(axis=0))
+    bias = np.empty((HEADS, graph.num_atoms + 1, graph.num_atoms + 1))
+    bias[:, 0, :] = bias[:, :, 0] = token[0][:, None]
+    for i, j in itertools.product(whole, repeat=2):
+        if not nx.has_path(whole, i, j):
+            bias[:, i + 1, j + 1] = spatial[distance_rows - 1]
+            continue
+        every = list(nx.all_shortest_paths(whole, i, j))
+        distance = len(every[0]) - 1
+        edges = np.zeros(HEADS)
+        for path in every:
+            for position, (a, b) in enumerate(list(itertools.pairwise(path))[:max_path]):
+                edges += whole.edges[a, b]["vector"] @ maps[position] / len(every)
+        # Rows: 0 unused, s + 1 for a distance s, the last for pairs that no path joins.
+        row = min(distance + 1, distance_rows - 2)
+        bias[:, i + 1, j + 1] = spatial[row] + edges / max(1, min(distance, max_path))
+    return bias
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "distance_rows", "max_path"),
+    [("ogb", 64, 5), ("ogb", 8, 5), ("ogb", 64, 1), ("ogb", 64, 6), ("graphormer", 512, 5)],
+)
+def test_the_bias_is_its_formula(vocabulary, distance_rows, max_path):
+    encoder = pair_encoder(vocabulary, distance_rows, max_path=max_path)
+    bias = encoder(collate(graphs(), max_path=max_path)).detach().numpy()
+    assert bias.shape == (len(SMILES), HEADS, 15, 15)
+    for graph, found in zip(graphs(), bias, strict=True):
+        n = graph.num_atoms + 1
+        expected = slow_bias(graph, encoder, vocabulary, distance_rows, max_path)
+        np.testing.assert_allclose(found[:, :n, :n], expected, atol=2e-5)
+
+
+def test_the_bias_of_a_molecule_does_not_depend_on_its_batch():
+    encoder = pair_encoder()
+    together = encoder(collate(graphs()))
+    for graph, found in zip(graphs(), together, strict=True):
+        n = graph.num_atoms + 1
+        torch.testing.assert_close(found[:, :n, :n], encoder(collate([graph]))[0], rtol=0, atol=1e-12)
+
+
+def test_the_bias_stays_precise_in_mixed_precision():
+    encoder, batch = pair_encoder().float(), collate(graphs())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = encoder(batch)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, encoder(batch), rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_reach_every_row_that_is_read():
+    encoder = pair_encoder()
+    encoder(collate(graphs())).square().sum().backward()
+    assert set(encoder.spatial.weight.grad.abs().sum(1).nonzero().flatten().tolist()) == {*range(1, 15), 63}
+    assert (encoder.position.weight.grad.view(6, -1) != 0).all(dim=1).tolist() == [True] * 5 + [False]
+    assert encoder.bond.weight.grad[[0, 1, 2, 3]].abs().min() > 0  # the four kinds of bonds are all there
+    assert encoder.token.weight.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("vocabulary", ["ogb", "graphormer"])
+def test_atoms_are_the_sum_of_their_rows(vocabulary):
+    torch.manual_seed(0)
+    encoder = AtomEncoder(DIM, vocabulary, degree_rows=4).double()
+    found = encoder(collate(graphs())).detach().numpy()
+    table, into, out, token = (
+        encoder.get_parameter(f"{name}.weight").detach().numpy()
+        for name in ("atom", "in_degree", "out_degree", "token")
+    )
+    assert found.shape == (len(SMILES), 15, DIM)
+    for graph, rows in zip(graphs(), found, strict=True):
+        expected = [token[0]]
+        for atom, features in enumerate(graph.atoms):
+            degree = min((graph.bonds == atom).sum() + 1, 3)
+            expected.append(table[ATOM_STARTS[vocabulary] + features].sum(axis=0) + into[degree] + out[degree])
+        np.testing.assert_allclose(rows[: graph.num_atoms + 1], expected, atol=1e-12)
+
+
+def test_the_tables_have_room_for_every_value():
+    assert feature_rows((119, 5, 12, 12, 10, 6, 6, 2, 2), "ogb")[1] == 174
+    assert feature_rows((5, 6, 2), "ogb")[1] == 13
+    assert feature_rows((119, 5, 12, 12, 10, 6, 6, 2, 2), "graphormer")[1] == 512 * 9 + 1
+    assert feature_rows((5, 6, 2), "graphormer")[1] == 512 * 3 + 1

@@ -1,0 +1,218 @@
+"""The whole model: its size, its promises, its settings."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
+from graphslice.data.batch import collate
+from graphslice.nn.mixers import MIXERS
+from graphslice.resources import CONFIGS
+
+# Symmetric, so that atoms and shortest paths tie, and of many sizes.
+SMILES = [
+    "c1ccccc1",
+    "C",
+    "CC(C)(C)C",
+    "C1CC2CCC1CC2",
+    "O=C(O)c1ccc(N)cc1",
+    "[Na+].[Cl-]",
+    "C" * 30,
+    "N[C@@H](C)C(=O)O",
+]
+
+
+def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
+    """With weights far larger than a fresh model's, so that nothing hides below a tolerance."""
+    torch.manual_seed(seed)
+    settings = {"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 24, "readout": "token+mean+sum"} | settings
+    model = GraphTransformer(ModelConfig(mixer=mixer, **settings)).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(std=0.4)
+    return model
+
+
+def shuffled(graph: MolGraph, seed: int) -> MolGraph:
+    """The same molecule, its atoms and bonds in another order."""
+    rng = np.random.default_rng(seed)
+    new, turned = rng.permutation(graph.num_atoms), rng.permutation(graph.num_bonds)
+    atoms = np.empty_like(graph.atoms)
+    atoms[new] = graph.atoms
+    return MolGraph(atoms, new[graph.bonds[turned]].astype(np.int32)[:, ::-1].copy(), graph.bond_features[turned])
+
+
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    [
+        ("pcqm4m-graphormer", 47_085_377),
+        ("pcqm4m-slice", 32_911_169),
+        ("pcqm4m-slice-interleave", 32_911_169),
+        ("pcqm4m-slice-max", 32_911_169),
+    ],
+)
+def test_the_published_models_have_the_published_sizes(preset, parameters):
+    with torch.device("meta"):
+        assert GraphTransformer(ModelConfig.preset(preset)).num_parameters == parameters
+
+
+def test_every_preset_builds():
+    for path in CONFIGS.glob("*.yaml"):
+        with torch.device("meta"):
+            model = GraphTransformer(ModelConfig.preset(path.stem))
+        if "slim" in path.stem:
+            assert 400_000 < model.num_parameters <= 500_000
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_a_prediction_depends_on_the_molecule_alone(mixer):
+    model, graphs = model_of(mixer), [smiles_to_graph(smiles) for smiles in SMILES]
+    together = model(collate(graphs))
+    assert together.shape == (len(SMILES), 1)
+    assert together.std() > 0.5
+    alone = torch.cat([model(collate([graph])) for graph in graphs])
+    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    back = model(collate(graphs[::-1])).flip(0)
+    torch.testing.assert_close(together, back, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_the_numbering_of_the_atoms(mixer):
+    """Changes no prediction of the equivariant mixers, and those of a plain sort."""
+    model, graphs = model_of(mixer), [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
+    before = model(collate(graphs))
+    change = max((model(collate([shuffled(g, seed) for g in graphs])) - before).abs().max().item() for seed in range(3))
+    if MIXERS[mixer].equivariant:
+        # The edge encoding's weights are float32.
+        assert change < 1e-4 * before.abs().max()
+    elif mixer.startswith("slice"):
+        assert change > 0.01
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_the_spelling_changes_nothing(mixer):
+    model = model_of(mixer)
+    for one, other in [("OCC", "CCO"), ("c1ccccc1O", "Oc1ccccc1"), ("C[C@H](N)C(O)=O", "N[C@@H](C)C(=O)O")]:
+        assert torch.equal(*(model(collate([smiles_to_graph(smiles)])) for smiles in (one, other)))
+
+
+def test_stereo_changes_the_prediction():
+    left, right = model_of()(collate([smiles_to_graph(s) for s in ("N[C@@H](C)C(=O)O", "N[C@H](C)C(=O)O")]))
+    assert (left - right).abs() > 1e-3
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_training_moves_every_weight(mixer):
+    model = model_of(mixer, distance_rows=33, attention_dropout=0.1).train()
+    model(collate([smiles_to_graph(smiles) for smiles in SMILES])).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        if not name.endswith("mixer.key.bias"):
+            assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("readout", ["token", "mean", "sum", "token+mean", "sum+token", "mean+sum+token"])
+def test_readouts(readout):
+    model = model_of(readout=readout)
+    x = torch.randn(3, 6, 16, dtype=torch.float64)
+    lengths = torch.tensor([6, 2, 4])
+    found = model.read_out(x, torch.arange(6) < lengths[:, None])
+    for sample, length, row in zip(x, lengths, found, strict=True):
+        atoms = sample[1:length]
+        parts = {"token": sample[0], "mean": atoms.mean(dim=0), "sum": atoms.sum(dim=0)}
+        torch.testing.assert_close(row, torch.cat([parts[part] for part in readout.split("+")]))
+    assert model(collate([smiles_to_graph("CCO")])).shape == (1, 1)
+
+
+def test_heads_start_by_reading_distances():
+    chain = collate([smiles_to_graph("C" * 9, atom_order="input")])
+    biases = []
+    for start in (True, False):
+        torch.manual_seed(0)
+        biases.append(GraphTransformer(ModelConfig(heads=8, dim=16, distance_start=start)).pairs(chain)[0])
+    difference = (biases[0] - biases[1])[:, 1:, 1:]
+    distances = (torch.arange(9)[:, None] - torch.arange(9)).abs()
+    expected = torch.stack([4.0 * (distances == head % 6) for head in range(8)])
+    torch.testing.assert_close(difference, expected, atol=1e-5, rtol=0)
+
+
+def test_predictions_are_in_the_unit_of_the_targets():
+    model, batch = model_of(tasks=2), collate([smiles_to_graph("CCO"), smiles_to_graph("CC")])
+    plain = model(batch)
+    model.target_mean.copy_(torch.tensor([10.0, -3.0]))
+    model.target_std.copy_(torch.tensor([2.0, 0.5]))
+    torch.testing.assert_close(model(batch), torch.stack([plain[:, 0] * 2 + 10, plain[:, 1] * 0.5 - 3], dim=1))
+    torch.testing.assert_close(model.standardised(batch), plain)
+    copy = model_of(tasks=2, seed=1)
+    copy.load_state_dict(model.state_dict())
+    assert torch.equal(copy(batch), model(batch))
+    assert model.num_parameters == sum(p.numel() for p in model.parameters())
+    assert not model.target_std.requires_grad
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.2)])
+@pytest.mark.parametrize("mixer", ["softmax", "slice-max"])
+def test_the_model_runs_in_any_precision(mixer, dtype, tolerance):
+    """Throughout, by ``model.to``; the other tests here are in float64."""
+    model, batch = model_of(mixer), collate([smiles_to_graph(smiles) for smiles in SMILES])
+    expected = model(batch)
+    found = model.to(dtype)(batch)
+    assert found.dtype == dtype
+    assert (found - expected).abs().max() < tolerance * expected.abs().max()
+
+
+def test_a_fresh_model_has_the_original_initialisation():
+    torch.manual_seed(0)
+    model = GraphTransformer(ModelConfig(mixer="softmax", layers=4, dim=256, ffn_dim=256))
+    assert model.blocks[0].mixer.query.weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
+    assert model.blocks[3].ffn[2].weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
+    assert model.atoms.atom.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.blocks[0].ffn[0].bias.abs().max() == 0
+
+
+def test_evaluation_is_deterministic_and_training_is_not():
+    model, batch = model_of(), collate([smiles_to_graph("c1ccccc1O")])
+    assert torch.equal(model(batch), model(batch))
+    model.train()
+    assert not torch.equal(model(batch), model(batch))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mixer": "slice-asend"}, r"unknown mixer 'slice-asend' \(did you mean 'slice-ascend'\?\)"),
+        ({"mixer": "zzz"}, r"unknown mixer 'zzz': choose from .*softmax"),
+        ({"readout": "tokens"}, r"did you mean 'token'"),
+        ({"readout": "token+maen"}, r"did you mean 'mean'"),
+        ({"readout": ""}, r"unknown readout ''"),
+        ({"vocabulary": "zinc"}, "vocabulary is ogb or graphormer"),
+        ({"layers": 0}, "model.layers must be at least 1"),
+        ({"heads": 0}, "model.heads must be at least 1"),
+        ({"tasks": -1}, "model.tasks must be at least 1"),
+        ({"dim": 10, "heads": 4}, r"model.heads \(4\) must divide model.dim \(10\)"),
+        ({"max_path": 6}, r"model.max_path \(6\) is more than model.path_rows \(5\)"),
+        ({"distance_rows": 3}, "distance_rows"),
+        ({"degree_rows": 1}, "degree_rows"),
+        ({"dropout": 1.0}, "model.dropout must be"),
+        ({"input_dropout": -0.1}, "model.input_dropout must be"),
+        ({"attention_dropout": float("nan")}, "model.attention_dropout must be"),
+    ],
+    ids=repr,
+)
+def test_bad_settings_say_what_is_wrong(settings, message):
+    with pytest.raises(InputError, match=message):
+        ModelConfig(**settings)
+
+
+def test_the_model_needs_no_chemistry_no_tables_and_no_trainer():
+    code = (
+        "import sys, graphslice.nn, graphslice.ops\n"
+        "graphslice.nn.GraphTransformer(graphslice.nn.ModelConfig())\n"
+        "print([name for name in ('rdkit', 'pandas', 'pytorch_lightning', 'ogb') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

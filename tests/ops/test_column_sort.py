@@ -1,0 +1,155 @@
+"""column_sort against numpy, sample by sample and channel by channel."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from graphslice.ops import column_sort
+
+SPECIAL = [-np.inf, np.inf, np.nan, 0.0, 1.0, -1.0, 2.5]
+ORDERS = ["ascending", "descending", "mask"]
+
+
+def stable_order(values: np.ndarray, descending: bool) -> list[int]:
+    """Python's stable sort; nan is the largest value."""
+    value = [(1, 0.0) if np.isnan(v) else (0, float(v)) for v in values]
+    return sorted(
+        range(len(values)), key=value.__getitem__, reverse=bool(descending)
+    )  # reversed, ties keep their order too
+
+
+def slow(x: np.ndarray, lengths, descending) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted array, and which row each value came from."""
+    rows = np.broadcast_to(np.arange(x.shape[1])[:, None], x.shape).copy()
+    for b, length in enumerate(lengths):
+        for c in range(x.shape[2]):
+            rows[b, :length, c] = stable_order(x[b, :length, c], descending[c])
+    return np.take_along_axis(x, rows, axis=1), rows
+
+
+def order_of(name: str, channels: int):
+    """The argument ``order``, and which channels it makes descend."""
+    if name == "mask":
+        mask = np.arange(channels) % 3 != 1
+        return torch.tensor(mask), mask
+    return name, np.full(channels, name == "descending")
+
+
+@st.composite
+def problems(draw):
+    batch, rows, channels = draw(st.integers(1, 3)), draw(st.integers(0, 9)), draw(st.integers(1, 4))
+    values = st.sampled_from(SPECIAL) | st.floats(-3, 3, width=32)
+    x = draw(hnp.arrays(np.float32, (batch, rows, channels), elements=values))
+    lengths = draw(st.lists(st.integers(0, rows), min_size=batch, max_size=batch))
+    return x, lengths
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems(), st.sampled_from(ORDERS))
+def test_against_numpy(problem, order):
+    x, lengths = problem
+    argument, descending = order_of(order, x.shape[2])
+    found = column_sort(torch.from_numpy(x), torch.tensor(lengths), argument)
+    np.testing.assert_array_equal(found.numpy(), slow(x, lengths, descending)[0], strict=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(), st.sampled_from(ORDERS))
+def test_the_gradient_goes_where_the_value_came_from(problem, order):
+    """With ties in their order, and in the padding straight through."""
+    x, lengths = problem
+    argument, descending = order_of(order, x.shape[2])
+    leaf = torch.from_numpy(x).requires_grad_()
+    upstream = np.arange(1.0, x.size + 1, dtype=np.float32).reshape(x.shape)
+    column_sort(leaf, torch.tensor(lengths), argument).backward(torch.from_numpy(upstream))
+    expected = np.zeros_like(upstream)
+    np.put_along_axis(expected, slow(x, lengths, descending)[1], upstream, axis=1)
+    np.testing.assert_array_equal(leaf.grad.numpy(), expected)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_without_lengths_every_row_is_sorted(order):
+    x = np.random.default_rng(0).normal(size=(2, 6, 5))
+    argument, descending = order_of(order, 5)
+    expected = np.where(descending, -np.sort(-x, axis=1), np.sort(x, axis=1))
+    np.testing.assert_array_equal(column_sort(torch.from_numpy(x), order=argument).numpy(), expected)
+
+
+@pytest.mark.parametrize("padding", [-np.inf, np.inf, np.nan, 0.0])
+@pytest.mark.parametrize("order", ORDERS)
+def test_padding_takes_no_part_and_stays(order, padding):
+    x = np.random.default_rng(1).normal(size=(3, 7, 4)).astype(np.float32)
+    x[0, 1, :] = -np.inf
+    x[1, 0, :] = np.nan
+    lengths = [4, 1, 0]
+    for row, length in zip(x, lengths, strict=True):
+        row[length:] = padding
+    argument, descending = order_of(order, 4)
+    found = column_sort(torch.from_numpy(x), torch.tensor(lengths), argument).numpy()
+    for b, length in enumerate(lengths):
+        alone = np.sort(x[b, :length], axis=0)  # nan last
+        expected = np.where(descending, alone[::-1], alone)
+        np.testing.assert_array_equal(found[b, :length], expected)
+        np.testing.assert_array_equal(found[b, length:], x[b, length:])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gradcheck(order):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    argument, _ = order_of(order, 3)
+    assert torch.autograd.gradcheck(lambda v: column_sort(v, torch.tensor([5, 3]), argument), (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_every_floating_dtype(dtype):
+    x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0)).to(dtype)  # bf16 has many ties here
+    found = column_sort(x, torch.tensor([40, 11]))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.double().numpy(), slow(x.double().numpy(), [40, 11], [False] * 3)[0])
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("lengths", [None, torch.tensor([0, 0])])
+def test_nothing_to_sort(rows, lengths):
+    x = torch.randn(2, rows, 3)
+    assert torch.equal(column_sort(x, lengths), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_gpu_agrees_with_the_cpu(order):
+    x = torch.randint(0, 9, (3, 700, 5), generator=torch.Generator().manual_seed(0)).float()  # many ties
+    lengths, upstream = torch.tensor([700, 350, 1]), torch.arange(float(x.numel())).view(x.shape)
+    argument, _ = order_of(order, 5)
+    results = []
+    for device in ("cpu", "cuda"):
+        leaf = x.detach().to(device).requires_grad_()
+        moved = argument if isinstance(argument, str) else argument.to(device)
+        sorted_ = column_sort(leaf, lengths.to(device), moved)
+        sorted_.backward(upstream.to(device))
+        results.append((sorted_.detach().cpu(), leaf.grad.cpu()))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_strided_and_expanded_input():
+    x = torch.randn(3, 4, 6).permute(0, 2, 1)
+    assert torch.equal(column_sort(x), column_sort(x.contiguous()))
+    shared = torch.randn(1, 6, 4).expand(3, -1, -1)
+    assert torch.equal(column_sort(shared), torch.from_numpy(np.sort(shared.numpy(), axis=1)))
+
+
+def test_the_input_is_left_alone():
+    x = torch.randn(2, 5, 3)
+    before = x.clone()
+    column_sort(x, torch.tensor([5, 2]))
+    assert torch.equal(x, before)
+
+
+def test_an_unknown_order_is_refused():
+    with pytest.raises(ValueError, match="ascending"):
+        column_sort(torch.zeros(1, 2, 3), order="up")

@@ -1,0 +1,88 @@
+"""Dropout: its rate, its mean, its gradient."""
+
+import math
+
+import pytest
+import torch
+
+from graphslice.ops import Dropout, dropout
+
+
+@pytest.mark.parametrize("p", [0.03, 0.1, 0.5, 0.9])
+def test_rate_and_mean(p):
+    n = 200_000
+    torch.manual_seed(0)
+    kept = dropout(torch.ones(n), p) != 0
+    bound = 5 * math.sqrt(p * (1 - p) / n)
+    assert abs(1 - kept.float().mean().item() - p) < bound
+    # Four values share a draw of the generator: each of the four must be met as often, and on its own.
+    lanes = kept.view(-1, 4).double()
+    assert (1 - lanes.mean(0) - p).abs().max() < 2 * bound
+    assert torch.corrcoef(lanes.T).fill_diagonal_(0).abs().max() < 5 / math.sqrt(n / 4)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.75])
+def test_the_rest_is_scaled_so_that_the_mean_stays(p):
+    torch.manual_seed(0)
+    x = torch.randn(50_000, dtype=torch.float64) + 3
+    y = dropout(x, p)
+    kept = y != 0
+    torch.testing.assert_close(y[kept], x[kept] / (1 - p))
+    assert abs(y.mean() - x.mean()).item() < 5 * (x.square().mean() * p / (1 - p) / len(x)).sqrt().item()
+
+
+@pytest.mark.parametrize("p", [1e-7, 1e-6, 5e-6, 1e-5])
+def test_a_rate_near_zero_keeps_nearly_everything(p):
+    torch.manual_seed(0)
+    assert (dropout(torch.ones(10_000), p) == 0).sum() < 10
+
+
+@pytest.mark.parametrize("p", [0.99999, 0.9999999])
+def test_a_rate_near_one_drops_nearly_everything(p):
+    torch.manual_seed(0)
+    y = dropout(torch.ones(10_000), p)
+    assert (y != 0).sum() < 10
+    assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 3), (2, 3, 7)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_shapes_and_dtypes(shape, dtype):
+    y = dropout(torch.ones(shape, dtype=dtype), 0.5)
+    assert (y.shape, y.dtype) == (shape, dtype)
+    assert set(y.flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_the_gradient_has_the_mask_of_the_values():
+    torch.manual_seed(0)
+    x = torch.rand(20, 33, requires_grad=True) + 1
+    x.retain_grad()
+    y = dropout(x, 0.3)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (y.detach() != 0) / 0.7)
+    assert 0 < (x.grad == 0).sum() < x.numel()
+
+
+def test_the_seed_decides_and_calls_differ():
+    def draw():
+        return dropout(torch.ones(64, 9), 0.5)
+
+    torch.manual_seed(3)
+    first, second = draw(), draw()
+    torch.manual_seed(3)
+    assert torch.equal(draw(), first)
+    assert not torch.equal(first, second)
+
+
+def test_strided_input():
+    x = (torch.rand(6, 8) + 1).T
+    y = dropout(x, 0.5)
+    torch.testing.assert_close(y[y != 0], 2 * x[y != 0])
+
+
+def test_nothing_happens_at_zero_or_outside_training():
+    x = torch.randn(4, 5)
+    assert torch.equal(dropout(x, 0), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+    assert torch.equal(Dropout(0.9).eval()(x), x)
+    assert not torch.equal(Dropout(0.9).train()(x), x)

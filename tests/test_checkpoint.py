@@ -1,0 +1,399 @@
+"""Checkpoints: the originals' outputs from their weights, and files that are not to be trusted."""
+
+import argparse
+import builtins
+import contextlib
+import os
+import pathlib
+import pickle
+import re
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import graphslice
+from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
+from graphslice.checkpoint import (
+    Checkpoint,
+    find_checkpoint,
+    import_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+    write_run_folder,
+)
+from graphslice.data.batch import collate
+
+FIXTURES = Path(__file__).parent / "fixtures"
+#: What the original is called in the fixtures, and the mixer that computes it.
+ORIGINALS = {"graphormer": "softmax", "sliceformer_ascend": "slice-ascend", "sliceformer_released": "slice-released"}
+
+
+def original(fixture="reference_small", model="graphormer"):
+    """``(state dict, molecules, outputs)`` of an original model."""
+    arrays = np.load(FIXTURES / f"{fixture}.npz")
+    state = {}
+    for source in ("graphormer", model):
+        head = f"{source}/state/"
+        state |= {k.removeprefix(head): torch.from_numpy(arrays[k]) for k in arrays.files if k.startswith(head)}
+    if model != "graphormer":
+        state = {name: value for name, value in state.items() if not re.search(r"linear_[qk]", name)}
+    return state, arrays["smiles"].tolist(), arrays[f"{model}/output"]
+
+
+def predictions(checkpoint: Checkpoint, smiles: list[str]) -> np.ndarray:
+    settings = checkpoint.config.graph
+    graphs = [smiles_to_graph(s, atom_order=settings.atom_order) for s in smiles]
+    with torch.no_grad():
+        return checkpoint.model()(collate(graphs, path_ties=settings.path_ties))[:, 0].numpy()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(contents, name="original.ckpt") -> Path:
+        torch.save(contents, tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.fixture
+def own() -> Checkpoint:
+    torch.manual_seed(0)
+    config = RunConfig(model=ModelConfig(layers=2, dim=16, heads=4, ffn_dim=16, tasks=2))
+    return Checkpoint(config, ["gap", "logp"], GraphTransformer(config.model).state_dict(), {"note": "by hand"})
+
+
+# --- the originals -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda state: {"state_dict": state}, lambda state: state], ids=["lightning", "plain"])
+@pytest.mark.parametrize("fixture", ["reference_small", "reference_checkpoint"])
+@pytest.mark.parametrize("model", ORIGINALS)
+def test_imports_predict_what_the_original_predicted(model, fixture, wrap, saved):
+    state, smiles, expected = original(fixture, model)
+    checkpoint = import_checkpoint(saved(wrap(state)), mixer=ORIGINALS[model])
+    # The originals were run one molecule at a time; here all share a batch, two larger ones among them.
+    found = predictions(checkpoint, ["C" * 70, *smiles, "C1" + "C" * 38 + "C1"])[1:-1]
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("model", "mixer"), [("graphormer", "softmax"), ("sliceformer_released", "slice-released")])
+def test_the_mixer_is_recognised(model, mixer, saved):
+    state, smiles, expected = original("reference_checkpoint", model)
+    checkpoint = import_checkpoint(saved(state))
+    assert checkpoint.config.model.mixer == mixer
+    np.testing.assert_allclose(predictions(checkpoint, smiles), expected, atol=1e-4)
+    assert (checkpoint.config.graph.atom_order, checkpoint.config.graph.path_ties) == ("input", "floyd-warshall")
+    assert checkpoint.targets == ["homolumogap"]
+
+
+def prefixed(state):
+    return {f"model.{name}": value for name, value in state.items()} | {"loss.weight": torch.ones(1)}
+
+
+def downstream(state):
+    """As on other data sets: another head, beside the unused first one."""
+    moved = {f"downstream_{k}": v for k, v in state.items() if k.startswith("out_proj")}
+    return state | moved | {"out_proj.weight": torch.ones(5, 32), "out_proj.bias": torch.ones(5)}
+
+
+def widened(state):
+    return {name: value.double() for name, value in state.items()}
+
+
+@pytest.mark.parametrize("change", [prefixed, downstream, widened])
+def test_names_and_types_of_other_files(change, saved):
+    state, smiles, expected = original()
+    checkpoint = import_checkpoint(saved({"state_dict": change(state)}))
+    np.testing.assert_allclose(predictions(checkpoint, smiles), expected, atol=1e-4)
+
+
+def test_an_import_makes_a_run_folder(saved, tmp_path):
+    state, smiles, expected = original()
+    write_run_folder(import_checkpoint(saved(state), target="gap"), tmp_path / "run")
+    back = read_checkpoint(tmp_path / "run")
+    assert back.targets == ["gap"]
+    np.testing.assert_allclose(predictions(back, smiles), expected, atol=1e-4)
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Objects of a project that is not installed where the file is read."""
+    module = types.ModuleType("foreign_project")
+    source = """
+class Settings:
+    def __init__(self, rate): self.rate = rate
+class State:
+    def __getstate__(self): return [1, 2]
+    def __setstate__(self, state): raise RuntimeError("foreign code was run")
+class Made:
+    def __reduce__(self): return Made, (1, 2), {"a": 3}
+    def __init__(self, *args): pass
+def function(): pass
+"""
+    exec(source, vars(module))
+    monkeypatch.setitem(sys.modules, "foreign_project", module)
+    return {
+        "settings": module.Settings(0.1),
+        "state": module.State(),
+        "made": module.Made(),
+        "class": module.Settings,
+        "function": module.function,
+        "namespace": argparse.Namespace(rate=0.1, settings=module.Settings(2)),
+        "path": pathlib.PurePosixPath("a/b"),
+        "scalar": np.float64(0.5),
+        "array": np.arange(3),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["settings", "state", "made", "class", "function", "namespace", "path", "scalar", "array"],
+)
+def test_classes_that_are_not_here_become_inert(what, foreign, saved, monkeypatch):
+    state, smiles, expected = original()
+    path = saved({"hyper_parameters": {what: foreign[what]}, "epoch": 3, "state_dict": state})
+    monkeypatch.delitem(sys.modules, "foreign_project")
+    checkpoint = import_checkpoint(path)
+    np.testing.assert_allclose(predictions(checkpoint, smiles[:3]), expected[:3], atol=1e-4)
+    with pytest.raises(InputError):
+        read_checkpoint(path)
+
+
+def test_the_mixer_must_fit_the_weights(saved):
+    graphormer, sliceformer = saved(original()[0], "g.ckpt"), saved(original(model="sliceformer_ascend")[0], "s.ckpt")
+    with pytest.raises(InputError, match="has queries and keys, so its mixer cannot be slice-ascend"):
+        import_checkpoint(graphormer, mixer="slice-ascend")
+    with pytest.raises(InputError, match="has no queries and keys, so its mixer cannot be softmax"):
+        import_checkpoint(sliceformer, mixer="softmax")
+    for path in (graphormer, sliceformer):
+        with pytest.raises(InputError, match=r"unknown mixer 'slice-asend'.*slice-ascend"):
+            import_checkpoint(path, mixer="slice-asend")
+    with pytest.raises(InputError, match="predicts 1 targets, and --target names 2"):
+        import_checkpoint(graphormer, target="gap,logp")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        r"atom_encoder\.",
+        r"edge_encoder\.",
+        r"edge_dis_encoder\.",
+        r"spatial_pos_encoder\.",
+        r"in_degree_encoder\.",
+        r"out_degree_encoder\.",
+        r"graph_token\.",
+        r"graph_token_virtual_distance\.",
+        r"out_proj\.",
+        r"out_proj\.bias",
+        r"final_ln\.",
+        r"layers\.",
+        r"layers\.0\.",
+        r"layers\.1\.ffn\.layer1\.weight",
+        r"layers\.0\.ffn\.layer1\.bias",
+        r"layers\.1\.self_attention\.linear_v",
+        r"layers\.1\.self_attention_norm\.",
+    ],
+)
+@pytest.mark.parametrize("model", ["graphormer", "sliceformer_ascend"])
+def test_missing_parts_are_refused(model, missing, saved):
+    state = {name: value for name, value in original(model=model)[0].items() if not re.match(missing, name)}
+    path = saved({"state_dict": state})
+    with refusal(path):
+        import_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("spatial_pos_encoder.weight", (512,)),
+        ("spatial_pos_encoder.weight", (512, 5)),
+        ("spatial_pos_encoder.weight", (100, 4)),
+        ("spatial_pos_encoder.weight", (512, 0)),
+        ("edge_dis_encoder.weight", (3, 1)),
+        ("edge_dis_encoder.weight", (0, 1)),
+        ("edge_encoder.weight", (0, 4)),
+        ("edge_encoder.weight", (5, 4)),
+        ("graph_token.weight", (32,)),
+        ("graph_token.weight", (1, 30)),
+        ("atom_encoder.weight", (10, 32)),
+        ("out_proj.bias", ()),
+        ("out_proj.bias", (0,)),
+        ("layers.0.ffn.layer1.bias", (0,)),
+        ("layers.0.self_attention.linear_v.weight", (32, 31)),
+    ],
+)
+def test_parts_of_another_shape_are_refused(name, shape, saved):
+    path = saved(original()[0] | {name: torch.zeros(shape)})
+    with refusal(path):
+        import_checkpoint(path)
+
+
+def refusal(path):
+    """One sentence that names the file or the setting at fault, and nothing else."""
+    return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
+
+
+# --- files not to be trusted -------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+READERS = {"read": read_checkpoint, "import": import_checkpoint}
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("pack", ["torch", "old torch", "pickle"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_runs_a_command_is_refused(reader, pack, tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "evil.ckpt"
+    contents = {"graphslice": {}, "state_dict": original()[0], "x": Evil(os.system, f"touch {marker}")}
+    if pack == "pickle":
+        path.write_bytes(pickle.dumps(contents))
+    else:
+        torch.save(contents, path, _use_new_zipfile_serialization=pack == "torch")
+    with pytest.raises(InputError, match=r"evil.ckpt"):
+        READERS[reader](path)
+    assert not marker.exists()
+    if pack != "pickle":  # it would have been run
+        torch.load(path, weights_only=False)
+        assert marker.exists()
+
+
+@pytest.mark.parametrize("function", ["exec", "eval", "open", "getattr", "__import__"])
+def test_builtins_are_never_called(function, saved, tmp_path):
+    marker = tmp_path / "marker"
+    calls = {
+        "exec": (f"open({str(marker)!r}, 'w')",),
+        "eval": (f"open({str(marker)!r}, 'w')",),
+        "open": (str(marker), "w"),
+        "getattr": (torch.Tensor, "shape"),
+        "__import__": ("antigravity",),
+    }
+    path = saved({"state_dict": original()[0], "x": Evil(getattr(builtins, function), *calls[function])})
+    with pytest.raises(InputError):
+        read_checkpoint(path)
+    with contextlib.suppress(InputError):  # import may take the weights and leave the rest inert
+        import_checkpoint(path)
+    assert not marker.exists()
+    assert "antigravity" not in sys.modules
+
+
+def test_what_import_allows_is_forgotten_afterwards(foreign, saved, monkeypatch):
+    path = saved({"state_dict": original()[0], "x": foreign["settings"]})
+    monkeypatch.delitem(sys.modules, "foreign_project")
+    before = torch.serialization.get_safe_globals()
+    import_checkpoint(path)
+    assert torch.serialization.get_safe_globals() == before
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("share", [0, 0.001, 0.5, 0.9, 0.999])
+def test_truncated_files_are_refused(reader, share, own, tmp_path):
+    whole, path = tmp_path / "whole.ckpt", tmp_path / "cut.ckpt"
+    save_checkpoint(own, whole) if reader == "read" else torch.save(original()[0], whole)
+    data = whole.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(InputError, match=r"cut.ckpt: it is truncated"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    "contents",
+    [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, {"state_dict": None}, [1, 2], 3, {}],
+    ids=repr,
+)
+def test_files_of_other_programs_are_refused(reader, contents, saved):
+    with pytest.raises(InputError, match=r"is not a GraphSlice checkpoint|is no Graphormer|holds no checkpoint"):
+        READERS[reader](saved(contents))
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("content", [b"", b"smiles,gap\nCCO,1\n", b"\x80\x02}q\x00.", b"PK\x03\x04" + bytes(100)])
+def test_files_that_are_no_checkpoint_are_refused(reader, content, tmp_path):
+    path = tmp_path / "table.ckpt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"table.ckpt"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_files_that_are_not_there(reader, tmp_path):
+    with pytest.raises(InputError, match=r"absent.ckpt"):
+        READERS[reader](tmp_path / "absent.ckpt")
+
+
+# --- our own -----------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_read_back(own, tmp_path):
+    save_checkpoint(own, tmp_path / "a.ckpt")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]  # no leftovers
+    back = read_checkpoint(str(tmp_path / "a.ckpt"))
+    assert (back.config, back.targets) == (own.config, own.targets)
+    assert back.extra == {"version": graphslice.__version__, "note": "by hand"}
+    assert back.weights.keys() == own.weights.keys()
+    assert all(torch.equal(back.weights[name], own.weights[name]) for name in own.weights)
+    model = back.model()
+    assert not model.training
+    reference = GraphTransformer(own.config.model).eval()
+    reference.load_state_dict(own.weights)
+    batch = collate([smiles_to_graph("CCO"), smiles_to_graph("c1ccccc1")])
+    assert torch.equal(model(batch), reference(batch))
+
+
+def test_run_folders(own, tmp_path):
+    folder = tmp_path / "deep" / "run"
+    write_run_folder(own, folder)
+    assert read_checkpoint(folder).targets == own.targets
+    assert find_checkpoint(folder) == folder / "best.ckpt"
+    with pytest.raises(InputError, match="holds a model already"):
+        write_run_folder(own, folder)
+    (folder / "best.ckpt").rename(folder / "last.ckpt")
+    assert find_checkpoint(str(folder)) == folder / "last.ckpt"
+    with pytest.raises(InputError, match="is no run folder"):
+        find_checkpoint(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write the run folder"):
+        write_run_folder(own, tmp_path / "file" / "run")
+
+
+def test_weights_must_fit_the_configuration(own, tmp_path):
+    own.config.model.dim = 32
+    save_checkpoint(own, tmp_path / "a.ckpt")
+    with pytest.raises(InputError, match="do not fit its configuration"):
+        read_checkpoint(tmp_path / "a.ckpt").model()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["graphslice"]["config"]["model"].update(later=1), "written by another version .*'model.later'"),
+        (lambda c: c["graphslice"]["config"]["model"].update(mixer="later"), "written by another version .*'later'"),
+        (lambda c: c["graphslice"].pop("config"), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].update(config=3), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].pop("targets"), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].update(targets=None), "not a whole GraphSlice checkpoint"),
+        (lambda c: c.pop("state_dict"), "not a whole GraphSlice checkpoint"),
+        (lambda c: c.update(graphslice=3), "not a whole GraphSlice checkpoint"),
+    ],
+)
+def test_incomplete_checkpoints_are_refused(own, change, message, tmp_path):
+    save_checkpoint(own, tmp_path / "a.ckpt")
+    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    change(contents)
+    torch.save(contents, tmp_path / "a.ckpt")
+    with pytest.raises(InputError, match=message):
+        read_checkpoint(tmp_path / "a.ckpt")

@@ -1,0 +1,143 @@
+"""The configuration: what it accepts, and what it says to what it does not."""
+
+import pytest
+import yaml
+
+from graphslice import InputError, RunConfig
+from graphslice.config import PRESETS, read_preset, read_yaml
+from graphslice.resources import CONFIGS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_load_and_survive_yaml(name):
+    config = RunConfig.preset(name)
+    written = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    for section, values in written.items():
+        for key, value in values.items():
+            assert getattr(getattr(config, section), key) == value
+    assert RunConfig.from_dict(yaml.safe_load(config.to_yaml())) == config
+    assert RunConfig.from_dict(config.to_dict()) == config
+
+
+def test_every_published_setting_is_there():
+    names = {"demo", "pcqm4m-graphormer", "pcqm4m-slice", "pcqm4m-slice-interleave", "pcqm4m-slice-max", "zinc12k-slim"}
+    assert set(PRESETS) >= names
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pcqm4m")])
+def test_the_settings_of_the_paper(name):
+    """REFERENCE.md: the PCQM4M-LSC model."""
+    config = RunConfig.preset(name)
+    model, optimizer, trainer = config.model, config.optimizer, config.trainer
+    assert (model.layers, model.dim, model.ffn_dim, model.heads) == (12, 768, 768, 32)
+    assert (model.input_dropout, model.dropout, model.attention_dropout) == (0.1, 0.1, 0.1)
+    assert (optimizer.peak_lr, optimizer.end_lr, optimizer.weight_decay) == (2e-4, 1e-9, 0.01)
+    assert (optimizer.warmup_steps, optimizer.total_steps, trainer.max_steps) == (60_000, 1_000_000, 1_000_000)
+    assert (trainer.batch_size, trainer.gradient_clip, config.data.dataset) == (256, 5.0, "pcqm4m")
+
+
+def test_the_slim_settings_of_the_paper():
+    config = RunConfig.preset("zinc12k-slim")
+    assert (config.model.layers, config.model.dim, config.model.ffn_dim, config.model.heads) == (12, 80, 80, 8)
+    assert (config.optimizer.warmup_steps, config.optimizer.total_steps, config.trainer.batch_size) == (
+        40_000,
+        400_000,
+        256,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"modle": {}}, r"'modle' \(did you mean 'model'\?\)"),
+        ({"model": {"mixr": "softmax"}}, r"'model.mixr' \(did you mean 'mixer'\?\)"),
+        ({"trainer": {"max_epoch": 3}}, r"'trainer.max_epoch' \(did you mean 'max_epochs'\?\)"),
+        ({"data": {"xyzzy": 3}}, r"'data.xyzzy'$"),
+        ({3: {}}, "unknown configuration key '3'"),
+        ({"model": None}, "section 'model' must hold"),
+        ({"model": "softmax"}, "section 'model' must hold"),
+        ({"trainer": [1]}, "section 'trainer' must hold"),
+        ({"model": {"layers": "four"}}, "model.layers must be int, not 'four'"),
+        ({"model": {"layers": 4.0}}, "model.layers must be int"),
+        ({"model": {"layers": None}}, "model.layers must be int"),
+        ({"model": {"layers": True}}, "model.layers must be int"),
+        ({"model": {"dropout": "a tenth"}}, "model.dropout must be float"),
+        ({"model": {"dropout": False}}, "model.dropout must be float"),
+        ({"model": {"distance_start": 1}}, "model.distance_start must be bool"),
+        ({"model": {"mixer": None}}, "model.mixer must be str"),
+        ({"data": {"targets": ["a", "b"]}}, "data.targets must be str or empty"),
+        ({"trainer": {"max_steps": "many"}}, "trainer.max_steps must be int or empty"),
+        ({"model": {"mixer": "softmx"}}, "did you mean 'softmax'"),
+        ({"graph": {"atom_order": "random"}}, "graph.atom_order is canonical or input"),
+        ({"graph": {"path_ties": "median"}}, "graph.path_ties is mean or floyd-warshall"),
+        ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be at least 1"),
+        ({"trainer": {"max_epochs": 0}}, "trainer.max_epochs must be at least 1"),
+        ({"trainer": {"batch_size": -4}}, "trainer.batch_size must be at least 1"),
+        ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),
+        ({"trainer": {"workers": "several"}}, "trainer.workers is auto or a number"),
+        ({"trainer": {"precision": "8"}}, "trainer.precision is"),
+    ],
+    ids=repr,
+)
+def test_what_is_wrong_is_named(values, message):
+    with pytest.raises(InputError, match=message):
+        RunConfig.from_dict(values)
+
+
+def test_numbers_may_be_written_as_yaml_reads_them():
+    config = RunConfig.from_dict(
+        {"optimizer": {"peak_lr": 1}, "trainer": {"devices": 2, "precision": 32, "workers": 0}}
+    )
+    assert (config.optimizer.peak_lr, type(config.optimizer.peak_lr)) == (1.0, float)
+    assert (config.trainer.devices, config.trainer.precision, config.trainer.workers) == ("2", "32", "0")
+
+
+def test_empty_is_a_value_where_it_may_be():
+    config = RunConfig.from_dict({"trainer": {"max_steps": None, "patience": None}, "data": {"split": None}})
+    assert (config.trainer.max_steps, config.trainer.patience, config.data.split) == (None, None, None)
+
+
+def test_the_given_values_are_left_alone():
+    values = {"optimizer": {"peak_lr": 1}, "trainer": {"devices": 2}}
+    RunConfig.from_dict(values)
+    assert values == {"optimizer": {"peak_lr": 1}, "trainer": {"devices": 2}}
+    assert RunConfig.from_dict({}) == RunConfig()
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(InputError, match=r"'pcqm4m-slise' \(did you mean 'pcqm4m-slice'\?\)"):
+        read_preset("pcqm4m-slise")
+    with pytest.raises(InputError, match="demo"):
+        RunConfig.preset("../demo")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"model: [1, 2", "is not a YAML file"),
+        (b"model:\n\tlayers: 2", "is not a YAML file"),
+        (b"\xff\xfe\x00\x80", "is not a YAML file"),
+        (b"model: !!python/object/apply:os.getcwd []", "is not a YAML file"),
+        (b"", "holds no configuration"),
+        (b"- model", "holds no configuration"),
+        (b"just words", "holds no configuration"),
+    ],
+)
+def test_files_that_hold_no_configuration(tmp_path, content, message):
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_yaml(file)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"absent.yaml: No such file"):
+        read_yaml(tmp_path / "absent.yaml")
+    with pytest.raises(InputError, match="cannot read the configuration"):
+        read_yaml(tmp_path)
+
+
+def test_a_file_is_read(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model:\n  layers: 3\n  dropout: 1.0e-1\n")
+    assert read_yaml(file) == {"model": {"layers": 3, "dropout": 0.1}}

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         parser, commands = _parser(arguments)
         options = parser.parse_args(arguments)
-        commands[options.command](options[options.command])
+        commands[options.command](options[options.command], arguments)
         sys.stdout.flush()
         return 0
     except InputError as error:
@@ -60,11 +60,12 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[Namespace], None]]]:
+def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[Namespace, list[str]], None]]]:
     parser = ArgumentParser(
         prog="graphslice",
         description="Predict properties of molecules with a graph transformer whose attention can be a sort.",
         exit_on_error=False,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"graphslice {graphslice.__version__}")
     subcommands = parser.add_subcommands(dest="command", required=True)
@@ -76,7 +77,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[N
         ("submit", _submit_parser, _submit),
         ("import-checkpoint", _import_parser, _import),
     ):
-        subparser = ArgumentParser(exit_on_error=False)
+        subparser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
         describe(subparser, arguments[1:] if arguments[:1] == [name] else [])
         subcommands.add_subcommand(name, subparser, help=subparser.description)
         commands[name] = command
@@ -110,12 +111,13 @@ def _actions(parser: ArgumentParser, arguments: list[str]) -> list[argparse.Acti
 
 def _value_of(arguments: list[str], option: str) -> str | None:
     """The value given to an option, before the parser that depends on it is built."""
+    value = None  # the last one counts, as for the parser
     for i, argument in enumerate(arguments):
         if argument == option and i + 1 < len(arguments):
-            return arguments[i + 1]
-        if argument.startswith(option + "="):
-            return argument.split("=", 1)[1]
-    return None
+            value = arguments[i + 1]
+        elif argument.startswith(option + "="):
+            value = argument.split("=", 1)[1]
+    return value
 
 
 # --- train --------------------------------------------------------------------------------------
@@ -161,7 +163,13 @@ def _flat(config: RunConfig) -> dict[str, object]:
     return {f"{section}.{key}": value for section, values in config.to_dict().items() for key, value in values.items()}
 
 
-def _train(options: Namespace) -> None:
+def _only_resume(arguments: list[str]) -> None:
+    others = [a for i, a in enumerate(arguments) if a.startswith("-") and not a.startswith("--resume")]
+    if others:
+        raise InputError(f"--resume continues a run as it was begun, and takes no other option such as {others[0]}")
+
+
+def _train(options: Namespace, arguments: list[str]) -> None:
     from graphslice.training.run import Interrupted, default_out, resume, train
 
     console = Console(stderr=True)
@@ -169,6 +177,7 @@ def _train(options: Namespace) -> None:
     folder = Path(options.resume) if options.resume else None
     try:
         if folder is not None:
+            _only_resume(arguments)
             resume(folder, console=console)
             return
         config = _base_config(options.preset, options.config, options.dataset)
@@ -178,7 +187,7 @@ def _train(options: Namespace) -> None:
         folder = Path(options.out) if options.out else default_out(config.data)
         train(config, folder, overwrite=options.overwrite, console=console)
     except Interrupted:
-        console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False)
+        console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
 
 
@@ -194,7 +203,7 @@ def _predict_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
 
 
-def _predict(options: Namespace) -> None:
+def _predict(options: Namespace, arguments: list[str]) -> None:
     import pyarrow as pa
 
     from graphslice.data.tables import is_table_name, write_table
@@ -251,32 +260,12 @@ def _evaluate_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
 
 
-def _evaluate(options: Namespace) -> None:
-    from graphslice.data.sources import load_source
-    from graphslice.evaluation.evaluate import evaluate, split_of_run
+def _evaluate(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.evaluation.evaluate import evaluate, load_labelled
 
     predictor = _load(options)
-    trained = predictor.config.data
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
-    if "dataset" in given and given["dataset"] not in ("demo", "pcqm4m", "pcqm4mv2"):
-        given["dataset"] = (
-            str(Path(given["dataset"]).resolve()) if Path(given["dataset"]).exists() else given["dataset"]
-        )
-    own = given.get("dataset", trained.dataset) == trained.dataset
-    if trained.dataset == "pyg" and own:
-        raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    data = replace(trained, **given) if own else replace(trained, smiles_column=None, split=None, **given)
-    if own and data.split in ("random", "scaffold"):
-        data = replace(data, split=None)
-    data = replace(data, targets=given.get("targets") or ",".join(predictor.targets))
-    source = load_source(data)
-    if len(source.target_names) != len(predictor.targets):
-        raise InputError(
-            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
-        )
-    split = source.split
-    if split is None and own:
-        split = split_of_run(Path(options.model))
+    source, split = load_labelled(predictor, Path(options.model), given)
     part = options.split or ("all" if split is None else "valid" if source.is_pcqm4m else "test")
     result = evaluate(predictor, source, part, split)
     print(f"{source.name} {part}: MAE {result['mae']:.6f} on {result['molecules']:,} molecules")
@@ -296,7 +285,7 @@ def _submit_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
 
 
-def _submit(options: Namespace) -> None:
+def _submit(options: Namespace, arguments: list[str]) -> None:
     from graphslice.evaluation.submission import submit
 
     for path in submit(_load(options), options.dataset, options.root, options.out):
@@ -314,7 +303,7 @@ def _import_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--target", default="homolumogap", help="name of the predicted column")
 
 
-def _import(options: Namespace) -> None:
+def _import(options: Namespace, arguments: list[str]) -> None:
     from graphslice.checkpoint import import_checkpoint, write_run_folder
 
     checkpoint = import_checkpoint(options.file, mixer=options.mixer, target=options.target)

@@ -30,11 +30,12 @@ class DataConfig:
         dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file.
         root: where OGB's folders lie, or are downloaded to.
         smiles_column: the column of the SMILES; found by its name when not given.
-        targets: the numeric columns to predict, separated by commas; every numeric column when not
-            given.
+        targets: the numeric columns to predict, separated by commas; need not be given where there
+            is only one.
         split: random, scaffold, or the name of a column that says train, valid or test; the column
             "split" when there is one, else random.
         seed: of the random split.
+        fingerprint: hash of the molecules, labels and split that a run was trained on; noted by it.
     """
 
     dataset: str = "demo"
@@ -43,6 +44,7 @@ class DataConfig:
     targets: str | None = None
     split: str | None = None
     seed: int = 0
+    fingerprint: str | None = None
 
 
 @dataclass
@@ -87,6 +89,14 @@ class OptimizerConfig:
     total_steps: int | None = None
     weight_decay: float = 0.01
 
+    def __post_init__(self) -> None:
+        if not self.peak_lr > 0:
+            raise InputError(f"optimizer.peak_lr must be more than 0, not {self.peak_lr}")
+        for name, least in (("end_lr", 0), ("weight_decay", 0), ("warmup_steps", 0), ("total_steps", 1)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise InputError(f"optimizer.{name} must be at least {least}, not {value}")
+
 
 @dataclass
 class TrainerConfig:
@@ -123,6 +133,10 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"trainer.{name} must be at least 1, not {value}")
+        if not self.gradient_clip >= 0:
+            raise InputError(f"trainer.gradient_clip must be at least 0, not {self.gradient_clip}")
+        if not self.checkpoint_minutes > 0:
+            raise InputError(f"trainer.checkpoint_minutes must be more than 0, not {self.checkpoint_minutes}")
         if self.workers != "auto" and not self.workers.isdigit():
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
         if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):

@@ -46,8 +46,11 @@ class TrainBatches(Sampler[list[int]]):
     ) -> None:
         self.sizes, self.batch_size, self.seed = sizes, batch_size, seed
         self.rank, self.world, self.step = rank, world, step
-        if len(self) == 0:
-            raise InputError(f"{len(sizes)} training molecules are too few for {world} devices")
+        if batch_size < world or len(self) == 0:
+            raise InputError(
+                f"{world} devices need at least as many molecules in a batch: there are {len(sizes)} training "
+                f"molecules, and trainer.batch_size is {batch_size}"
+            )
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sizes), self.batch_size)
@@ -75,6 +78,8 @@ class TrainBatches(Sampler[list[int]]):
 class EvalBatches(Sampler[list[int]]):
     """Every molecule once, in batches of similar sizes, shared among the devices.
 
+    Where there are more devices than molecules, those left over get the first one again.
+
     Args:
         sizes: ``int64 [R]``, the number of atoms of each molecule.
         batch_size: the most molecules in a batch of one device; fewer when they are large, so that
@@ -83,7 +88,8 @@ class EvalBatches(Sampler[list[int]]):
     """
 
     def __init__(self, sizes: np.ndarray, batch_size: int = 256, rank: int = 0, world: int = 1) -> None:
-        order = np.argsort(sizes, kind="stable")[rank::world]
+        order = np.argsort(sizes, kind="stable")
+        order = order[rank::world] if rank < len(order) else order[:1]  # no device may have none
         self.batches: list[list[int]] = []
         budget = batch_size * 33**2
         batch: list[int] = []

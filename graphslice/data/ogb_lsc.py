@@ -11,6 +11,7 @@ import contextlib
 import io
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from unittest import mock
 
@@ -27,8 +28,14 @@ TARGET = "homolumogap"
 def import_ogb_lsc():
     """``ogb.lsc``, imported without a look at the network."""
     if "ogb" not in sys.modules:
-        with mock.patch.dict(sys.modules, {"outdated": None}):  # None: "not installed"
+        known = sys.modules.get("outdated")
+        sys.modules["outdated"] = None  # "not installed": OGB then does not ask for its newest version
+        try:
             import ogb
+        finally:
+            del sys.modules["outdated"]
+            if known is not None:
+                sys.modules["outdated"] = known
     import ogb.lsc
 
     return ogb.lsc
@@ -41,11 +48,10 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dic
 
     Returns:
         SMILES; HOMO-LUMO gaps in eV, float64, nan where OGB keeps the answer to itself; and int64
-        indices for each part (v1: train, valid, test; v2: train, valid, test-dev, test-challenge
-        and test-whatever OGB's file names).
+        indices for each part (v1: train, valid, test; v2: train, valid, test-dev, test-challenge).
 
     Raises:
-        InputError: if the folder is damaged or absent and cannot be downloaded.
+        InputError: if the folder is damaged, or absent and cannot be downloaded.
     """
     folder = Path(root) / FOLDERS[name]
     if folder.is_dir() and not (folder / "RELEASE_v1.txt").exists():
@@ -56,8 +62,9 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dic
     lsc = import_ogb_lsc()
     dataset_class = {"pcqm4m": lsc.PCQM4MDataset, "pcqm4mv2": lsc.PCQM4Mv2Dataset}[name]
     here = f"{folder} (choose where with --root)"
-    if not (folder / "raw" / "data.csv.gz").exists():
-        Path(root).mkdir(parents=True, exist_ok=True)
+    table = folder / "raw" / "data.csv.gz"
+    new_root = not Path(root).exists()
+    if not table.exists():
         print(f"downloading {name} to {folder}", file=sys.stderr)
     try:
         with _no_questions(dataset_class), contextlib.redirect_stdout(io.StringIO()):
@@ -66,9 +73,12 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dic
         archive = Path(root) / f"{FOLDERS[name]}.zip"
         archive.unlink(missing_ok=True)  # OGB would take the damaged archive for a whole one for ever
         raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
-    except (EOFError, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise InputError(f"{here} is damaged: its raw/data.csv.gz cannot be read ({_first_line(error)})") from None
-    except (OSError, RuntimeError) as error:
+    except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
+        if table.exists():
+            raise InputError(f"{here} is damaged: its raw/data.csv.gz cannot be read ({_first_line(error)})") from None
+        if new_root:
+            with contextlib.suppress(OSError):
+                Path(root).rmdir()
         raise InputError(
             f"{name} is not in {here} and cannot be downloaded ({_first_line(error)}): "
             "connect to the network, or put OGB's folder there"
@@ -78,10 +88,13 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dic
             split = {part: np.asarray(rows, dtype=np.int64) for part, rows in dataset.get_idx_split().items()}
     except Exception as error:  # a damaged file fails in many ways
         raise InputError(f"{here} is damaged: its split_dict.pt cannot be read ({_first_line(error)})") from None
-    gaps = np.asarray(dataset.labels, dtype=np.float64)
+    try:
+        gaps = np.asarray(dataset.labels, dtype=np.float64)
+    except ValueError as error:
+        raise InputError(f"{here} is damaged: a gap is no number ({_first_line(error)})") from None
     if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in split.values()):
         raise InputError(f"{here} is damaged: its split names rows that its data does not have")
-    return list(dataset.graphs), gaps, split
+    return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, split
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow as pa
 from graphslice.config import DataConfig
 from graphslice.data import splits
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
-from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES
+from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, decoded, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
 
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Names of SMILES columns that need not be given, in the order they are looked for.
 SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
+# Cells that say that there is no value.
+_NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
 
 
@@ -62,12 +63,14 @@ class Source:
         return self.name in FOLDERS
 
     def fingerprint(self) -> str:
-        """A hash of molecules and labels, to notice that a run's data has changed."""
+        """A hash of molecules, labels and split, to notice that a run's data has changed."""
         digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
         for graph in self.graphs or ():
             if graph is not None:
                 digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
+        for part, rows in (self.split or {}).items():
+            digest.update(part.encode() + rows.tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -93,28 +96,32 @@ def load_source(config: DataConfig) -> Source:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A CSV, TSV or Parquet file with at least one row.
+    """A CSV, TSV or Parquet file with at least one row. Cells of CSV and TSV are texts.
 
     Raises:
         InputError: if it is missing, empty, of another kind or damaged.
     """
-    if not path.is_file():
-        raise InputError(f"no file at {path}")
-    if not path.name.lower().endswith(TABLE_SUFFIXES):
-        raise InputError(f"{path}: GraphSlice reads {', '.join(TABLE_SUFFIXES)}")
-    try:
-        if path.suffix.lower() == ".parquet":
-            table = pd.read_parquet(path)
-        else:
-            separator = "\t" if path.name.lower().endswith(TSV_SUFFIXES) else ","
-            table = pd.read_csv(path, sep=separator, low_memory=False)
-    except pd.errors.EmptyDataError:
-        raise InputError(f"{path} is empty") from None
-    except (pd.errors.ParserError, pa.ArrowException, UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from None
-    if table.empty:
-        raise InputError(f"{path} has no rows")
+    if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
+        raise InputError(f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)}")
+    with open_table(path) as stream:
+        twice = [name for i, name in enumerate(stream.columns) if name in stream.columns[:i]]
+        if twice:
+            raise InputError(f"{path} has two columns called {twice[0]!r}")
+        pieces = list(stream.pieces)
+    table = pa.concat_tables(pieces).to_pandas(ignore_metadata=True)
+    for name in table.columns:
+        if len(table) and isinstance(table[name].iloc[0], bytes):
+            table[name] = pd.Series([decoded(cell) for cell in table[name]], dtype=object)
     return table
+
+
+def _numbers(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a column, nan where there is no number, and which cells are empty."""
+    empty = column.isna().to_numpy()
+    if not pd.api.types.is_numeric_dtype(column):
+        empty = empty | column.astype(str).str.strip().str.lower().isin(_NO_VALUE).to_numpy()
+    numbers = pd.to_numeric(column.mask(empty), errors="coerce")
+    return numbers.to_numpy(dtype=np.float64, na_value=np.nan, copy=True), empty
 
 
 def table_source(table: pd.DataFrame, config: DataConfig, name: str) -> Source:
@@ -123,14 +130,14 @@ def table_source(table: pd.DataFrame, config: DataConfig, name: str) -> Source:
     Raises:
         InputError: for a missing column, or targets that are no numbers.
     """
+    table = table.reset_index(drop=True)
     smiles_column = find_smiles_column(list(table.columns), config.smiles_column, name)
     split_column = _split_column(table, config, name)
     targets = _target_columns(table, config, {smiles_column, split_column}, name)
     values = np.empty((len(table), len(targets)), dtype=np.float64)
     rejected: dict[int, str] = {}
     for t, column in enumerate(targets):
-        numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
-        unknown = table[column].isna().to_numpy() | (table[column].astype(str).str.strip() == "").to_numpy()
+        numbers, unknown = _numbers(table[column])
         if unknown.all():
             raise InputError(f"{name}: the target {column!r} is empty in every row")
         wrong = (np.isnan(numbers) & ~unknown) | np.isinf(numbers)
@@ -200,10 +207,10 @@ def _target_columns(table: pd.DataFrame, config: DataConfig, taken: set[str | No
         if len(set(targets)) != len(targets):
             raise InputError(f"--targets names a column twice: {config.targets}")
         return targets
-    numeric = [c for c in table.columns if c not in taken and pd.api.types.is_numeric_dtype(table[c])]
+    others = [c for c in table.columns if c not in taken]
+    numeric = [c for c in others if np.isfinite(_numbers(table[c])[0]).any()]
     if len(numeric) == 1:
         return numeric
-    others = [c for c in table.columns if c not in taken]
     if not numeric and len(others) == 1:
         return others  # the caller says what is wrong with it
     raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {_listed(others)}")

@@ -6,8 +6,9 @@ import csv
 import gzip
 import itertools
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -48,40 +49,61 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
     """Open a CSV, TSV, Parquet or ``.smi`` file, to be read in pieces of some rows.
 
     Raises:
-        InputError: if it is missing, empty, of another kind or damaged.
+        InputError: if it is missing, empty, of another kind or damaged; the last also while the
+            pieces are read.
     """
     if not path.is_file():
         raise InputError(f"no file at {path}")
-    name = path.name.lower()
+    with ExitStack() as stack:
+        with _reading(path):
+            table = _open_parquet(path, rows, stack) if _is(path, PARQUET_SUFFIXES) else _open_text(path, rows, stack)
+        yield table
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with ExitStack() as stack:
-            if name.endswith(PARQUET_SUFFIXES):
-                file = stack.enter_context(pq.ParquetFile(path))
-                if file.metadata.num_rows == 0:
-                    raise InputError(f"{path} has no rows")
-                pieces = (pa.Table.from_batches([batch]) for batch in file.iter_batches(rows))
-                yield TableStream(list(file.schema_arrow.names), pieces)
-                return
-            if not name.endswith(READABLE):
-                raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
-            # Odd bytes of some other encoding pass through as they are.
-            opener = gzip.open if name.endswith(".gz") else open
-            file = stack.enter_context(opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=""))
-            if name.endswith(SMILES_SUFFIXES):
-                columns = ["smiles", "name"]
-                lines: Iterator[list[str]] = (_smiles_line(line) for line in file if line.strip())
-            else:
-                reader = csv.reader(file, delimiter="\t" if name.endswith(TSV_SUFFIXES) else ",")
-                columns = next(reader, [])
-                lines = (_fit(line, len(columns), reader.line_num, path) for line in reader if line)
-            first = next(lines, None)
-            if first is None:
-                raise InputError(
-                    f"{path} {'is empty' if not columns or columns == ['smiles', 'name'] else 'has no rows'}"
-                )
-            yield TableStream(columns, _pieces(columns, itertools.chain([first], lines), rows))
-    except (OSError, EOFError, csv.Error, pa.ArrowException) as error:
-        raise InputError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from None
+        yield
+    except (OSError, EOFError, csv.Error, zlib.error, pa.ArrowException) as error:
+        lines = str(error).strip().splitlines()
+        raise InputError(f"cannot read {path}: {lines[0] if lines else type(error).__name__}") from None
+
+
+def _is(path: Path, suffixes: tuple[str, ...]) -> bool:
+    return path.name.lower().endswith(suffixes)
+
+
+def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
+    file = stack.enter_context(pq.ParquetFile(path))
+    if file.metadata.num_rows == 0:
+        raise InputError(f"{path} has no rows")
+
+    def pieces() -> Iterator[pa.Table]:
+        with _reading(path):
+            for batch in file.iter_batches(rows):
+                yield pa.Table.from_batches([batch])
+
+    return TableStream(list(file.schema_arrow.names), pieces())
+
+
+def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
+    if not _is(path, READABLE):
+        raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
+    # Odd bytes of some other encoding pass through as they are.
+    opener = gzip.open if _is(path, (".gz",)) else open
+    file = stack.enter_context(opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=""))
+    if _is(path, SMILES_SUFFIXES):
+        header = ["smiles", "name"]
+        lines = (_smiles_line(line) for line in file if line.strip())
+    else:
+        reader = csv.reader(file, delimiter="\t" if _is(path, TSV_SUFFIXES) else ",", strict=True)
+        header = next(reader, [])
+        lines = (_fit(line, len(header), reader.line_num, path) for line in reader if line)
+    first = next(lines, None)
+    if first is None:
+        raise InputError(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
+    columns = [decoded(_storable(name)) for name in header]
+    return TableStream(columns, _pieces(columns, itertools.chain([first], lines), rows, path))
 
 
 def _smiles_line(line: str) -> list[str]:
@@ -95,8 +117,12 @@ def _fit(line: list[str], width: int, number: int, path: Path) -> list[str]:
     return line + [""] * (width - len(line))
 
 
-def _pieces(columns: list[str], lines: Iterator[list[str]], rows: int) -> Iterator[pa.Table]:
-    while piece := list(itertools.islice(lines, rows)):
+def _pieces(columns: list[str], lines: Iterator[list[str]], rows: int, path: Path) -> Iterator[pa.Table]:
+    while True:
+        with _reading(path):
+            piece = list(itertools.islice(lines, rows))
+        if not piece:
+            return
         cells = [[_storable(cell) for cell in column] for column in zip(*piece, strict=True)]
         yield pa.Table.from_arrays([pa.array(column, pa.binary()) for column in cells], names=columns)
 
@@ -105,15 +131,23 @@ def _storable(cell: str) -> bytes:
     return cell.encode("utf-8", errors="surrogateescape")
 
 
-def texts(column: pa.ChunkedArray) -> list[str]:
+def decoded(cell: bytes) -> str:
+    """The text of a cell; what is no UTF-8 is taken for Latin-1."""
+    try:
+        return cell.decode("utf-8")
+    except UnicodeDecodeError:
+        return cell.decode("latin-1")
+
+
+def verbatim(cell: bytes) -> str:
+    """The text of a cell; bytes that are no UTF-8 are kept, for a file that keeps them too."""
+    return cell.decode("utf-8", errors="surrogateescape")
+
+
+def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = verbatim) -> list[str]:
     """A column as texts; what is empty becomes ``""``."""
-    return [_text(value) for value in column.to_pylist()]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return value.decode("utf-8", errors="surrogateescape") if isinstance(value, bytes) else str(value)
+    values = column.to_pylist()
+    return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in values]
 
 
 class _Sink(Protocol):
@@ -121,7 +155,8 @@ class _Sink(Protocol):
 
 
 class _CsvSink:
-    def __init__(self, file: IO[str], delimiter: str) -> None:
+    def __init__(self, file: IO[str], delimiter: str, decode: Callable[[bytes], str] = verbatim) -> None:
+        self.decode = decode
         self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         self.begun = False
 
@@ -135,7 +170,7 @@ class _CsvSink:
                 values = column.to_numpy()
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
             else:
-                columns.append(texts(column))
+                columns.append(texts(column, self.decode))
         self.writer.writerows(zip(*columns, strict=True))
 
 
@@ -146,7 +181,9 @@ class _ParquetSink:
     def write(self, piece: pa.Table) -> None:
         for i, column in enumerate(piece.schema):
             if pa.types.is_binary(column.type):
-                piece = piece.set_column(i, column.name, pa.array(texts(piece.column(i)), pa.string()))
+                piece = piece.set_column(
+                    i, column.name, pa.array([decoded(cell) for cell in piece.column(i).to_pylist()], pa.string())
+                )
         if self.writer is None:
             self.writer = self.stack.enter_context(pq.ParquetWriter(self.path, piece.schema))
         self.writer.write_table(piece)
@@ -160,7 +197,7 @@ def write_table(path: Path | None) -> Iterator[_Sink]:
         InputError: if it cannot be written.
     """
     if path is None:
-        yield _CsvSink(sys.stdout, ",")
+        yield _CsvSink(sys.stdout, ",", decoded)
         return
     name = path.name.lower()
     if not name.endswith(WRITABLE):
@@ -182,4 +219,5 @@ def write_table(path: Path | None) -> Iterator[_Sink]:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()

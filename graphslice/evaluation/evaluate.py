@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from graphslice.data.sources import Source
+from graphslice.config import DataConfig
+from graphslice.data.sources import Source, load_source
 from graphslice.data.store import featurizers
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import scores
 from graphslice.predict import Predictor
 
 _CHUNK = 50_000
+
+
+def load_labelled(
+    predictor: Predictor, model: Path, given: dict[str, str]
+) -> tuple[Source, dict[str, np.ndarray] | None]:
+    """Labelled molecules to judge a model on, and their parts.
+
+    Args:
+        predictor: the model.
+        model: its run folder or checkpoint.
+        given: fields of :class:`~graphslice.config.DataConfig` that differ from what it was trained on.
+
+    Returns:
+        The source, and the rows of each part: those of the run for the data it was trained on, else
+        those that the data itself tells; None where nothing does.
+
+    Raises:
+        InputError: if the data cannot be had, has other targets, or has changed since the training.
+    """
+    trained = predictor.config.data
+    dataset = given.get("dataset", trained.dataset)
+    if Path(dataset).is_file():
+        dataset = str(Path(dataset).resolve())
+    targets = given.get("targets") or ",".join(predictor.targets)
+    if dataset == "pyg":
+        raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
+    if dataset == trained.dataset:
+        data = replace(trained, **{**given, "dataset": dataset, "targets": targets})
+    else:
+        data = DataConfig(**{"root": trained.root, **given, "dataset": dataset, "targets": targets})
+    source = load_source(data)
+    if len(source.target_names) != len(predictor.targets):
+        raise InputError(
+            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
+        )
+    if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
+        return source, source.split
+    if source.fingerprint() == trained.fingerprint:
+        return source, split_of_run(model if model.is_dir() else model.parent) or source.split
+    if "dataset" in given or "targets" in given:
+        return source, None
+    raise InputError(
+        f"{dataset} has changed since {model} was trained on it: name it with --dataset to use it as it is"
+    )
 
 
 def split_of_run(folder: Path) -> dict[str, np.ndarray] | None:

@@ -10,7 +10,7 @@ from graphslice.data.ogb_lsc import FOLDERS, import_ogb_lsc
 
 
 def mean_absolute_error(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) -> float:
-    """MAE in the unit of the targets, the mean over targets of each one's MAE.
+    """MAE in the unit of the targets, the mean over the targets that have labels of each one's MAE.
 
     On ``pcqm4m`` and ``pcqm4mv2`` it is computed by OGB's evaluator (in eV).
 
@@ -24,7 +24,9 @@ def mean_absolute_error(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) ->
         evaluator = lsc.PCQM4MEvaluator() if dataset == "pcqm4m" else lsc.PCQM4Mv2Evaluator()
         known = ~np.isnan(y_true[:, 0])
         return evaluator.eval({"y_true": y_true[known, 0], "y_pred": y_pred[known, 0].astype(y_true.dtype)})["mae"]
-    return float(np.mean([_mae(y_true[:, t], y_pred[:, t]) for t in range(y_true.shape[1])]))
+    errors = [_mae(y_true[:, t], y_pred[:, t]) for t in range(y_true.shape[1])]
+    known = [error for error in errors if not np.isnan(error)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _mae(y_true: np.ndarray, y_pred: np.ndarray) -> float:

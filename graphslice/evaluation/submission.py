@@ -48,7 +48,10 @@ def write_submission(dataset: str, part: str, predictions: np.ndarray, folder: s
         raise InputError(f"{missing:,} of {expected:,} molecules of {dataset} {part} have no prediction")
     lsc = import_ogb_lsc()
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
     with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
         if dataset == "pcqm4m":
             lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)

@@ -44,12 +44,11 @@ class Regression(pl.LightningModule):
         config: of the run.
         targets: names of the T targets.
         steps: length of the run in optimiser steps.
-        extra: plain values that every checkpoint shall carry.
     """
 
-    def __init__(self, config: RunConfig, targets: list[str], steps: int, extra: dict | None = None) -> None:
+    def __init__(self, config: RunConfig, targets: list[str], steps: int) -> None:
         super().__init__()
-        self.config, self.targets, self.steps, self.extra = config, targets, steps, extra or {}
+        self.config, self.targets, self.steps = config, targets, steps
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self._validated: list[tuple[np.ndarray, np.ndarray]] = []
@@ -94,9 +93,10 @@ class Regression(pl.LightningModule):
             parts = [part for rank in gathered for part in rank]
         source = self.trainer.datamodule.source
         rows = np.concatenate([rows for rows, _ in parts])
-        predictions = np.concatenate([values for _, values in parts])
+        rows, once = np.unique(rows, return_index=True)
+        predictions = np.concatenate([values for _, values in parts])[once]
         mae = mean_absolute_error(source.name, source.targets[rows], predictions)
         self.log("val_mae", mae if math.isfinite(mae) else math.inf)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint[KEY] = header(self.config, self.targets, **self.extra)
+        checkpoint[KEY] = header(self.config, self.targets)

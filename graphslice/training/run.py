@@ -83,6 +83,8 @@ def train(
         InputError: if the data or the configuration cannot be used; nothing is written then.
     """
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"cannot write the run folder {out}: it is a file")
     if _is_first_process() and _holds_run(out) and not overwrite:
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
@@ -110,7 +112,11 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         raise InputError(
             f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
         )
-    source = pyg_source(data) if data is not None else load_source(config.data)
+    source = pyg_source(data, config.data.targets.split(",")) if data is not None else load_source(config.data)
+    if source.fingerprint() != config.data.fingerprint:
+        raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
+    if (folder / LAST).exists():
+        read_checkpoint(folder / LAST)  # a damaged one is told apart here
     return _run(config, source, folder, fresh=False, console=console)
 
 
@@ -132,7 +138,7 @@ def _resolved(config: RunConfig, source: Source) -> RunConfig:
         data = replace(data, dataset=str(Path(data.dataset).resolve()))
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
-    data = replace(data, targets=",".join(source.target_names))
+    data = replace(data, targets=",".join(source.target_names), fingerprint=source.fingerprint())
     return replace(config, data=data, model=replace(config.model, tasks=len(source.target_names)))
 
 
@@ -141,23 +147,18 @@ def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: 
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         data = MoleculeData(source, config, advance)
-    fingerprint = source.fingerprint()
-    if not fresh and (out / LAST).exists():
-        known = read_checkpoint(out / LAST).extra.get("data")
-        if known != fingerprint:
-            raise InputError(f"the data of {out} has changed since it was trained: start a new run instead")
     steps_per_epoch = len(TrainBatches(data.split["train"], config.trainer.batch_size, 0))
     steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
     steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
-    module = Regression(config, source.target_names, steps, {"data": fingerprint})
+    module = Regression(config, source.target_names, steps)
     module.model.target_mean.copy_(torch.from_numpy(data.target_mean))
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
+    progress = RunProgress(steps, config.trainer.batch_size, console)
+    trainer = _trainer(config, out, steps, progress, fresh)
     if fresh and _is_first_process():
         _write_start(out, config, data)
     _describe(console, data, module, steps)
-    progress = RunProgress(steps, config.trainer.batch_size, console)
-    trainer = _trainer(config, out, steps, progress)
     last = out / LAST
     with _quiet_lightning():
         try:
@@ -173,9 +174,9 @@ def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: 
     return RunResult(out, _write_end(out, data, console))
 
 
-def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress) -> pl.Trainer:
+def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress, fresh: bool) -> pl.Trainer:
     settings = config.trainer
-    version = len(list((out / "logs").glob("version_*"))) if (out / "logs").is_dir() else 0
+    version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     callbacks = [
         progress,
         LearningRateMonitor("step"),
@@ -207,7 +208,7 @@ def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress) ->
                 num_nodes=int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", 1))),
                 strategy="auto",
                 precision=_precision(settings.precision, accelerator),
-                max_epochs=settings.max_epochs,
+                max_epochs=-1,  # the steps say when it ends, also after a resumption
                 max_steps=steps,
                 gradient_clip_val=settings.gradient_clip or None,
                 logger=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
@@ -252,12 +253,11 @@ def _describe(console: Console, data: MoleculeData, module: Regression, steps: i
 
 def _write_start(out: Path, config: RunConfig, data: MoleculeData) -> None:
     """Everything that is known before training, and nothing of a run that stood there before."""
-    if out.exists():
+    try:
+        out.mkdir(parents=True, exist_ok=True)
         for name in (BEST, LAST, CONFIG, METRICS, SPLIT, REJECTED, PICTURE):
             (out / name).unlink(missing_ok=True)
         shutil.rmtree(out / "logs", ignore_errors=True)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
         source = data.source
         if not source.is_pcqm4m:  # OGB's split is OGB's, and has millions of rows
             part_of = {int(row): part for part, rows in data.split.items() for row in rows}
@@ -281,7 +281,7 @@ def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:
 
 def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
     """Judge the best checkpoint and draw its predictions."""
-    predictor = Predictor(read_checkpoint(out / BEST))
+    predictor = Predictor(read_checkpoint(out))
     source = data.source
     metrics: dict = {}
     for part in ("valid", "test"):
@@ -293,9 +293,16 @@ def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
         console.print(f"{part} MAE {metrics[part]['mae']:.4f} on {len(rows):,} molecules", highlight=False)
         if part == "test":
             _draw(out / PICTURE, source, rows, predicted)
-    (out / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
-    console.print(f"model: {out}", highlight=False)
+    (out / METRICS).write_text(json.dumps(_without_nan(metrics), indent=2, allow_nan=False) + "\n")
+    console.print(f"model: {out}", highlight=False, soft_wrap=True)
     return metrics
+
+
+def _without_nan(values):
+    """JSON knows no nan: an undefined score, such as R^2 of one molecule, becomes null."""
+    if isinstance(values, dict):
+        return {key: _without_nan(value) for key, value in values.items()}
+    return None if isinstance(values, float) and not np.isfinite(values) else values
 
 
 def _draw(path: Path, source: Source, rows: np.ndarray, predicted: np.ndarray) -> None:

@@ -1,0 +1,209 @@
+"""What several test files share."""
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from graphslice.resources import DEMO_CSV
+
+
+@pytest.fixture(scope="session")
+def demo_smiles() -> list[str]:
+    """The molecules of the demo set, in the order of the file."""
+    with open(DEMO_CSV) as file:
+        return [row["smiles"] for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="session")
+def smiles2graph():
+    """``ogb.utils.smiles2graph``; importing OGB looks up its newest version on the network, unless stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "outdated", None)
+        from ogb.utils import smiles2graph
+    return smiles2graph
+
+
+# --- small data, a small run, OGB's folders, the command line -------------------------------------
+
+TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16, "mixer": "slice-max"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny models compute faster so, most of all where other processes want the cores; and sums in one order."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def demo_rows() -> pd.DataFrame:
+    """Sixty rows of the demo set: 47 train, 7 valid, 6 test."""
+    return pd.read_csv(DEMO_CSV).head(60)
+
+
+@pytest.fixture(scope="session")
+def demo_csv(demo_rows, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("demo") / "demo60.csv"
+    demo_rows.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    """``tiny_config(dataset, trainer={...}, ...)``: a run of a 1-layer, 16-channel model on the CPU."""
+    from graphslice.config import RunConfig
+
+    def make(dataset: str | Path = "demo", **sections: dict) -> RunConfig:
+        values = {
+            "data": {"dataset": str(dataset)},
+            "model": dict(TINY),
+            "trainer": {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu"},
+        }
+        for name, part in sections.items():
+            values[name] = {**values.get(name, {}), **part}
+        return RunConfig.from_dict(values)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_flags() -> list[str]:
+    """What makes the command line train a model as small."""
+    return [
+        *(f"--model.{name}={value}" for name, value in TINY.items()),
+        *("--trainer.max_epochs=2", "--trainer.batch_size=16", "--trainer.accelerator=cpu"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def run_folder(demo_csv, tiny_config, tmp_path_factory) -> Path:
+    """A finished run on ``demo_csv``. Read only: copy it to change it."""
+    from graphslice.training import train
+
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    train(tiny_config(demo_csv), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def predictor(run_folder):
+    from graphslice.predict import load
+
+    return load(run_folder, "cpu")
+
+
+@pytest.fixture(scope="session")
+def make_predictor():
+    """``make_predictor(scale, targets, **model)``: an untrained tiny model, its matrices enlarged by ``scale``."""
+    import torch
+
+    from graphslice.checkpoint import Checkpoint
+    from graphslice.config import RunConfig
+    from graphslice.nn import GraphTransformer, ModelConfig
+    from graphslice.predict import Predictor
+
+    def make(scale: float = 1.0, targets: tuple[str, ...] = ("y",), **model) -> Predictor:
+        config = RunConfig(model=ModelConfig(**{**TINY, "tasks": len(targets), **model}))
+        torch.manual_seed(0)
+        net = GraphTransformer(config.model)
+        with torch.no_grad():
+            for parameter in net.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(scale)
+        return Predictor(Checkpoint(config, list(targets), net.state_dict()), "cpu")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_ogb():
+    """``make_ogb(root, name)`` lays out OGB's folder of PCQM4M-LSC v1 or v2, of 40 molecules."""
+    import torch
+
+    def make(root: Path, name: str = "pcqm4m", rows: int = 40) -> Path:
+        table = pd.read_csv(DEMO_CSV).head(rows)
+        folder = root / {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}[name]
+        (folder / "raw").mkdir(parents=True)
+        (folder / "RELEASE_v1.txt").touch()
+        tests = {"pcqm4m": ["test"], "pcqm4mv2": ["test-dev", "test-challenge"]}[name]
+        order = np.random.default_rng(0).permutation(rows)  # so that sorting the indices would show
+        bounds = [rows // 2, 3 * rows // 4, 7 * rows // 8][: 1 + len(tests)]
+        split = dict(zip(["train", "valid", *tests], np.split(order, bounds), strict=True))
+        gaps = table["gap_ev"].to_numpy(copy=True)
+        for part in tests:
+            gaps[split[part]] = np.nan
+        data = pd.DataFrame({"idx": np.arange(rows), "smiles": table["smiles"], "homolumogap": gaps})
+        data.to_csv(folder / "raw" / "data.csv.gz", index=False)
+        torch.save(split, folder / "split_dict.pt")
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Neither a network nor somebody who answers questions."""
+
+    def refused(*_, **__):
+        raise OSError("network is unreachable")
+
+    def asked(*_, **__):
+        raise AssertionError("a question on stdin")
+
+    for name in ("socket", "getaddrinfo", "create_connection"):
+        monkeypatch.setattr(socket, name, refused)
+    monkeypatch.setattr("builtins.input", asked)
+
+
+@pytest.fixture
+def cli(capsys):
+    """``cli(*arguments)`` runs a command in this process: its exit code, stdout and stderr."""
+    from graphslice.cli import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as error:
+            code = error.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def start():
+    """``start(*arguments)`` starts the command line in a process of its own, which ends with the test."""
+    processes: list[subprocess.Popen] = []
+
+    def run(*arguments: object) -> subprocess.Popen:
+        command = [sys.executable, "-m", "graphslice.cli", *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(command, **pipes, env={**os.environ, "OMP_NUM_THREADS": "1"}))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="session")
+def weights_of():
+    """``weights_of(folder, name)``: the state dict of a checkpoint of a run."""
+    from graphslice.checkpoint import read_checkpoint
+
+    return lambda folder, name="last.ckpt": read_checkpoint(Path(folder) / name).weights

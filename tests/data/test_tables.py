@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from graphslice.data.tables import TableStream, is_table_name, open_table, texts, write_table
+from graphslice.errors import InputError
+
+
+def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, and a check that the pieces are of the wanted size."""
+    with open_table(path, rows) as table:
+        assert isinstance(table, TableStream)
+        pieces = list(table.pieces)
+    assert all(len(piece) == rows for piece in pieces[:-1]) and 0 < len(pieces[-1]) <= rows
+    cells = [list(row) for piece in pieces for row in zip(*(texts(c) for c in piece.columns), strict=True)]
+    return table.columns, cells
+
+
+def copy(source, out, rows: int = 2) -> None:
+    with open_table(source, rows) as table, write_table(out) as sink:
+        for piece in table.pieces:
+            sink.write(piece)
+
+
+ROWS = [
+    ["CCO", "1", "a"],
+    ["c1ccccc1", "", 'say "hi", twice'],
+    ["N", "3", "two\nlines"],
+    ["", "4", " padded "],
+    ["O", "5", "é"],
+]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.tsv.gz", "T.CSV", "t.parquet"])
+@pytest.mark.parametrize("rows", [1, 2, 5, 8192])
+def test_every_cell_comes_back(tmp_path, name, rows):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        pq.write_table(pa.table(dict(zip("abc", map(list, zip(*ROWS, strict=True)), strict=True))), path)
+    else:
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(path, "wt", newline="") as file:
+            csv.writer(file, delimiter="\t" if ".tsv" in name else ",").writerows([list("abc"), *ROWS])
+    assert read(path, rows) == (["a", "b", "c"], ROWS)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "rows"),
+    [
+        (b"\xef\xbb\xbfsmiles,y\nC,1\n", ["smiles", "y"], [["C", "1"]]),
+        (b"smiles,y\r\nC,1\r\nN,2\r\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
+        (b'smiles,"a,b"\nC,"x,""y"""', ["smiles", "a,b"], [["C", 'x,"y"']]),
+        (b'smiles,n\nC,"one\r\ntwo"\n', ["smiles", "n"], [["C", "one\r\ntwo"]]),
+        (b"smiles,y,y\nC,1,2\n", ["smiles", "y", "y"], [["C", "1", "2"]]),
+        (b"smiles,y,z\nC\nN,2\n", ["smiles", "y", "z"], [["C", "", ""], ["N", "2", ""]]),
+        (b"smiles,y\n,\n", ["smiles", "y"], [["", ""]]),
+        (b"smiles,y\nC,1\n\n\nN,2\n\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
+        (b"smiles,y\nC,NA\nN,nan\n", ["smiles", "y"], [["C", "NA"], ["N", "nan"]]),
+    ],
+    ids=["bom", "crlf", "quotes", "newline", "same-names", "short-rows", "empty-cells", "blank-lines", "no-guesses"],
+)
+def test_csv_dialects(tmp_path, content, columns, rows):
+    (tmp_path / "t.csv").write_bytes(content)
+    assert read(tmp_path / "t.csv") == (columns, rows)
+
+
+def test_latin_1_in_the_header_is_read(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"smiles,caf\xe9\nC,1\n")
+    assert read(tmp_path / "t.csv") == (["smiles", "caf\u00e9"], [["C", "1"]])
+
+
+def test_bytes_of_another_encoding_pass_through(tmp_path):
+    content = b"smiles,name\nC,caf\xe9\nN,\xff\xfe\n"
+    (tmp_path / "in.csv").write_bytes(content)
+    copy(tmp_path / "in.csv", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == content
+
+
+def test_bytes_of_another_encoding_to_parquet(tmp_path):
+    """Parquet's texts are UTF-8: the rest of the table survives, or the user is told."""
+    (tmp_path / "in.csv").write_bytes(b"smiles,name\nC,caf\xe9\n")
+    try:
+        copy(tmp_path / "in.csv", tmp_path / "out.parquet")
+    except InputError:
+        assert not (tmp_path / "out.parquet").exists()
+    else:
+        assert pq.read_table(tmp_path / "out.parquet")["smiles"].to_pylist() == ["C"]
+
+
+@pytest.mark.parametrize("name", ["m.smi", "m.smiles", "m.smi.gz"])
+def test_smiles_files(tmp_path, name):
+    opener = gzip.open if name.endswith(".gz") else open
+    with opener(tmp_path / name, "wt") as file:
+        file.write("CCO ethanol\n\nc1ccccc1\tbenzene, the ring\n  N  \nO")
+    rows = [["CCO", "ethanol"], ["c1ccccc1", "benzene, the ring"], ["N", ""], ["O", ""]]
+    assert read(tmp_path / name) == (["smiles", "name"], rows)
+
+
+def test_parquet_keeps_its_types(tmp_path):
+    table = pa.table({"smiles": ["C", None], "n": pa.array([1, None], pa.int16()), "x": [0.1, 2.0]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    copy(tmp_path / "in.parquet", tmp_path / "out.parquet", rows=1)
+    assert pq.read_table(tmp_path / "out.parquet").equals(table)
+    copy(tmp_path / "in.parquet", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "smiles,n,x\nC,1,0.1\n,,2.0\n"
+
+
+def _damaged_gzip(content: bytes) -> bytes:
+    """With a reserved block type where the deflate stream begins."""
+    damaged = bytearray(gzip.compress(content, mtime=0))
+    damaged[10] |= 0b110
+    with pytest.raises(zlib.error):
+        gzip.decompress(bytes(damaged))
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("t.csv", b"", "is empty"),
+        ("t.csv", b"\n", "is empty"),
+        ("t.smi", b"\n\n", "is empty"),
+        ("t.csv", b"smiles,y\n", "has no rows"),
+        ("t.tsv", b"smiles\ty\n\n", "has no rows"),
+        ("t.csv", b"smiles,y\nC,1\nN,2,3\n", "line 3: 3 fields where the header has 2"),
+        ("t.csv", b"smiles,y\nC," + b"x" * 200_000 + b"\n", "cannot read"),
+        ("t.parquet", b"PAR1 no more", "cannot read"),
+        ("t.parquet", b"", "cannot read|is empty"),
+        ("t.csv.gz", b"smiles,y\nC,1\n", "cannot read"),
+        ("t.csv.gz", gzip.compress(b"smiles,y\n" + b"C,1\n" * 999, mtime=0)[:-20], "cannot read"),
+        ("t.csv.gz", _damaged_gzip(b"smiles,y\n" + b"C,1\n" * 999), "cannot read"),
+        ("t.xlsx", b"PK", "GraphSlice reads .csv"),
+        ("t", b"smiles\nC\n", "GraphSlice reads .csv"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=reason) as error:
+        read(tmp_path / name)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "."])
+def test_no_file(tmp_path, name):
+    with pytest.raises(InputError, match="no file at"):
+        read(tmp_path / name)
+
+
+def test_parquet_without_rows(tmp_path):
+    pq.write_table(pa.table({"smiles": pa.array([], pa.string())}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="has no rows"):
+        read(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("source", ["in.csv", "in.tsv"])
+@pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.csv.gz", "out.tsv.gz", "out.parquet"])
+def test_rows_in_are_rows_out(tmp_path, source, name):
+    columns = ["smiles", "n", "n"]
+    with open(tmp_path / source, "w", newline="") as file:
+        csv.writer(file, delimiter="\t" if source.endswith("tsv") else ",").writerows([columns, *ROWS])
+    copy(tmp_path / source, tmp_path / "new" / name)
+    assert read(tmp_path / "new" / name) == (columns, ROWS)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
+
+
+def test_floats_are_written_as_short_as_they_read_back(tmp_path):
+    with write_table(tmp_path / "t.csv") as sink:
+        sink.write(pa.table({"x": pa.array([0.1, float("nan"), 1e-20, 123456.79], pa.float32())}))
+    assert (tmp_path / "t.csv").read_text() == 'x\n0.1\n""\n1e-20\n123456.79\n'
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize("before", [None, b"the old file"])
+@pytest.mark.parametrize("reason", [RuntimeError, KeyboardInterrupt])
+def test_written_whole_or_not_at_all(tmp_path, name, before, reason):
+    path = tmp_path / name
+    if before is not None:
+        path.write_bytes(before)
+    with pytest.raises(reason), write_table(path) as sink:
+        sink.write(pa.table({"x": ["1"] * 100_000}))
+        assert not path.exists() if before is None else path.read_bytes() == before
+        raise reason
+    assert [p.name for p in tmp_path.iterdir()] == ([] if before is None else [name])
+    assert before is None or path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "t.smi", "t", "file.txt/t.csv", "folder.csv"])
+def test_what_cannot_be_written(tmp_path, name):
+    (tmp_path / "file.txt").touch()
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match="cannot write"), write_table(tmp_path / name) as sink:
+        sink.write(pa.table({"x": ["1"]}))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file.txt", "folder.csv"]
+
+
+def test_stdout(capsys):
+    with write_table(None) as sink:
+        sink.write(pa.table({"smiles": ["C"], "x": ["a,b"]}))
+        sink.write(pa.table({"smiles": ["N"], "x": [None]}))
+    assert capsys.readouterr().out == 'smiles,x\nC,"a,b"\nN,\n'
+
+
+@pytest.mark.parametrize(("text", "answer"), [("a.csv", True), ("A.SMI.GZ", True), ("CCO", False), ("C.N", False)])
+def test_is_table_name(text, answer):
+    assert is_table_name(text) is answer

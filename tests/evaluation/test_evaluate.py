@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from graphslice.config import DataConfig
+from graphslice.data.sources import load_source
+from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import evaluate, predict_rows, split_of_run
+from graphslice.training import train
+
+
+@pytest.fixture
+def source(demo_csv):
+    return load_source(DataConfig(dataset=str(demo_csv)))
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test", "all"])
+def test_by_hand(part, source, predictor, demo_rows):
+    rows = demo_rows if part == "all" else demo_rows[demo_rows["split"] == part]
+    predicted = predictor.predict(rows["smiles"])[:, 0]
+    found = evaluate(predictor, source, part, source.split)
+    assert found["mae"] == pytest.approx(np.abs(predicted - rows["gap_ev"]).mean(), rel=1e-6)
+    assert found["molecules"] == len(rows) and found["unanswered"] == 0 and list(found["targets"]) == ["gap_ev"]
+
+
+def test_scores_are_those_of_the_run(source, predictor, run_folder):
+    metrics = json.loads((run_folder / "metrics.json").read_text())
+    for part in ("valid", "test"):
+        found = evaluate(predictor, source, part, split_of_run(run_folder))
+        assert found["mae"] == pytest.approx(metrics[part]["mae"], rel=1e-6)
+
+
+def test_split_of_run(run_folder, demo_rows, tmp_path):
+    split = split_of_run(run_folder)
+    for part in ("train", "valid", "test"):
+        assert split[part].tolist() == np.flatnonzero(demo_rows["split"] == part).tolist()
+    assert split_of_run(tmp_path) is None
+
+
+def test_rows_without_label_or_prediction(tmp_path, predictor):
+    table = pd.DataFrame({"smiles": ["CCO", "oops", "CCN", "CCC"], "gap_ev": [1.0, 2.0, None, 4.0]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    source = load_source(DataConfig(dataset=str(tmp_path / "t.csv")))
+    found = evaluate(predictor, source, "all", None)
+    predicted = predictor.predict(["CCO", "CCC"])[:, 0]
+    assert found["unanswered"] == 1 and found["molecules"] == 2
+    assert found["mae"] == pytest.approx(np.abs(predicted - [1, 4]).mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "part", "split", "reason"),
+    [
+        ({"smiles": ["C"], "y": [1.0]}, "test", None, "not split into parts: give --split all"),
+        ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no part 'tset': it has train and all"),
+        ({"smiles": ["C", "N"], "y": [None, 1.0]}, "test", {"test": np.array([0])}, "no labels in test"),
+        ({"smiles": ["oops"], "y": [1.0]}, "all", None, "no molecule .* could be predicted; the first: not a possible"),
+    ],
+)
+def test_nothing_to_judge(rows, part, split, reason, tmp_path, predictor):
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=reason):
+        evaluate(predictor, load_source(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), part, split)
+
+
+def test_predict_rows_in_the_order_asked_for(source, predictor, monkeypatch):
+    rows = np.array([5, 0, 5, 59])
+    monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK", 3)
+    values, errors = predict_rows(predictor, source, rows)
+    np.testing.assert_allclose(values, predictor.predict([source.smiles[row] for row in rows]), rtol=1e-6)
+    assert errors == [None] * 4
+    assert predict_rows(predictor, source, np.array([], np.int64))[0].shape == (0, 1)
+
+
+# --- through the command line -------------------------------------------------------------------
+
+
+def _mae(out: str) -> tuple[str, float]:
+    return (m := re.search(r" (\w+): MAE ([\d.]+) on", out))[1], float(m[2])
+
+
+def test_command(cli, run_folder, source, predictor):
+    for part in ("test", "valid", "all"):
+        code, out, err = cli("evaluate", run_folder, "--split", part, "--device", "cpu")
+        assert (code, err) == (0, "")
+        assert _mae(out) == (part, pytest.approx(evaluate(predictor, source, part, source.split)["mae"], abs=1e-6))
+    assert cli("evaluate", run_folder)[1] == cli("evaluate", run_folder, "--split", "test")[1]
+    assert cli("evaluate", run_folder / "best.ckpt")[1] == cli("evaluate", run_folder)[1]
+
+
+def test_other_labelled_file(cli, run_folder, predictor, tmp_path):
+    table = pd.DataFrame({"mol": ["CCO", "oops"], "gap": [1.5, 2.0], "smiles": ["no", "no"]})
+    table.to_csv(tmp_path / "other.csv", index=False)
+    flags = ("--dataset", tmp_path / "other.csv", "--smiles-column", "mol", "--targets", "gap")
+    code, out, err = cli("evaluate", run_folder, *flags)
+    assert code == 0 and "1 molecules have no prediction" in err
+    assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
+
+
+@pytest.fixture(scope="module", params=["random", "scaffold"])
+def split_run(request, demo_csv, tiny_config, tmp_path_factory):
+    """A run that was told to split by itself, of a file that has a column 'split' too."""
+    folder = tmp_path_factory.mktemp("split") / "run"
+    train(tiny_config(demo_csv, data={"split": request.param}, trainer={"max_epochs": 1}), folder)
+    return folder
+
+
+@pytest.mark.parametrize("model", ["", "best.ckpt"])
+def test_the_runs_own_split_is_judged(cli, split_run, model):
+    """Molecules that the model was trained on are no test."""
+    test = json.loads((split_run / "metrics.json").read_text())["test"]
+    code, out, _ = cli("evaluate", split_run / model)
+    assert code == 0 and _mae(out) == ("test", pytest.approx(test["mae"], abs=1e-5))
+
+
+@pytest.mark.parametrize("rows", [20, 59])
+def test_the_file_has_changed_since(rows, cli, demo_rows, tiny_config, tmp_path):
+    """The rows that the run noted for its parts are other molecules now, or none."""
+    table = demo_rows[["smiles", "gap_ev"]]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", trainer={"max_epochs": 1}), tmp_path / "run")
+    table.tail(rows).to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = cli("evaluate", tmp_path / "run", "--split", "test")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and "changed" in err

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from graphslice.data.ogb_lsc import import_ogb_lsc
+from graphslice.errors import InputError
+from graphslice.evaluation import submission
+from graphslice.evaluation.submission import submit, write_submission
+from graphslice.predict import load
+from graphslice.training import train
+
+FILES = {"test-dev": "y_pred_pcqm4m-v2_test-dev.npz", "test-challenge": "y_pred_pcqm4m-v2_test-challenge.npz"}
+
+
+def contents(path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def same(one, other) -> bool:
+    a, b = contents(one), contents(other)
+    return (
+        list(a) == list(b) == ["y_pred"]
+        and a["y_pred"].dtype == b["y_pred"].dtype == np.float32
+        and np.array_equal(a["y_pred"], b["y_pred"])
+    )
+
+
+@pytest.fixture(scope="module")
+def root(make_ogb, tmp_path_factory):
+    root = tmp_path_factory.mktemp("ogb")
+    for name in ("pcqm4m", "pcqm4mv2"):
+        make_ogb(root, name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def ogb_run(root, tiny_config, tmp_path_factory):
+    """A run on OGB's v1 folder."""
+    folder = tmp_path_factory.mktemp("runs") / "ogb"
+    train(tiny_config("pcqm4m", data={"root": str(root)}), folder)
+    return folder
+
+
+# --- train and evaluate on OGB's folder ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
+def test_evaluated_mae_is_ogbs_and_the_hand_computed(cli, offline, ogb_run, root, dataset):
+    folder = root / {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}[dataset]
+    table = pd.read_csv(folder / "raw" / "data.csv.gz")
+    valid = table.iloc[torch.load(folder / "split_dict.pt", weights_only=False)["valid"]]
+    predicted = load(ogb_run, "cpu").predict(valid["smiles"])[:, 0]
+    by_hand = np.abs(predicted - valid["homolumogap"]).mean()
+    code, out, _ = cli("evaluate", ogb_run, "--dataset", dataset, "--root", root, "--split", "valid")
+    assert code == 0
+    assert float(re.search(r"MAE ([\d.]+) on 10 molecules", out)[1]) == pytest.approx(by_hand, abs=2e-6)
+    assert cli("evaluate", ogb_run, "--dataset", dataset, "--root", root)[1] == out  # what is judged by default
+
+
+def test_run_on_ogbs_folder(ogb_run):
+    metrics = json.loads((ogb_run / "metrics.json").read_text())
+    assert list(metrics) == ["valid"] and metrics["valid"]["molecules"] == 10  # OGB keeps the test labels
+    assert not (ogb_run / "split.csv").exists() and (ogb_run / "best.ckpt").exists()
+
+
+@pytest.mark.parametrize("part", ["test", "nonsense"])
+def test_nothing_to_evaluate(part, cli, offline, ogb_run):
+    code, out, err = cli("evaluate", ogb_run, "--split", part)
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and part in err
+
+
+# --- submit -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
+def test_the_number_of_rows_must_be_ogbs(dataset, cli, offline, ogb_run, root, tmp_path):
+    out_folder = tmp_path / "submission"
+    code, out, err = cli("submit", ogb_run, "--dataset", dataset, "--root", root, "-o", out_folder)
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and not out_folder.exists()
+    assert {"pcqm4m": "377,423", "pcqm4mv2": "147,037"}[dataset] in err
+
+
+def test_submission_is_what_ogb_writes(cli, offline, ogb_run, root, tmp_path, monkeypatch):
+    """Of the rows of OGB's split, in its order."""
+    monkeypatch.setitem(submission.SUBMITTED, "pcqm4m", {"test": 10})
+    code, out, _ = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
+    assert code == 0
+    file = tmp_path / "new" / "folder" / "y_pred_pcqm4m.npz"
+    assert out.strip() == str(file) and list(file.parent.iterdir()) == [file]
+
+    table = pd.read_csv(root / "pcqm4m_kddcup2021" / "raw" / "data.csv.gz")
+    rows = torch.load(root / "pcqm4m_kddcup2021" / "split_dict.pt", weights_only=False)["test"]
+    assert (np.diff(rows) < 0).any()
+    predicted = load(ogb_run, "cpu").predict(table["smiles"][rows])[:, 0]
+    import_ogb_lsc().PCQM4MEvaluator().save_test_submission({"y_pred": predicted}, str(tmp_path / "ogb"))
+    np.testing.assert_allclose(contents(file)["y_pred"], predicted, rtol=1e-5)
+    assert contents(file)["y_pred"].dtype == np.float32 and list(contents(file)) == ["y_pred"]
+    write_submission("pcqm4m", "test", predicted, tmp_path / "ours")
+    assert same(tmp_path / "ours" / "y_pred_pcqm4m.npz", tmp_path / "ogb" / "y_pred_pcqm4m.npz")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("part", "rows"), [("test-dev", 147_037), ("test-challenge", 147_432)])
+def test_v2_files_are_what_ogb_writes(part, rows, dtype, tmp_path):
+    predictions = np.random.default_rng(0).normal(5, 1, size=rows).astype(dtype)
+    path = write_submission("pcqm4mv2", part, predictions, tmp_path / "ours")
+    import_ogb_lsc().PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, str(tmp_path / "ogb"), part)
+    assert path == tmp_path / "ours" / FILES[part] and same(path, tmp_path / "ogb" / FILES[part])
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "part", "predictions", "reason"),
+    [
+        ("pcqm4m", "test", np.zeros(5), "has 377,423 predictions, not 5"),
+        ("pcqm4m", "test", np.zeros((377_423, 1)), "has 377,423 predictions"),
+        ("pcqm4m", "test", np.full(377_423, np.nan), "377,423 of 377,423 molecules .* have no prediction"),
+        ("pcqm4mv2", "test-dev", np.r_[np.zeros(147_036), np.inf], "1 of 147,037 molecules"),
+        ("pcqm4mv2", "test-challenge", np.zeros(147_037), "has 147,432 predictions, not 147,037"),
+        ("pcqm4mv2", "test", np.zeros(5), "no part 'test' to submit"),
+        ("demo", "test", np.zeros(5), "no part 'test' to submit"),
+    ],
+)
+def test_predictions_that_ogb_would_not_take(dataset, part, predictions, reason, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        write_submission(dataset, part, predictions, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_molecule_without_prediction_stops_the_submission(offline, ogb_run, make_ogb, tmp_path, monkeypatch):
+    folder = make_ogb(tmp_path)
+    table = pd.read_csv(folder / "raw" / "data.csv.gz")
+    row = int(torch.load(folder / "split_dict.pt", weights_only=False)["test"][4])
+    table.loc[row, "smiles"] = "oops"
+    table.to_csv(folder / "raw" / "data.csv.gz", index=False)
+    monkeypatch.setitem(submission.SUBMITTED, "pcqm4m", {"test": 10})
+    with pytest.raises(InputError, match=f"1 molecules of pcqm4m test have no prediction; row {row}: "):
+        submit(load(ogb_run, "cpu"), "pcqm4m", tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"), [("demo", "nothing to submit for 'demo'"), ("pcqm4", "did you mean 'pcqm4m'")]
+)
+def test_nothing_to_submit(dataset, reason, cli, ogb_run, tmp_path):
+    code, _, err = cli("submit", ogb_run, "--dataset", dataset, "-o", tmp_path / "out")
+    assert code == 2 and reason in err and not (tmp_path / "out").exists()
+
+
+def test_a_model_of_another_target(cli, offline, run_folder, root):
+    code, _, err = cli("submit", run_folder, "--dataset", "pcqm4m", "--root", root)
+    assert code == 2 and "the model predicts gap_ev, and pcqm4m asks for homolumogap" in err
+
+
+def test_unwritable_folder(cli, offline, ogb_run, root, tmp_path, monkeypatch):
+    monkeypatch.setitem(submission.SUBMITTED, "pcqm4m", {"test": 10})
+    (tmp_path / "file").touch()
+    code, out, err = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "file")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+
+COMMANDS = ["train", "predict", "evaluate", "submit", "import-checkpoint"]
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def listing(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help(command, option, cli):
+    code, out, err = cli(*filter(None, [command, option]))
+    assert (code, err) == (0, "") and out.startswith("usage: graphslice")
+    expected = (
+        COMMANDS if command is None else ["--model.mixer", "--preset", "--resume"] if command == "train" else ["-o"]
+    )
+    assert all(name in out for name in expected) or command == "evaluate"
+
+
+def test_version(cli):
+    assert cli("--version") == (0, f"graphslice {gs.__version__}\n", "")
+
+
+# --- what works ---------------------------------------------------------------------------------
+
+
+def test_smiles_to_stdout(cli, run_folder, predictor):
+    code, out, err = cli("predict", run_folder, "CCO", "oops", "c1ccccc1", "--device", "cpu")
+    lines = [line.split(",", 2) for line in out.splitlines()]
+    assert code == 0 and lines[0] == ["smiles", "gap_ev_pred", "error"]
+    assert [line[0] for line in lines[1:]] == ["CCO", "oops", "c1ccccc1"]
+    values = predictor.predict(["CCO", "c1ccccc1"])[:, 0]
+    assert [float(lines[1][1]), float(lines[3][1])] == pytest.approx(values.tolist(), rel=1e-6)
+    assert lines[2][1] == "" and lines[2][2].startswith("not a possible") and lines[1][2] == ""
+    assert err == "1 of 3 rows have no prediction: the column 'error' says why\n"
+
+
+@pytest.mark.parametrize("out_name", ["out.csv", "out.tsv", "out.parquet", "new/folder/out.csv.gz", None])
+@pytest.mark.parametrize("model", ["", "best.ckpt", "last.ckpt"])
+def test_predict_a_file(out_name, model, cli, run_folder, demo_csv, demo_rows, tmp_path):
+    flags = [] if out_name is None else ["-o", tmp_path / out_name]
+    code, out, err = cli("predict", run_folder / model, demo_csv, *flags)
+    assert (code, err) == (0, "")
+    if out_name is None:
+        (tmp_path / "stdout.csv").write_text(out)
+    path = tmp_path / (out_name or "stdout.csv")
+    found = (
+        pd.read_parquet(path)
+        if path.suffix == ".parquet"
+        else pd.read_csv(path, sep="\t" if "tsv" in path.name else ",")
+    )
+    assert list(found) == ["smiles", "gap_ev", "split", "gap_ev_pred", "error"]
+    assert found["smiles"].tolist() == demo_rows["smiles"].tolist() and found["error"].isna().all()
+    expected = gs.load(run_folder / model, "cpu").predict(demo_rows["smiles"])[:, 0]
+    np.testing.assert_allclose(found["gap_ev_pred"], expected, rtol=1e-5)
+
+
+def test_smiles_to_a_file(cli, run_folder, tmp_path):
+    assert cli("predict", run_folder, "CCO", "-o", tmp_path / "out.parquet")[0] == 0
+    assert list(pd.read_parquet(tmp_path / "out.parquet")) == ["smiles", "gap_ev_pred", "error"]
+
+
+def test_bytes_of_another_encoding_to_stdout(cli, run_folder, tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"smiles,name\nCCO,caf\xe9\n")
+    code, out, err = cli("predict", run_folder, tmp_path / "in.csv")
+    assert code in (0, 2) and "Traceback" not in err
+    assert out.startswith("smiles,name,gap_ev_pred,error\nCCO,caf") if code == 0 else len(err.splitlines()) == 1
+
+
+def test_a_reader_that_has_seen_enough(cli, run_folder, tmp_path, monkeypatch):
+    """``graphslice predict run molecules.csv | head``, with more output than a pipe's buffer."""
+    (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * 500)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with monkeypatch.context() as patch, os.fdopen(writer, "w") as stdout:
+        patch.setattr(sys, "stdout", stdout)
+        code, _, err = cli("predict", run_folder, tmp_path / "in.csv")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.slow
+def test_train_predict_evaluate_in_a_terminal(start, cli, tiny_flags, demo_csv, tmp_path):
+    """The installed entry point in its own process, and nothing on stdout but the answers."""
+    process = start("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and out == "" and "test MAE" in err and "Warning" not in err
+    assert cli("predict", tmp_path / "run", "CCO")[0] == 0
+    assert re.search(r"test: MAE [\d.]+ on 6 molecules", cli("evaluate", tmp_path / "run")[1])
+
+
+def test_train_flags_beat_the_file_which_beats_the_preset(cli, demo_csv, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        f"data:\n  dataset: {demo_csv}\n  seed: 5\nmodel:\n  layers: 1\n  dim: 16\n  heads: 2\n  ffn_dim: 24\n"
+        "trainer:\n  max_epochs: 1\n  accelerator: cpu\n"
+    )
+    flags = ["--preset=pcqm4m-slice", "--config", tmp_path / "c.yaml", "--model.ffn_dim", 8, "--optimizer.peak_lr=1e-4"]
+    code, out, err = cli("train", *flags, "-o", tmp_path / "run")
+    assert code == 0 and out == "" and "Traceback" not in err
+    config, preset = read_checkpoint(tmp_path / "run").config, gs.RunConfig.preset("pcqm4m-slice")
+    assert (config.model.layers, config.model.dim, config.model.ffn_dim) == (1, 16, 8)
+    assert config.data.dataset == str(demo_csv) and config.data.seed == 5 and config.optimizer.peak_lr == 1e-4
+    assert config.model.mixer == preset.model.mixer and config.model.dropout == preset.model.dropout
+    assert config.optimizer.weight_decay == preset.optimizer.weight_decay and config.model.tasks == 1
+
+
+def test_run_folder_has_the_name_of_the_data(cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = cli("train", "--dataset", demo_csv, *tiny_flags)
+    assert code == 0 and (tmp_path / "runs" / "demo60" / "best.ckpt").exists()
+    code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags)
+    assert code == 2 and "holds a run already" in err and "--overwrite" in err
+    assert cli("train", "--dataset", demo_csv, *tiny_flags, "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "mixer", "flags"),
+    [
+        ("graphormer", "softmax", []),
+        ("sliceformer_released", "slice-released", []),
+        ("sliceformer_ascend", "slice-ascend", ["--mixer", "slice-ascend"]),
+    ],
+)
+@pytest.mark.parametrize("reference", ["reference_small", "reference_checkpoint"])
+def test_import_checkpoint(reference, name, mixer, flags, cli, tmp_path):
+    """What the original predicts, from a Lightning file of its weights."""
+    with np.load(FIXTURES / f"{reference}.npz") as file:
+        state = {}  # what the systems share is kept once, with graphormer
+        for key in sorted(file.files, key=lambda key: key.startswith(name)):
+            part, _, weight = key.partition("/state/")
+            if part == name or (part == "graphormer" and weight and "linear_" not in weight):
+                state[weight] = torch.from_numpy(file[key])
+        state.pop("", None)
+        smiles, expected = file["smiles"].tolist(), file[f"{name}/output"]
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "original.pt")
+    code, out, _ = cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run", *flags, "--target", "gap")
+    assert code == 0 and f"{mixer}, 2 layers, 32 channels, 4 heads" in out
+    pd.DataFrame({"smiles": smiles}).to_csv(tmp_path / "in.csv", index=False)
+    code, _, err = cli("predict", tmp_path / "run", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
+    assert (code, err) == (0, "")
+    found = pd.read_csv(tmp_path / "out.csv")["gap_pred"]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")[0] == 2  # not over a model
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bad_inputs(run_folder, tmp_path_factory):
+    """A folder of things that do not work."""
+    folder = tmp_path_factory.mktemp("bad inputs")
+    files = {
+        "good.csv": "smiles,y\nCCO,1\nCCN,2\nCCC,3\n",
+        "bad.csv": "smiles,y\noops,1\n,2\nC[,3\n",
+        "no-column.csv": "molecule_name,y\nCCO,1\n",
+        "text.csv": "smiles,y\nCCO,high\nCCN,low\n",
+        "inf.csv": "smiles,y\nCCO,inf\nCCN,\n",
+        "fold.csv": "smiles,y,split\nCCO,1,train\nCCN,2,somewhere\n",
+        "empty.csv": "",
+        "header.csv": "smiles,y\n",
+        "ragged.csv": "smiles,y\nCCO,1,2,3\n",
+        "broken.parquet": "PAR1",
+        "broken.csv.gz": "no gzip",
+        "table.xlsx": "PK",
+        "key.yaml": "model:\n  mixr: softmax\n",
+        "section.yaml": "modle:\n  mixer: softmax\n",
+        "type.yaml": "trainer:\n  max_epochs: many\n",
+        "scalar.yaml": "model: 3\n",
+        "list.yaml": "- 1\n",
+        "no.yaml": "a: [1\n",
+        "text.ckpt": "no checkpoint",
+        "empty.ckpt": "",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    best = (run_folder / "best.ckpt").read_bytes()
+    (folder / "truncated.ckpt").write_bytes(best[: len(best) // 2])
+    torch.save({"state_dict": {"layer.weight": torch.ones(3)}}, folder / "foreign.ckpt")
+    torch.save([1, 2], folder / "list.ckpt")
+    contents = torch.load(run_folder / "best.ckpt", weights_only=True)
+    torch.save({**contents, "callbacks": Malicious(folder / "code was run")}, folder / "malicious.ckpt")
+    contents["graphslice"]["config"]["model"]["dim"] = 32
+    torch.save(contents, folder / "unfit.ckpt")
+    contents["graphslice"]["config"]["model"]["magic"] = 1
+    torch.save(contents, folder / "newer.ckpt")
+    del contents["graphslice"]["config"]
+    torch.save(contents, folder / "partial.ckpt")
+    (folder / "folder").mkdir()
+    return folder
+
+
+def train_on(file: str, *flags: str) -> list[str]:
+    return ["train", "--dataset", f"{{bad}}/{file}", "-o", "{tmp}/new", *flags]
+
+
+def predict_of(file: str, *flags: str) -> list[str]:
+    return ["predict", "{run}", f"{{bad}}/{file}", "-o", "{tmp}/new.csv", *flags]
+
+
+REFUSED = {
+    "train-missing-file": (train_on("absent.csv"), "no file at"),
+    "train-unknown-dataset": (["train", "--dataset", "pcqm4", "-o", "{tmp}/new"], "did you mean 'pcqm4m'"),
+    "train-missing-column": (train_on("no-column.csv"), "--smiles-column"),
+    "train-given-column": (train_on("good.csv", "--smiles-column", "smile"), "did you mean 'smiles'"),
+    "train-missing-target": (train_on("good.csv", "--targets", "yy"), "did you mean 'y'"),
+    "train-text-target": (train_on("text.csv"), "not numeric"),
+    "train-inf-target": (train_on("inf.csv", "--targets", "y"), "not numeric"),
+    "train-all-rows-bad": (train_on("bad.csv"), "none of its 3 rows can be used; row 1: not a possible"),
+    "train-split-word": (train_on("fold.csv"), "row 2: 'split' is 'somewhere'"),
+    "train-unknown-split": (train_on("good.csv", "--split", "scafold"), "did you mean 'scaffold'"),
+    "train-too-few": (train_on("good.csv", "--graph.max_atoms", "2"), "none of its 3 rows"),
+    "train-empty": (train_on("empty.csv"), "is empty"),
+    "train-header-only": (train_on("header.csv"), "has no rows"),
+    "train-ragged": (train_on("ragged.csv"), "cannot read|fields"),
+    "train-parquet": (train_on("broken.parquet"), "cannot read"),
+    "train-gzip": (train_on("broken.csv.gz"), "cannot read"),
+    "train-suffix": (train_on("table.xlsx"), "GraphSlice reads labelled molecules from .csv"),
+    "train-preset": (train_on("good.csv", "--preset", "pcqm4m-slise"), "did you mean 'pcqm4m-slice'"),
+    "train-mixer": (train_on("good.csv", "--model.mixer", "slice-mx"), "did you mean 'slice-max'"),
+    "train-readout": (train_on("good.csv", "--model.readout", "tokn"), "did you mean 'token'"),
+    "train-option": (train_on("good.csv", "--tragets", "y"), "did you mean '--targets'"),
+    "train-nested-option": (train_on("good.csv", "--model.mixr", "csp"), "did you mean '--model.mixer'"),
+    "train-wrong-type": (train_on("good.csv", "--trainer.max_epochs", "many"), "trainer.max_epochs"),
+    "train-wrong-float": (train_on("good.csv", "--model.dropout", "lots"), "model.dropout"),
+    "train-wrong-bool": (train_on("good.csv", "--model.distance_start", "perhaps"), "model.distance_start"),
+    "train-out-of-range": (train_on("good.csv", "--model.dropout", "1.5"), "model.dropout"),
+    "train-heads": (train_on("good.csv", "--model.dim", "10", "--model.heads", "3"), "must divide"),
+    "train-zero-epochs": (train_on("good.csv", "--trainer.max_epochs", "0"), "at least 1"),
+    "train-zero-lr": (train_on("good.csv", "--optimizer.peak_lr", "0"), "peak_lr"),
+    "train-accelerator": (train_on("good.csv", "--trainer.accelerator", "abacus"), "cannot train so"),
+    "train-devices": (train_on("good.csv", "--trainer.devices", "0"), "cannot train so|trainer.devices"),
+    "train-config-key": (train_on("good.csv", "--config", "{bad}/key.yaml"), "'model.mixr' .did you mean 'mixer'"),
+    "train-config-section": (train_on("good.csv", "--config", "{bad}/section.yaml"), "did you mean 'model'"),
+    "train-config-type": (train_on("good.csv", "--config", "{bad}/type.yaml"), "trainer.max_epochs must be int"),
+    "train-config-scalar": (train_on("good.csv", "--config", "{bad}/scalar.yaml"), "'model' must hold keys"),
+    "train-config-list": (train_on("good.csv", "--config", "{bad}/list.yaml"), "holds no configuration"),
+    "train-config-no-yaml": (train_on("good.csv", "--config", "{bad}/no.yaml"), "not a YAML file"),
+    "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read the configuration"),
+    "train-unwritable": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv"], "cannot write"),
+    "train-below-a-file": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv/run"], "cannot write"),
+    "train-resume": (["train", "--resume", "{bad}/folder"], "no run to continue"),
+    "command": (["predikt", "x"], "unknown command 'predikt' .did you mean 'predict'"),
+    "no-command": ([], "command"),
+    "option": (["--verison"], "did you mean '--version'"),
+    "predict-option": (predict_of("good.csv", "--devise", "cpu"), "did you mean '--device'"),
+    "predict-no-molecules": (["predict", "{run}"], "molecules"),
+    "predict-missing-file": (predict_of("absent.csv"), "no file at"),
+    "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
+    "predict-given-column": (predict_of("good.csv", "--smiles-column", "smles"), "did you mean 'smiles'"),
+    "predict-empty": (predict_of("empty.csv"), "is empty"),
+    "predict-header-only": (predict_of("header.csv"), "has no rows"),
+    "predict-ragged": (predict_of("ragged.csv"), "line 2: 4 fields where the header has 2"),
+    "predict-parquet": (predict_of("broken.parquet"), "cannot read"),
+    "predict-gzip": (predict_of("broken.csv.gz"), "cannot read"),
+    "predict-suffix": (predict_of("table.xlsx"), "GraphSlice reads .csv"),
+    "predict-out-suffix": (["predict", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.xlsx"], "must end in .csv"),
+    "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
+    "predict-below-a-file": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/bad.csv/a.csv"], "cannot write"),
+    "predict-onto-itself": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/good.csv"], "is the input itself"),
+    "predict-device": (predict_of("good.csv", "--device", "gpu"), "no device 'gpu'"),
+    "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
+    "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
+    "model-no-run": (["predict", "{bad}/folder", "CCO"], "is no run folder"),
+    "model-truncated": (["predict", "{bad}/truncated.ckpt", "CCO"], "truncated, damaged"),
+    "model-text": (["predict", "{bad}/text.ckpt", "CCO"], "cannot read"),
+    "model-empty": (["predict", "{bad}/empty.ckpt", "CCO"], "cannot read"),
+    "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a GraphSlice checkpoint.*import-checkpoint"),
+    "model-list": (["predict", "{bad}/list.ckpt", "CCO"], "cannot read"),
+    "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "not safe"),
+    "model-unfit": (["predict", "{bad}/unfit.ckpt", "CCO"], "do not fit"),
+    "model-newer": (["predict", "{bad}/newer.ckpt", "CCO"], "another version"),
+    "model-partial": (["predict", "{bad}/partial.ckpt", "CCO"], "not a whole GraphSlice checkpoint"),
+    "evaluate-model": (["evaluate", "{bad}/absent"], "no model at"),
+    "evaluate-part": (["evaluate", "{run}", "--split", "tset"], "no part 'tset'"),
+    "evaluate-missing-file": (["evaluate", "{run}", "--dataset", "{bad}/absent.csv"], "no file at"),
+    "evaluate-target": (["evaluate", "{run}", "--dataset", "{bad}/good.csv"], "no column 'gap_ev'"),
+    "evaluate-column": (
+        ["evaluate", "{run}", "--dataset", "{bad}/good.csv", "--targets", "y", "--smiles-column", "smile"],
+        "did you mean 'smiles'",
+    ),
+    "evaluate-targets": (["evaluate", "{run}", "--dataset", "{bad}/good.csv", "--targets", "y,y"], "twice"),
+    "evaluate-device": (["evaluate", "{run}", "--device", "tpu"], "no device 'tpu'"),
+    "submit-dataset": (["submit", "{run}", "--dataset", "pcqm"], "did you mean 'pcqm4m'"),
+    "submit-no-dataset": (["submit", "{run}"], "dataset"),
+    "import-missing": (["import-checkpoint", "{bad}/absent.pt", "-o", "{tmp}/new"], "no checkpoint at"),
+    "import-foreign": (["import-checkpoint", "{bad}/foreign.ckpt", "-o", "{tmp}/new"], "no Graphormer or Sliceformer"),
+    "import-text": (["import-checkpoint", "{bad}/text.ckpt", "-o", "{tmp}/new"], "cannot read"),
+    "import-malicious": (["import-checkpoint", "{bad}/malicious.ckpt", "-o", "{tmp}/new"], "Graphormer|not safe"),
+    "import-no-out": (["import-checkpoint", "{bad}/foreign.ckpt"], "out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, cli, run_folder, bad_inputs, tmp_path, monkeypatch):
+    """Exit code 2, one sentence on stderr, and nothing written."""
+    monkeypatch.chdir(tmp_path)
+    arguments, reason = REFUSED[case]
+    before = listing(bad_inputs), listing(run_folder)
+    code, out, err = cli(*(text.format(run=run_folder, bad=bad_inputs, tmp=tmp_path) for text in arguments))
+    lines = [line for line in err.splitlines() if line.startswith("graphslice: ")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert re.search(reason, lines[0]), lines[0]
+    assert "Traceback" not in err and (listing(bad_inputs), listing(run_folder)) == before
+    assert listing(tmp_path) == {}
+    if "molecules" not in err:  # nothing but the sentence, until the data are read
+        assert err.splitlines() == lines
+
+
+def test_no_row_could_be_predicted(cli, run_folder, bad_inputs, tmp_path):
+    for molecules in ([bad_inputs / "bad.csv"], ["oops"]):
+        code, _, err = cli("predict", run_folder, *molecules, "-o", tmp_path / "out.csv")
+        assert code == 2 and len(err.splitlines()) == 1
+        assert re.search(r"none of the \d rows could be predicted; the first: not a possible", err)
+
+
+def test_an_option_is_never_guessed(cli, demo_csv, tiny_flags, tmp_path):
+    """Half an option that is taken for another would train a model that nobody asked for."""
+    code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags, "--pres", "pcqm4m-slice", "-o", tmp_path / "run")
+    assert code == 2 and "--preset" in err and not (tmp_path / "run").exists()
+
+
+def test_the_last_of_two_presets(cli, demo_csv, tiny_flags, tmp_path):
+    presets = ["--preset", "demo", "--preset", "pcqm4m-graphormer"]
+    flags = [flag for flag in tiny_flags if "mixer" not in flag]
+    code, _, err = cli("train", "--dataset", demo_csv, *presets, *flags, "-o", tmp_path / "run")
+    assert code == 2 or read_checkpoint(tmp_path / "run").config.model.mixer == "softmax", err

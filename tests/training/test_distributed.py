@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from graphslice.training import train
+
+pytestmark = pytest.mark.slow
+
+
+def train_on_two(start, config, tmp_path) -> None:
+    """Two processes on this machine's CPU."""
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    process = start(
+        "train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "two"
+    )  # fmt: skip
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err.count("validation MAE") <= config.trainer.max_epochs  # one process reports
+    assert err.count("test MAE") == 1
+
+
+def test_two_processes_train_as_one(start, demo_rows, tiny_config, weights_of, tmp_path):
+    """47 training molecules in batches of 8, 7 for validation, labels with gaps: nothing divides evenly."""
+    table = demo_rows.assign(length=demo_rows["smiles"].str.len().astype(float))
+    table.loc[::3, "gap_ev"] = np.nan
+    table.loc[1::4, "length"] = np.nan
+    table.to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(
+        tmp_path / "t.csv",
+        data={"targets": "gap_ev,length"},
+        model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
+        trainer={"batch_size": 8, "max_epochs": 2},
+    )
+    train_on_two(start, config, tmp_path)
+    train(config, tmp_path / "one")
+    one, two = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    for name in one:
+        np.testing.assert_allclose(two[name], one[name], atol=1e-4, err_msg=name)
+    metrics = [json.loads((tmp_path / run / "metrics.json").read_text()) for run in ("one", "two")]
+    for part in ("valid", "test"):
+        assert metrics[1][part]["mae"] == pytest.approx(metrics[0][part]["mae"], rel=1e-4)
+        for target, score in metrics[0][part]["targets"].items():
+            assert metrics[1][part]["targets"][target] == pytest.approx(score, rel=1e-3, abs=1e-4)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.errors import InputError
+from graphslice.training import resume, train
+
+
+def settings(batch_size: int = 8, **trainer) -> dict:
+    return {"model": {"dropout": 0.1}, "trainer": {"max_epochs": 5, "batch_size": batch_size, **trainer}}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(demo_csv, tiny_config, tmp_path_factory):
+    """``uninterrupted(batch_size)``: the finished run that nobody stopped."""
+    folders = {}
+
+    def run(batch_size: int = 8):
+        if batch_size not in folders:
+            folders[batch_size] = tmp_path_factory.mktemp("whole") / "run"
+            train(tiny_config(demo_csv, **settings(batch_size)), folders[batch_size])
+        return folders[batch_size]
+
+    return run
+
+
+def assert_same_run(folder, other) -> None:
+    for name in ("last.ckpt", "best.ckpt"):
+        found, expected = (read_checkpoint(run / name).weights for run in (folder, other))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected), name
+    assert json.loads((folder / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
+
+
+def wait_for(path, process) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seen", "batch_size", "minutes"),
+    [("last.ckpt", 8, 10.0), ("last.ckpt", 2, 1e-9), ("config.yaml", 8, 10.0)],
+    ids=["epoch", "mid-epoch", "before-the-first-checkpoint"],
+)
+def test_killed_and_resumed(seen, batch_size, minutes, start, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
+    folder, steps = tmp_path / "run", -(-47 // batch_size)
+    (tmp_path / "c.yaml").write_text(
+        tiny_config(demo_csv, **settings(batch_size, checkpoint_minutes=minutes)).to_yaml()
+    )
+    process = start("train", "--config", tmp_path / "c.yaml", "--out", folder)
+    wait_for(folder / seen, process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    if seen == "last.ckpt":
+        done = torch.load(folder / "last.ckpt", weights_only=True)["global_step"]
+        assert 0 < done < 5 * steps and (done % steps != 0) == (minutes < 1)
+    else:
+        assert not (folder / "last.ckpt").exists()
+    code, _, err = cli("train", "--resume", folder)
+    assert code == 0, err
+    assert_same_run(folder, uninterrupted(batch_size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_by_the_user(stop, start, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
+    folder = tmp_path / "run"
+    (tmp_path / "c.yaml").write_text(tiny_config(demo_csv, **settings()).to_yaml())
+    process = start("train", "--config", tmp_path / "c.yaml", "--out", folder)
+    wait_for(folder / "last.ckpt", process)
+    process.send_signal(stop)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert any(line.endswith(f"graphslice train --resume {folder}") for line in err.splitlines()), err
+    assert not (folder / "metrics.json").exists() and not list(folder.glob("*.tmp"))
+    assert cli("train", "--resume", folder)[0] == 0
+    assert_same_run(folder, uninterrupted())
+
+
+def test_resume_of_a_finished_run(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted(), tmp_path / "run")
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted())
+
+
+@pytest.fixture
+def short_run(demo_rows, tiny_config, tmp_path):
+    demo_rows.to_csv(tmp_path / "data.csv", index=False)
+    train(tiny_config(tmp_path / "data.csv", trainer={"max_epochs": 1}), tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("change", ["label", "molecule", "row"])
+def test_changed_data_are_refused(change, short_run, demo_rows, cli):
+    table = demo_rows.copy()
+    if change == "label":
+        table.loc[5, "gap_ev"] += 0.1
+    elif change == "molecule":
+        table.loc[5, "smiles"] = "CCO"
+    else:
+        table = table.drop(index=59)
+    before = {path: path.read_bytes() for path in short_run.glob("*.*")}
+    table.to_csv(short_run.parent / "data.csv", index=False)
+    code, _, err = cli("train", "--resume", short_run)
+    assert code == 2 and "has changed since it was trained" in " ".join(err.split())
+    assert {path: path.read_bytes() for path in short_run.glob("*.*")} == before
+
+
+def test_a_changed_split_is_refused(short_run, demo_rows):
+    """Else molecules of the test part would be trained on."""
+    demo_rows.assign(split=demo_rows["split"].to_numpy()[::-1]).to_csv(short_run.parent / "data.csv", index=False)
+    with pytest.raises(InputError, match="has changed"):
+        resume(short_run)
+
+
+def test_data_that_changed_before_the_first_checkpoint(short_run, demo_rows):
+    """The run folder's split is that of the data that were trained on, or the run is refused."""
+    for name in ("last.ckpt", "best.ckpt", "metrics.json"):
+        (short_run / name).unlink()
+    demo_rows[::-1].to_csv(short_run.parent / "data.csv", index=False)
+    try:
+        resume(short_run)
+    except InputError as error:
+        assert "changed" in str(error)
+    else:
+        assert pd.read_csv(short_run / "split.csv")["split"].tolist() == demo_rows["split"].tolist()[::-1]
+
+
+def test_the_data_are_gone(short_run):
+    (short_run.parent / "data.csv").unlink()
+    with pytest.raises(InputError, match="no file at"):
+        resume(short_run)
+
+
+@pytest.mark.parametrize("folder", ["absent", "."])
+def test_nothing_to_resume(folder, tmp_path, cli):
+    code, out, err = cli("train", "--resume", tmp_path / folder)
+    assert code == 2 and out == "" and "no run to continue" in err and len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_last_checkpoint(short_run):
+    last = short_run / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"cannot read .*last\.ckpt"):
+        resume(short_run)

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import RunConfig
+from graphslice.errors import InputError
+from graphslice.training import resume, train
+
+FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "split.csv", "rejected.csv", "test.png", "logs"}
+
+
+def strict_json(path):
+    def refuse(word: str):
+        raise AssertionError(f"{path.name} holds {word}, which is no JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def read_rows(path) -> list[dict]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def logged(folder, column: str) -> list[float]:
+    (log,) = folder.glob("logs/version_*/metrics.csv")
+    return pd.read_csv(log)[column].dropna().tolist()
+
+
+@pytest.fixture
+def pyg_data(demo_rows):
+    data = []
+    for smiles, gap in zip(demo_rows["smiles"], demo_rows["gap_ev"], strict=True):
+        data.append(gs.smiles_to_graph(smiles).to_pyg())
+        data[-1].y = torch.tensor([[gap, 2 * gap if len(smiles) % 2 else float("nan")]])
+    return data
+
+
+# --- the run folder -----------------------------------------------------------------------------
+
+
+def test_run_folder(run_folder, demo_rows, demo_csv):
+    assert {path.name for path in run_folder.iterdir()} == FILES
+    config = RunConfig.from_dict(yaml.safe_load((run_folder / "config.yaml").read_text()))
+    assert config.data.dataset == str(demo_csv) and config.data.targets == "gap_ev" and config.model.dim == 16
+    metrics = strict_json(run_folder / "metrics.json")
+    assert {part: metrics[part]["molecules"] for part in metrics} == {"valid": 7, "test": 6}
+    assert metrics["test"]["mae"] == metrics["test"]["targets"]["gap_ev"]["mae"] > 0
+    rows = read_rows(run_folder / "split.csv")
+    assert [int(row["row"]) for row in rows] == list(range(1, 61))
+    assert [row["split"] for row in rows] == demo_rows["split"].tolist()
+    assert (run_folder / "rejected.csv").read_text() == "row,smiles,reason\n"
+    assert (run_folder / "test.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(run_folder.glob("logs/version_0/events*"))) == 1
+
+
+def test_checkpoints(run_folder):
+    for name in ("best.ckpt", "last.ckpt"):
+        checkpoint = read_checkpoint(run_folder / name)
+        assert checkpoint.targets == ["gap_ev"] and checkpoint.extra["version"] == gs.__version__
+        assert yaml.safe_load((run_folder / "config.yaml").read_text()) == checkpoint.config.to_dict()
+
+
+def test_best_is_the_epoch_of_the_smallest_validation_error(run_folder):
+    errors = logged(run_folder, "val_mae")
+    assert len(errors) == 2
+    assert strict_json(run_folder / "metrics.json")["valid"]["mae"] == pytest.approx(min(errors), rel=1e-6)
+
+
+def test_labels_are_standardised_by_the_training_rows(run_folder, weights_of, demo_rows):
+    labels = demo_rows["gap_ev"][demo_rows["split"] == "train"]
+    weights = weights_of(run_folder)
+    assert weights["target_mean"].item() == pytest.approx(labels.mean(), rel=1e-6)
+    assert weights["target_std"].item() == pytest.approx(labels.std(ddof=0), rel=1e-6)
+
+
+def test_it_learns(tmp_path, tiny_config):
+    """The number of carbons of alcohols and amines: far better than the mean after some epochs."""
+    rows = [("C" * n + end, n) for n in range(1, 31) for end in "ON"]
+    pd.DataFrame(rows, columns=["smiles", "carbons"]).to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(
+        tmp_path / "t.csv",
+        data={"targets": "carbons"},
+        model={"readout": "sum", "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
+        optimizer={"peak_lr": 0.02},
+        trainer={"max_epochs": 20, "batch_size": 8},
+    )
+    result = train(config, tmp_path / "run")
+    assert result.folder == tmp_path / "run" and result.metrics == strict_json(tmp_path / "run" / "metrics.json")
+    assert result.metrics["test"]["mae"] < 2.5  # the mean's is about 7.5
+
+
+def test_what_the_user_is_told(tmp_path, demo_csv, tiny_config):
+    said = io.StringIO()
+    train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=said, width=300))
+    for part in (
+        "60 rows",
+        "47 train, 7 valid, 6 test",
+        "slice-max: ",
+        "6 steps",
+        "test MAE ",
+        f"model: {tmp_path / 'run'}",
+    ):
+        assert part in said.getvalue()
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt", "config.yaml"])
+def test_a_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=r"holds a run already.*--resume.*--overwrite"):
+        train(tiny_config(demo_csv), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config, weights_of):
+    folder = tmp_path / "run"
+    train(tiny_config(demo_csv), folder)
+    (folder / "logs" / "old").mkdir()
+    train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), folder, overwrite=True)
+    assert {path.name for path in folder.iterdir()} == FILES and not (folder / "logs" / "old").exists()
+    assert weights_of(folder)["head.weight"].shape == weights_of(folder, "best.ckpt")["head.weight"].shape == (1, 8)
+    assert len(logged(folder, "val_mae")) == 1
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"data": {"targets": "gap"}}, "no column 'gap'"),
+        ({"data": {"smiles_column": "gap_ev"}, "graph": {}}, "which columns|can be used|is not numeric"),
+        ({"graph": {"max_atoms": 1}}, "none of its 60 rows can be used"),
+        ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train so"),
+        ({"trainer": {"devices": "many"}}, "this machine cannot train so"),
+        ({"optimizer": {"peak_lr": 0.0}}, "peak_lr"),
+        ({"optimizer": {"peak_lr": -1.0}}, "peak_lr"),
+        ({"optimizer": {"weight_decay": -1.0}}, "weight_decay"),
+        ({"trainer": {"gradient_clip": -1.0}}, "gradient_clip"),
+    ],
+)
+def test_nothing_is_written_for_what_cannot_be_trained(tmp_path, demo_csv, tiny_config, sections, reason):
+    with pytest.raises(InputError, match=reason):
+        train(tiny_config(demo_csv, **sections), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("sections", [{"trainer": {"accelerator": "abacus"}}, {"data": {"targets": "gap"}}])
+def test_a_refused_run_leaves_the_old_one(tmp_path, demo_csv, tiny_config, sections):
+    (tmp_path / "best.ckpt").write_text("the old run")
+    with pytest.raises(InputError):
+        train(tiny_config(demo_csv, **sections), tmp_path, overwrite=True)
+    assert (tmp_path / "best.ckpt").read_text() == "the old run"
+
+
+def test_the_folder_is_a_file(tmp_path, demo_csv, tiny_config):
+    (tmp_path / "run").touch()
+    with pytest.raises(InputError, match="cannot write the run folder"):
+        train(tiny_config(demo_csv), tmp_path / "run")
+
+
+# --- data of every kind -------------------------------------------------------------------------
+
+
+def test_rejected_rows(tmp_path, demo_rows, tiny_config):
+    table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
+    table.loc[3, "smiles"], table.loc[10, "smiles"] = "oops", None
+    table.loc[20, "gap_ev"], table.loc[30, "gap_ev"] = "n/d", None
+    table.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev"}), tmp_path / "run")
+    rejected = {int(row["row"]): row for row in read_rows(tmp_path / "run" / "rejected.csv")}
+    assert set(rejected) == {4, 11, 21, 31}
+    assert rejected[4]["smiles"] == "oops" and rejected[11]["reason"] == "empty SMILES"
+    assert "n/d" in rejected[21]["reason"] and rejected[21]["smiles"] == table["smiles"][20]
+    split = [int(row["row"]) for row in read_rows(tmp_path / "run" / "split.csv")]
+    assert split == [row for row in range(1, 61) if row not in rejected]
+
+
+def test_several_targets_with_gaps(tmp_path, demo_rows, tiny_config):
+    table = demo_rows.assign(size=demo_rows["smiles"].str.len() * 1000.0)
+    table.loc[::3, "gap_ev"] = np.nan
+    table.loc[1::3, "size"] = np.nan
+    table.to_csv(tmp_path / "t.csv", index=False)
+    result = train(tiny_config(tmp_path / "t.csv", data={"targets": "size,gap_ev"}), tmp_path / "run")
+    scores = result.metrics["test"]["targets"]
+    test = table[table["split"] == "test"]
+    assert {name: scores[name]["molecules"] for name in scores} == {
+        "size": test["size"].notna().sum(),
+        "gap_ev": test["gap_ev"].notna().sum(),
+    }
+    model = gs.load(tmp_path / "run", "cpu")
+    assert model.targets == ["size", "gap_ev"]
+    values = model.predict(test["smiles"])
+    assert values.shape == (6, 2) and values[:, 0].mean() > 1000 and 0 < values[:, 1].mean() < 10
+    assert all(torch.isfinite(w).all() for w in read_checkpoint(tmp_path / "run").weights.values())
+
+
+def test_a_target_that_validation_has_no_value_of(tmp_path, demo_rows, tiny_config):
+    """The best epoch is still chosen, by the other targets."""
+    table = demo_rows.assign(rare=demo_rows["gap_ev"].where(demo_rows["split"] == "train"))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,rare"}), tmp_path / "run")
+    assert np.isfinite(logged(tmp_path / "run", "val_mae")).all()
+    strict_json(tmp_path / "run" / "metrics.json")
+
+
+def test_three_molecules(tmp_path, tiny_config):
+    pd.DataFrame({"smiles": ["CCO", "CCN", "C"], "y": [1.0, 2.0, 3.0]}).to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
+    assert {row["split"] for row in read_rows(tmp_path / "run" / "split.csv")} == {"train", "valid", "test"}
+    strict_json(tmp_path / "run" / "metrics.json")
+
+
+def test_no_test_part(tmp_path, demo_rows, tiny_config):
+    demo_rows[demo_rows["split"] != "test"].to_csv(tmp_path / "t.csv", index=False)
+    result = train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
+    assert list(result.metrics) == ["valid"] and not (tmp_path / "run" / "test.png").exists()
+
+
+def test_pyg(tmp_path, tiny_config, pyg_data):
+    result = gs.train(tiny_config(), tmp_path / "run", data=pyg_data, target_names=["gap", "double"])
+    assert set(result.metrics["test"]["targets"]) == {"gap", "double"}
+    model = gs.load(tmp_path / "run", "cpu")
+    assert model.targets == ["gap", "double"] and model.config.data.dataset == "pyg"
+    assert np.isfinite(model.predict(pyg_data[:3])).all()
+    with pytest.raises(InputError, match=r"was trained on PyG data.*resume\(folder, data=...\)"):
+        resume(tmp_path / "run")
+    again = resume(tmp_path / "run", data=pyg_data)
+    assert str(again.metrics) == str(result.metrics) and gs.load(tmp_path / "run", "cpu").targets == ["gap", "double"]
+
+
+# --- how it trains ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixer", ["slice-max", "softmax"])
+def test_the_same_seed_gives_the_same_weights(tmp_path, demo_csv, tiny_config, weights_of, mixer):
+    def run(name: str, seed: int) -> dict:
+        config = tiny_config(demo_csv, model={"mixer": mixer, "dropout": 0.2}, trainer={"seed": seed, "max_epochs": 1})
+        train(config, tmp_path / name)
+        return weights_of(tmp_path / name)
+
+    first, again, other = run("a", 1), run("b", 1), run("c", 2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["head.weight"], other["head.weight"])
+
+
+def test_early_stopping(tmp_path, demo_csv, tiny_config):
+    """With a step so small that nothing changes, no epoch is better than the first."""
+    config = tiny_config(
+        demo_csv, optimizer={"peak_lr": 1e-30, "end_lr": 0.0}, trainer={"max_epochs": 30, "patience": 3}
+    )
+    train(config, tmp_path / "run")
+    assert len(logged(tmp_path / "run", "val_mae")) == 4
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "steps"), [({"max_steps": 4}, 4), ({"max_steps": 99}, 6), ({"batch_size": 100}, 2)]
+)
+def test_number_of_steps(tmp_path, demo_csv, tiny_config, trainer, steps):
+    train(tiny_config(demo_csv, trainer=trainer), tmp_path / "run")
+    contents = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    assert contents["global_step"] == steps
+    assert (tmp_path / "run" / "best.ckpt").exists()
+
+
+def test_processes_that_prepare_molecules_change_nothing(tmp_path, demo_csv, tiny_config, run_folder, weights_of):
+    train(tiny_config(demo_csv, trainer={"workers": 1}), tmp_path / "run")
+    found, expected = weights_of(tmp_path / "run"), weights_of(run_folder)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -8,7 +8,7 @@ import torch
 
 from graphslice import InputError
 from graphslice.nn.mixers import MIXERS, Structure, build_mixer
-from graphslice.nn.mixers.slice import max_exchange
+from graphslice.ops import max_exchange
 
 DIM, HEADS = 12, 3
 NAMES = sorted(MIXERS)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.nn.mixers.base import Mixer, Structure, register
-from graphslice.ops import column_sort
+from graphslice.ops import column_sort, max_exchange
 
 
 class _Slice(Mixer):
@@ -69,34 +69,3 @@ class SliceMax(_Slice):
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         v = structure.mix(self.value(x), self.active_dropout)
         return self.output(max_exchange(v, structure.mask))
-
-
-def max_exchange(v: Tensor, mask: Tensor, tie: tuple[float, float] = (1e-3, 5e-2)) -> Tensor:
-    """In every channel, exchange the largest value with the first row's.
-
-    Which of several equal rows gives way would be up to the numbering and to the last bit of the
-    arithmetic, and symmetric molecules are full of equal rows. So rows that tie share the
-    exchange: row j takes part with a weight w_j that is 1 while its distance to the largest value
-    is below ``tie[0]`` times the exchange itself, falls to 0 at ``tie[1]``, and is normalised to
-    sum to 1. The map is doubly stochastic and continuous in v; without ties it moves two entries.
-    The weights carry no gradient, as the indices of a hard exchange carry none.
-
-    Args:
-        v: ``[B, N, C]``.
-        mask: bool ``[B, N]``, the valid rows; row 0 is valid.
-        tie: where the weight begins and ends to fall.
-
-    Returns:
-        ``[B, N, C]``; rows outside the mask are unchanged.
-    """
-    with torch.no_grad():
-        first = v[:, :1]
-        others = v.masked_fill(~mask[:, :, None], -torch.inf)
-        others[:, 0] = -torch.inf
-        largest = others.amax(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).min)
-        exchange = (largest - first).clamp_min(0)  # 0 where the first row has the largest already
-        steepness = 1 / ((tie[1] - tie[0]) * exchange).clamp_min(torch.finfo(v.dtype).tiny)
-        weight = ((others - largest + tie[1] * exchange) * steepness).clamp(0, 1)
-        weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
-    moved = weight * (v[:, :1] - v)
-    return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)

@@ -1,0 +1,123 @@
+"""Exchange the largest value of every channel with the first row's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+#: Where the weight of a row begins and ends to fall, in shares of the exchange.
+TIE = (1e-3, 5e-2)
+
+
+def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
+    """In every channel, exchange the largest value with the first row's (Sliceformer, section 3.3).
+
+    Which of several equal rows gives way would be up to the numbering and to the last bit of the
+    arithmetic, and symmetric molecules are full of equal rows. So rows that tie share the
+    exchange: row j takes part with a weight w_j that is 1 while its distance to the largest value
+    is below ``TIE[0]`` times the exchange itself, falls to 0 at ``TIE[1]``, and is normalised to
+    sum to 1. The map is doubly stochastic and continuous in v; without ties it moves two entries.
+    The weights carry no gradient, as the indices of a hard exchange carry none.
+
+    Args:
+        v: ``[B, N, C]``, floating point.
+        mask: bool ``[B, N]``, the valid rows; row 0 is valid.
+
+    Returns:
+        ``[B, N, C]``; rows outside the mask are unchanged.
+    """
+    if v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
+        return _NumbaExchange.apply(v, mask)
+    return exchange_in_torch(v, mask)
+
+
+def exchange_in_torch(v: Tensor, mask: Tensor) -> Tensor:
+    """:func:`max_exchange` in plain torch, for any device and dtype."""
+    with torch.no_grad():
+        first = v[:, :1]
+        others = v.masked_fill(~mask[:, :, None], -torch.inf)
+        others[:, 0] = -torch.inf
+        largest = others.amax(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).min)
+        exchange = (largest - first).clamp_min(0)  # 0 where the first row has the largest already
+        steepness = 1 / ((TIE[1] - TIE[0]) * exchange).clamp_min(torch.finfo(v.dtype).tiny)
+        weight = ((others - largest + TIE[1] * exchange) * steepness).clamp(0, 1)
+        weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
+    moved = weight * (v[:, :1] - v)
+    return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)
+
+
+class _NumbaExchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v: Tensor, mask: Tensor) -> Tensor:
+        v = v.contiguous()
+        out, weight = torch.empty_like(v), torch.empty_like(v)
+        values = v.detach().numpy()
+        constants = np.array([0, 1, TIE[1], TIE[1] - TIE[0], np.finfo(values.dtype).tiny], dtype=values.dtype)
+        _exchange(values, mask.numpy(), out.numpy(), weight.numpy(), constants)
+        ctx.save_for_backward(weight)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        (weight,) = ctx.saved_tensors
+        result = torch.empty_like(weight)
+        _exchange_backward(grad.contiguous().numpy(), weight.numpy(), result.numpy())
+        return result, None
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _exchange(v, mask, out, weight, constants):
+    batch, rows, channels = v.shape
+    largest, exchange, steepness = np.empty(channels, v.dtype), np.empty(channels, v.dtype), np.empty(channels, v.dtype)
+    total, moved = np.empty(channels, v.dtype), np.empty(channels, v.dtype)
+    zero, one, high, span, tiny = constants
+    for b in range(batch):
+        first = v[b, 0]
+        largest[:] = -np.inf
+        for j in range(1, rows):
+            if mask[b, j]:
+                for c in range(channels):
+                    largest[c] = max(largest[c], v[b, j, c])
+        for c in range(channels):
+            exchange[c] = max(largest[c] - first[c], zero)
+            steepness[c] = one / max(span * exchange[c], tiny)
+            total[c], moved[c] = zero, zero
+        weight[b, 0] = zero
+        for j in range(1, rows):
+            if mask[b, j]:
+                for c in range(channels):
+                    w = (v[b, j, c] - largest[c] + high * exchange[c]) * steepness[c]
+                    w = min(max(w, zero), one)
+                    weight[b, j, c] = w
+                    total[c] += w
+            else:
+                weight[b, j] = zero
+        for c in range(channels):
+            total[c] = max(total[c], one)
+        for j in range(1, rows):
+            if mask[b, j]:
+                for c in range(channels):
+                    w = weight[b, j, c] / total[c]
+                    weight[b, j, c] = w
+                    step = w * (first[c] - v[b, j, c])
+                    out[b, j, c] = v[b, j, c] + step
+                    moved[c] += step
+            else:
+                out[b, j] = v[b, j]
+        for c in range(channels):
+            out[b, 0, c] = first[c] - moved[c]
+
+
+@njit(cache=True, nogil=True)
+def _exchange_backward(grad, weight, result):
+    batch, rows, channels = grad.shape
+    for b in range(batch):
+        for c in range(channels):
+            result[b, 0, c] = grad[b, 0, c]
+        for j in range(1, rows):
+            for c in range(channels):
+                step = weight[b, j, c] * (grad[b, 0, c] - grad[b, j, c])
+                result[b, j, c] = grad[b, j, c] + step
+                result[b, 0, c] -= step

@@ -50,15 +50,11 @@ def rewritten(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None
 
 
 def fresh_model(mixer: str) -> Predictor:
-    """An untrained model of the demo's size whose predictions spread as a trained one's do."""
+    """An untrained model of the demo's size."""
     config = RunConfig.preset("demo")
     config = replace(config, model=replace(config.model, mixer=mixer))
     torch.manual_seed(0)
     model = GraphTransformer(config.model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(5)
     return Predictor(Checkpoint(config, ["y"], model.state_dict()))
 
 

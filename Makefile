@@ -18,7 +18,7 @@ demo: env
 	$(BIN)/graphslice predict runs/demo "CCO" "c1ccccc1O" "not a molecule"
 
 test: env
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: env
 	$(BIN)/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -173,7 +172,6 @@ def _train(options: Namespace, arguments: list[str]) -> None:
     from graphslice.training.run import Interrupted, default_out, resume, train
 
     console = Console(stderr=True)
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     folder = Path(options.resume) if options.resume else None
     try:
         if folder is not None:

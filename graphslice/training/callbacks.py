@@ -15,18 +15,20 @@ from graphslice.checkpoint import LAST
 class LastCheckpoint(pl.Callback):
     """Keep ``last.ckpt`` no older than one epoch, or some minutes within a long one.
 
-    The file is replaced in one move, so a kill at any moment leaves a whole one.
+    The clock is read every so many steps, since the devices must agree on it. The file is replaced
+    in one move, so a kill at any moment leaves a whole one.
     """
 
-    def __init__(self, folder: Path, minutes: float) -> None:
-        self.folder, self.seconds = folder, 60 * minutes
+    def __init__(self, folder: Path, minutes: float, every: int = 20) -> None:
+        self.folder, self.seconds, self.every = folder, 60 * minutes, every
         self._saved = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        due = trainer.strategy.broadcast(time.monotonic() - self._saved > self.seconds)
-        if due and not trainer.is_last_batch:
+        if trainer.global_step % self.every or trainer.is_last_batch:
+            return
+        if trainer.strategy.broadcast(time.monotonic() - self._saved > self.seconds):  # all devices or none
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

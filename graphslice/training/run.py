@@ -112,6 +112,8 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         raise InputError(
             f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
         )
+    if config.data.fingerprint is None:
+        raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
     source = pyg_source(data, config.data.targets.split(",")) if data is not None else load_source(config.data)
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")

@@ -8,7 +8,7 @@ from numba import njit
 from torch import Tensor
 
 #: Where the weight of a row begins and ends to fall, in shares of the exchange.
-TIE = (1e-3, 5e-2)
+TIE = (1e-3, 0.1)
 
 
 def max_exchange(v: Tensor, mask: Tensor) -> Tensor:

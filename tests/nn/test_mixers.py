@@ -132,7 +132,7 @@ def slow_slice(name, v, pv, layer, layers):
             first, *others = pv[:, c]
             gain = max(others, default=first) - first
             if gain > 0:
-                shares = np.interp([(first + gain - v) / gain for v in others], [1e-3, 5e-2], [1, 0])
+                shares = np.interp([(first + gain - v) / gain for v in others], [1e-3, 0.1], [1, 0])
                 moved = shares / shares.sum() * (np.array(others) - first)
                 first, others = first + moved.sum(), others - moved
             result[:, c] = [first, *others]

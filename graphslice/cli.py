@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+
+# OpenMP's threads spin while they wait, which brings a busy machine to a halt: on two cores, training
+# beside one other process took four times as long. Read when torch is loaded, so set before.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import re
 import sys
 from collections.abc import Callable

@@ -137,7 +137,7 @@ def _load_weights(path: Path) -> dict[str, Any]:
     try:
         contents = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file fails in as many ways as there are bytes
-        text = str(error)
+        text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # neither archive nor pickle
         if "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
             why = "it holds more than weights and plain values, and running its code is not safe"
         else:

@@ -57,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, say
+        return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
 
 
 def _fail(message: str) -> int:
@@ -215,7 +217,7 @@ def _predict(options: Namespace, arguments: list[str]) -> None:
     predictor = _load(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
-    if len(molecules) == 1 and (is_table_name(molecules[0]) or Path(molecules[0]).is_file()):
+    if len(molecules) == 1 and (is_table_name(molecules[0]) or os.path.exists(molecules[0])):
         with molecule_progress("predicting", None, Console(stderr=True)) as advance:
             report = predict_file(predictor, molecules[0], out, smiles_column=options.smiles_column, progress=advance)
         rows, failed, reason = report.rows, report.failed, report.first_reason

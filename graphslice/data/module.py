@@ -179,14 +179,15 @@ class MoleculeData(pl.LightningDataModule):
         elif self.config.data.split == "scaffold":
             if self.source.graphs is not None:
                 raise InputError("a scaffold split needs SMILES; graphs have none: use random")
-            split = splits.scaffold_split(self.kept, self.source.smiles)
+            split = splits.scaffold_split(self.kept, self.source.smiles, self.config.data.seed)
         else:
             split = splits.random_split(self.kept, self.config.data.seed)
         for part in ("train", "valid"):
             if len(split.get(part, ())) == 0:
+                advice = "its split column gives it none" if self.source.split else "at least 3 rows are needed"
                 raise InputError(
                     f"{name}: no usable row is for {'training' if part == 'train' else 'validation'} "
-                    f"({len(self.kept)} of {len(self.source)} rows can be used); at least 3 rows are needed"
+                    f"({len(self.kept)} of {len(self.source)} rows can be used): {advice}"
                 )
         return split
 

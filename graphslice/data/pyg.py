@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from graphslice.chem.molecule import MoleculeError, MolGraph
+from graphslice.chem.molecule import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
 
 
@@ -25,8 +25,8 @@ def from_pyg(data: Data) -> MolGraph:
     """A ``Data`` with OGB's nine atom and three bond features, atoms in the order given.
 
     Raises:
-        MoleculeError: if it has no atoms, lacks the features, has values outside OGB's, or bonds
-            that stand in one direction only.
+        MoleculeError: if it has no atoms, lacks the features, has values outside OGB's, elements
+            other than those of its ``smiles`` (if it has that), or bonds in one direction only.
     """
     x, edge_index, edge_attr = (getattr(data, name, None) for name in ("x", "edge_index", "edge_attr"))
     if x is None or x.dim() != 2 or x.shape[1] != len(ATOM_DIMS):
@@ -57,7 +57,20 @@ def from_pyg(data: Data) -> MolGraph:
         raise MoleculeError("every bond must stand in edge_index once in each direction, with the same features")
     if len(np.unique(bonds, axis=0)) != len(bonds):
         raise MoleculeError("a bond stands in edge_index twice")
+    smiles = getattr(data, "smiles", None)
+    if isinstance(smiles, str):
+        _check_vocabulary(atoms, smiles)
     return MolGraph(atoms, bonds.astype(np.int32), features[forward])
+
+
+def _check_vocabulary(atoms: np.ndarray, smiles: str) -> None:
+    """PyG's own ``from_smiles`` numbers elements otherwise than OGB; its graphs carry their SMILES."""
+    try:
+        expected = smiles_to_graph(smiles, max_atoms=len(atoms)).atoms
+    except MoleculeError:
+        return
+    if not np.array_equal(np.sort(atoms[:, 0]), np.sort(expected[:, 0])):
+        raise MoleculeError("its features are not OGB's: its elements are not those of its SMILES")
 
 
 def _within(features: torch.Tensor, dims: tuple[int, ...], what: str) -> np.ndarray:

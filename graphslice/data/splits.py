@@ -33,11 +33,11 @@ def random_split(rows: np.ndarray, seed: int) -> Split:
     }
 
 
-def scaffold_split(rows: np.ndarray, smiles: Sequence[str]) -> Split:
+def scaffold_split(rows: np.ndarray, smiles: Sequence[str], seed: int = 0) -> Split:
     """80 / 10 / 10 percent with no Bemis-Murcko scaffold in two parts, the largest groups in training.
 
-    Deterministic: groups go in the order of their size, then of their first row, each to training
-    while it fits there, then to validation, then to test (as MoleculeNet does, Wu et al. 2018).
+    Groups go in the order of their size, those of one size at random, each to training while it
+    fits there, then to validation, then to test (in the manner of MoleculeNet, Wu et al. 2018).
     """
     groups: dict[str, list[int]] = defaultdict(list)
     with rdBase.BlockLogs():
@@ -47,7 +47,9 @@ def scaffold_split(rows: np.ndarray, smiles: Sequence[str]) -> Split:
     room = {"valid": _share(len(rows), _VALID_SHARE), "test": _share(len(rows), _TEST_SHARE)}
     room["train"] = len(rows) - room["valid"] - room["test"]
     split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    for group in sorted(groups.values(), key=lambda group: (-len(group), group[0])):
+    shuffled = np.random.default_rng(seed).permutation(len(groups))  # a file may be sorted by its labels
+    members = list(groups.values())
+    for group in sorted((members[i] for i in shuffled), key=len, reverse=True):
         part = next((part for part in ("train", "valid") if len(split[part]) + len(group) <= room[part]), "test")
         split[part] += group
     return {part: np.array(sorted(members), dtype=np.int64) for part, members in split.items()}

@@ -59,7 +59,8 @@ class Regression(pl.LightningModule):
             self.model.parameters(),
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
-            fused=self.trainer.precision != "16-mixed",  # its scaler and the clipping want to be apart
+            # Lightning does not clip the gradients of a fused optimiser in mixed precision.
+            fused=not str(self.trainer.precision).endswith("mixed"),
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, linear_schedule(settings, self.steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

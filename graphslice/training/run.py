@@ -201,7 +201,7 @@ def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress, fr
     if accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         accelerator = "cpu"
     if accelerator == "cpu" and devices == "auto":
-        devices = 1
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of torchrun
     with _quiet_lightning():
         try:
             return pl.Trainer(
@@ -295,6 +295,8 @@ def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
         console.print(f"{part} MAE {metrics[part]['mae']:.4f} on {len(rows):,} molecules", highlight=False)
         if part == "test":
             _draw(out / PICTURE, source, rows, predicted)
+    if not all(np.isfinite(part["mae"]) for part in metrics.values()):
+        raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
     (out / METRICS).write_text(json.dumps(_without_nan(metrics), indent=2, allow_nan=False) + "\n")
     console.print(f"model: {out}", highlight=False, soft_wrap=True)
     return metrics

@@ -102,3 +102,13 @@ def test_bonds_in_one_direction_or_twice_are_refused(data):
     twice = Data(x=data.x, edge_index=data.edge_index.repeat(1, 2), edge_attr=data.edge_attr.repeat(2, 1))
     with pytest.raises(MoleculeError, match="twice"):
         from_pyg(twice)
+
+
+def test_graphs_with_the_features_of_pyg_are_told_apart():
+    from torch_geometric.utils import from_smiles
+
+    with pytest.raises(MoleculeError, match="not OGB's"):
+        from_pyg(from_smiles("CCO"))
+    data = to_pyg(smiles_to_graph("CCO"))
+    data.smiles = "OCC"
+    assert from_pyg(data).num_atoms == 3

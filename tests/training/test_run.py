@@ -278,3 +278,14 @@ def test_processes_that_prepare_molecules_change_nothing(tmp_path, demo_csv, tin
     train(tiny_config(demo_csv, trainer={"workers": 1}), tmp_path / "run")
     found, expected = weights_of(tmp_path / "run"), weights_of(run_folder)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_mixed_precision_trains(demo_csv, tiny_config, tmp_path):
+    result = train(tiny_config(demo_csv, trainer={"max_epochs": 1, "precision": "bf16-mixed"}), tmp_path / "run")
+    assert np.isfinite(result.metrics["test"]["mae"])
+
+
+def test_a_diverged_run_says_so(demo_csv, tiny_config, tmp_path):
+    config = tiny_config(demo_csv, optimizer={"peak_lr": 1e30}, trainer={"max_epochs": 2})
+    with pytest.raises(InputError, match="diverged"):
+        train(config, tmp_path / "run")

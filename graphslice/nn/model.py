@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
-from graphslice.nn.mixers import MIXERS, Structure, build_mixer
+from graphslice.nn.mixers import Structure, build_mixer, mixer_class
 from graphslice.ops import Dropout
 
 if TYPE_CHECKING:
@@ -67,10 +66,7 @@ class ModelConfig:
     max_path: int = 5
 
     def __post_init__(self) -> None:
-        if self.mixer not in MIXERS:
-            raise InputError(
-                f"unknown mixer {self.mixer!r}{nearest(self.mixer, MIXERS)}: choose from {', '.join(sorted(MIXERS))}"
-            )
+        mixer_class(self.mixer)
         for part in self.readout.split("+"):
             if part not in READOUTS:
                 raise InputError(
@@ -201,7 +197,3 @@ class GraphTransformer(nn.Module):
     def num_parameters(self) -> int:
         """How many numbers are trained."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-    def config_dict(self) -> dict:
-        """The configuration as plain values, for a checkpoint."""
-        return dataclasses.asdict(self.config)

@@ -4,7 +4,7 @@ A mixer maps ``(x [B, N, C], structure)`` to ``[B, N, C]``. Importing a file of 
 registers its classes; :func:`build_mixer` makes one by name.
 """
 
-from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, register
+from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, mixer_class, register
 from graphslice.nn.mixers.slice import SliceAscend, SliceInterleave, SliceMax, SliceReleased
 from graphslice.nn.mixers.softmax import SoftmaxAttention
 
@@ -18,5 +18,6 @@ __all__ = [
     "SoftmaxAttention",
     "Structure",
     "build_mixer",
+    "mixer_class",
     "register",
 ]

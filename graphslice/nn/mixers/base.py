@@ -95,12 +95,17 @@ def register(name: str):
     return add
 
 
-def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:
-    """Make the mixer called ``name``.
+def mixer_class(name: str) -> type[Mixer]:
+    """The mixer called ``name``.
 
     Raises:
         InputError: if there is none of that name.
     """
     if name not in MIXERS:
         raise InputError(f"unknown mixer {name!r}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
-    return MIXERS[name](dim, heads, **settings)
+    return MIXERS[name]
+
+
+def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:
+    """Make the mixer called ``name``; raises as :func:`mixer_class`."""
+    return mixer_class(name)(dim, heads, **settings)

@@ -34,7 +34,7 @@ from graphslice.nn.model import ModelConfig
 from graphslice.progress import molecule_progress
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
-_DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "split", "seed")
+_DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "split", "seed", "cache")
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
 
@@ -81,6 +81,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[N
         ("predict", _predict_parser, _predict),
         ("evaluate", _evaluate_parser, _evaluate),
         ("submit", _submit_parser, _submit),
+        ("featurize", _featurize_parser, _featurize),
         ("import-checkpoint", _import_parser, _import),
     ):
         subparser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
@@ -99,7 +100,7 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
         return f"--{match.group(1)}: {match.group(2)}"
     if arguments and not arguments[0].startswith("-") and "command" in message.lower():
-        commands = ["train", "predict", "evaluate", "submit", "import-checkpoint"]
+        commands = ["train", "predict", "evaluate", "submit", "featurize", "import-checkpoint"]
         if arguments[0] not in commands:
             return (
                 f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}: choose from {', '.join(commands)}"
@@ -138,6 +139,7 @@ def _train_parser(parser: ArgumentParser, arguments: list[str]) -> None:
         "--split", help="random, scaffold or the name of a column; the column 'split' where there is one"
     )
     parser.add_argument("--seed", type=int | None, help="seed of the random split (default: 0)")
+    parser.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
     parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
     parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
@@ -148,7 +150,9 @@ def _train_parser(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def _data_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--dataset", help="demo, pcqm4m, pcqm4mv2, or a CSV, TSV or Parquet file")
+    parser.add_argument(
+        "--dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of such, or a store"
+    )
     parser.add_argument("--root", help="where OGB's data folders lie or are downloaded to (default: dataset)")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--targets", help="columns to predict, separated by commas")
@@ -202,7 +206,7 @@ def _train(options: Namespace, arguments: list[str]) -> None:
 def _predict_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.description = "Predict a file of molecules, or some SMILES."
     parser.add_argument("model", help="a run folder or a checkpoint")
-    parser.add_argument("molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, or SMILES")
+    parser.add_argument("molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, or SMILES")
     parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
@@ -211,14 +215,16 @@ def _predict_parser(parser: ArgumentParser, arguments: list[str]) -> None:
 def _predict(options: Namespace, arguments: list[str]) -> None:
     import pyarrow as pa
 
-    from graphslice.data.tables import is_table_name, write_table
+    from graphslice.data.tables import count_rows, is_table_name, write_table
     from graphslice.predict import predict_file
 
     predictor = _load(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
     if len(molecules) == 1 and (is_table_name(molecules[0]) or os.path.exists(molecules[0])):
-        with molecule_progress("predicting", None, Console(stderr=True)) as advance:
+        console = Console(stderr=True)
+        total = count_rows(Path(molecules[0])) if console.is_terminal else None
+        with molecule_progress("predicting", total, console) as advance:
             report = predict_file(predictor, molecules[0], out, smiles_column=options.smiles_column, progress=advance)
         rows, failed, reason = report.rows, report.failed, report.first_reason
     else:
@@ -295,6 +301,41 @@ def _submit(options: Namespace, arguments: list[str]) -> None:
 
     for path in submit(_load(options), options.dataset, options.root, options.out):
         print(path)
+
+
+# --- featurize ----------------------------------------------------------------------------------
+
+
+def _featurize_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Turn the SMILES of a data set into a file that train and evaluate read at once."
+    parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")
+    parser.add_argument("-o", "--out", required=True, help="the file, NAME.arrow; an interrupted call is continued")
+    parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
+    parser.add_argument("--split", help="the column that says train, valid or test; 'split' where there is one")
+    parser.add_argument("--workers", type=int | None, help="processes that parse; every core by default")
+    parser.add_argument("--graph", type=GraphConfig)
+
+
+def _featurize(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.config import DataConfig
+    from graphslice.data.featurize import featurize_dataset
+    from graphslice.data.tables import count_rows
+
+    names = ("dataset", "root", "smiles_column", "targets", "split")
+    data = DataConfig(**{name: options[name] for name in names})
+    console = Console(stderr=True)
+    total = count_rows(Path(options.dataset)) if console.is_terminal else None
+    with molecule_progress("featurizing", total, console) as advance:
+        graph = GraphConfig(**options.graph.as_dict())
+        report = featurize_dataset(data, graph, options.out, workers=options.workers, progress=advance)
+    rows, size = len(report.store), Path(options.out).stat().st_size
+    print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
+    if report.failed == rows:
+        raise InputError(f"none of the {rows:,} rows can be used; the first: {report.first_reason}")
+    if report.failed:
+        print(f"{report.failed:,} of {rows:,} rows cannot be used: the column 'error' says why", file=sys.stderr)
 
 
 # --- import-checkpoint --------------------------------------------------------------------------

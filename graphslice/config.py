@@ -27,7 +27,8 @@ class DataConfig:
     """Where the labelled molecules come from.
 
     Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file.
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a folder of such
+            files, or of a store of ``graphslice featurize``.
         root: where OGB's folders lie, or are downloaded to.
         smiles_column: the column of the SMILES; found by its name when not given.
         targets: the numeric columns to predict, separated by commas; need not be given where there
@@ -35,6 +36,8 @@ class DataConfig:
         split: random, scaffold, or the name of a column that says train, valid or test; the column
             "split" when there is one, else random.
         seed: of the random split.
+        cache: folder where featurized molecules are kept from run to run; the user's cache folder when
+            not given ($GRAPHSLICE_CACHE names another).
         fingerprint: hash of the molecules, labels and split that a run was trained on; noted by it.
     """
 
@@ -44,6 +47,7 @@ class DataConfig:
     targets: str | None = None
     split: str | None = None
     seed: int = 0
+    cache: str | None = None
     fingerprint: str | None = None
 
 
@@ -55,7 +59,7 @@ class GraphConfig:
         atom_order: canonical (a prediction does not depend on how the SMILES is written) or input
             (as written, as the original code does).
         path_ties: mean of all shortest paths, or the one of floyd-warshall, as the original does.
-        max_atoms: the largest molecule accepted.
+        max_atoms: the largest molecule accepted; at most 65,535.
     """
 
     atom_order: str = "canonical"
@@ -67,8 +71,8 @@ class GraphConfig:
             raise InputError(f"graph.atom_order is canonical or input, not {self.atom_order!r}")
         if self.path_ties not in ("mean", "floyd-warshall"):
             raise InputError(f"graph.path_ties is mean or floyd-warshall, not {self.path_ties!r}")
-        if self.max_atoms < 1:
-            raise InputError(f"graph.max_atoms must be at least 1, not {self.max_atoms}")
+        if not 1 <= self.max_atoms <= 65_535:
+            raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
 
 
 @dataclass
@@ -110,7 +114,7 @@ class TrainerConfig:
         accelerator: auto (a GPU where there is one), cpu, cuda or mps.
         devices: how many devices; auto takes every GPU, or one CPU process.
         precision: auto (bf16-mixed on GPUs that have bf16, else 32), 32, bf16-mixed or 16-mixed.
-        workers: processes that prepare molecules; auto.
+        workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
         patience: stop after this many epochs without a better validation MAE; never when not given.
         checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
         seed: of the initial weights, the order of the molecules and the dropout.
@@ -169,6 +173,11 @@ class RunConfig:
     def preset(cls, name: str) -> RunConfig:
         """The run of a preset of :data:`PRESETS`."""
         return cls.from_dict(read_preset(name))
+
+    @property
+    def collate_settings(self) -> dict[str, Any]:
+        """What :func:`graphslice.data.batch.collate_rows` has to know of a model."""
+        return {"path_ties": self.graph.path_ties, "max_path": self.model.max_path}
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

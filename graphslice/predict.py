@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
@@ -13,11 +13,11 @@ import pyarrow as pa
 import torch
 
 from graphslice.checkpoint import Checkpoint, read_checkpoint
-from graphslice.chem import MoleculeError, MolGraph
-from graphslice.data.batch import collate
-from graphslice.data.module import EvalBatches
+from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
+from graphslice.data.featurize import Pool, check_graphs, featurize_stream, featurizers
+from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.sources import find_smiles_column
-from graphslice.data.store import featurize, featurizers
+from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table, texts, write_table
 from graphslice.errors import InputError
 
@@ -79,48 +79,64 @@ class Predictor:
         if isinstance(molecules, (str, MolGraph, Data)):
             molecules = [molecules]
         molecules = list(molecules)
-        graphs: list[MolGraph | None] = [None] * len(molecules)
-        errors: list[str | None] = [None] * len(molecules)
+        graphs: list[MolGraph] = [NO_GRAPH] * len(molecules)
+        reasons: list[str | None] = [None] * len(molecules)
         texts = [i for i, m in enumerate(molecules) if not isinstance(m, (MolGraph, Data))]
-        store, reasons = featurize([molecules[i] for i in texts], self.config.graph)
-        found = iter(store)
-        for i, reason in zip(texts, reasons, strict=True):
-            errors[i] = reason
-            graphs[i] = next(found) if reason is None else None
+        arrays, text_reasons = read_smiles([molecules[i] for i in texts], **self._graph_settings)
+        for at, i in enumerate(texts):
+            graphs[i], reasons[i] = arrays.graph(at), text_reasons[at]
         for i, molecule in enumerate(molecules):
             if isinstance(molecule, (MolGraph, Data)):
                 try:
                     graphs[i] = self._checked(molecule)
                 except MoleculeError as reason:
-                    errors[i] = str(reason)
-        return self._answers(graphs, errors) if details else self._answers(graphs, errors).values
+                    reasons[i] = str(reason)
+        store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons)
+        answers = self.answers(store, np.arange(len(store)), reasons)
+        return answers if details else answers.values
 
-    def predict_smiles(self, smiles: Sequence[str], pool: ProcessPoolExecutor | None = None) -> Predictions:
-        """Predict SMILES, parsed in the processes of :func:`graphslice.data.store.featurizers`."""
-        store, errors = featurize(smiles, self.config.graph, pool=pool)
-        found = iter(store)
-        return self._answers([None if reason else next(found) for reason in errors], errors)
+    def predict_stream(self, pieces: Iterable[Sequence[str]], pool: Pool = None) -> Iterator[Predictions]:
+        """Predict SMILES piece by piece, parsed in the processes of a pool of :func:`featurizers`."""
+        for store, reasons in featurize_stream(pieces, self.config.graph, pool=pool):
+            yield self.answers(store, np.arange(len(store)), reasons)
 
-    def predict_graphs(self, graphs: Sequence[MolGraph]) -> np.ndarray:
-        """``float32 [R, T]`` for molecules that are graphs already, in batches of similar sizes."""
-        values = np.full((len(graphs), len(self.targets)), np.nan, dtype=np.float32)
-        sizes = np.array([graph.num_atoms for graph in graphs], dtype=np.int64)
-        settings = {"path_ties": self.config.graph.path_ties, "max_path": self.config.model.max_path}
+    def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+        """``float32 [R, T]`` for some rows of a store that have molecules, in batches of similar sizes."""
+        values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
+        on_gpu = self.device.type == "cuda"
+        batches = EvalBatches(store.sizes[rows])
+        loader = BatchLoader(
+            store, rows, batches, self.config.collate_settings, threads=2 if on_gpu else 0, pin_memory=on_gpu
+        )
         with torch.inference_mode():
-            for rows in EvalBatches(sizes):
-                batch = collate([graphs[row] for row in rows], **settings)
-                values[rows] = self.model(batch.to(self.device)).float().cpu().numpy()
+            for indices, batch in zip(batches, loader, strict=True):
+                values[indices] = self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
         return values
 
-    def _answers(self, graphs: list[MolGraph | None], errors: list[str | None]) -> Predictions:
-        values = np.full((len(graphs), len(self.targets)), np.nan, dtype=np.float32)
-        good = [i for i, graph in enumerate(graphs) if graph is not None]
-        values[good] = self.predict_graphs([graphs[i] for i in good])
-        errors = list(errors)
-        for i in good:
-            if not np.isfinite(values[i]).all():
-                values[i], errors[i] = np.nan, "the model's answer is not a finite number"
+    def answers(self, store: GraphStore, rows: np.ndarray, reasons: Sequence[str | None] | None = None) -> Predictions:
+        """Answers for any rows of a store.
+
+        Args:
+            store: made as ``config.graph`` says.
+            rows: ``int64 [R]``.
+            reasons: why a row has no molecule, for each row of the store; read from it when not given.
+
+        Raises:
+            InputError: if the store was made otherwise.
+        """
+        check_graphs(store, self.config.graph)
+        known = store.errors if reasons is None else dict(enumerate(reasons))
+        values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
+        present = store.sizes[rows] > 0
+        values[present] = self.predict_store(store, rows[present])
+        errors = [None if there else known.get(int(row)) for row, there in zip(rows, present, strict=True)]
+        for i in np.flatnonzero(present & ~np.isfinite(values).all(axis=1)):
+            values[i], errors[i] = np.nan, "the model's answer is not a finite number"
         return Predictions(values, errors, self.targets)
+
+    @property
+    def _graph_settings(self) -> dict:
+        return {"atom_order": self.config.graph.atom_order, "max_atoms": self.config.graph.max_atoms}
 
     def _checked(self, molecule: MolGraph | Data) -> MolGraph:
         if not isinstance(molecule, MolGraph):
@@ -160,7 +176,7 @@ def predict_file(
     smiles_column: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
-    """Predict every row of a CSV, TSV, Parquet or ``.smi`` file.
+    """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
     The same rows come out in the same order, with their columns, then one ``<target>_pred`` a
     target, then ``error``. Memory does not grow with the file.
@@ -179,16 +195,17 @@ def predict_file(
     if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError(f"{out} is the input itself: choose another output")
     report = FileReport(0, 0, None)
-    with open_table(source) as table, featurizers(source.stat().st_size // 32) as pool:
+    with open_table(source) as table, featurizers(table.about) as pool:
         column = find_smiles_column(table.columns, smiles_column, str(source))
         added = [f"{target}_pred" for target in predictor.targets] + ["error"]
         for name in added:
             if name in table.columns:
                 raise InputError(f"{source} has a column {name!r} already: rename it first")
         at = table.columns.index(column)
+        ours, theirs = itertools.tee(table.pieces)
         with write_table(out) as sink:
-            for piece in table.pieces:
-                answers = predictor.predict_smiles(texts(piece.column(at)), pool)
+            answers_of = predictor.predict_stream((texts(piece.column(at)) for piece in theirs), pool)
+            for piece, answers in zip(ours, answers_of, strict=True):
                 for name, values in zip(added, answers.values.T, strict=False):
                     piece = piece.append_column(name, pa.array(values, pa.float32()))
                 sink.write(piece.append_column("error", pa.array(answers.errors, pa.string())))

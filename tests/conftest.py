@@ -44,6 +44,15 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory) -> Path:
+    """Featurized molecules of the tests are kept apart from the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRAPHSLICE_CACHE", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def demo_rows() -> pd.DataFrame:
     """Sixty rows of the demo set: 47 train, 7 valid, 6 test."""

@@ -1,7 +1,7 @@
 """SMILES to :class:`MolGraph`: the nine atom and three bond features of OGB, exactly.
 
 The integers are those of ``ogb.utils.features`` (OGB 1.3.6, Hu et al. 2020); the code is our own
-because OGB's walks every list with ``list.index`` and stops at stereo labels it does not know.
+because OGB's takes three times as long and stops at stereo labels it does not know.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numba import njit
 from rdkit import Chem, rdBase
 
-from graphslice.vocabulary import ATOM_DIMS
+from graphslice.chem.binary import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, unpack
+from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -24,45 +26,10 @@ AtomOrder = Literal["canonical", "input"]
 MAX_ATOMS = 512
 
 _CLOCKWISE, _COUNTERCLOCKWISE = 1, 2
-_CHIRALITY = {
-    Chem.ChiralType.CHI_UNSPECIFIED: 0,
-    Chem.ChiralType.CHI_TETRAHEDRAL_CW: _CLOCKWISE,
-    Chem.ChiralType.CHI_TETRAHEDRAL_CCW: _COUNTERCLOCKWISE,
-    Chem.ChiralType.CHI_OTHER: 3,
-}
-_HYBRIDIZATION = {
-    kind: index
-    for index, kind in enumerate(
-        (
-            Chem.HybridizationType.SP,
-            Chem.HybridizationType.SP2,
-            Chem.HybridizationType.SP3,
-            Chem.HybridizationType.SP3D,
-            Chem.HybridizationType.SP3D2,
-        )
-    )
-}
-_BOND_TYPE = {
-    kind: index
-    for index, kind in enumerate(
-        (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC)
-    )
-}
-_BOND_STEREO = {
-    kind: index
-    for index, kind in enumerate(
-        (
-            Chem.BondStereo.STEREONONE,
-            Chem.BondStereo.STEREOZ,
-            Chem.BondStereo.STEREOE,
-            Chem.BondStereo.STEREOCIS,
-            Chem.BondStereo.STEREOTRANS,
-            Chem.BondStereo.STEREOANY,
-        )
-    )
-}
-# OGB stops at atropisomers; a bond whose stereo has no label of its own is "some stereo".
-_STEREO_ANY = 5
+_WILDCARD = ATOM_DIMS[0] - 1
+
+# The three features of every bond word.
+_BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
 
 
 class MoleculeError(ValueError):
@@ -108,6 +75,90 @@ class MolGraph:
         return to_pyg(self)
 
 
+#: What stands for a molecule where there is none.
+NO_GRAPH = MolGraph(np.empty((0, len(ATOM_DIMS)), np.uint8), np.empty((0, 2), np.int32), np.empty((0, 3), np.uint8))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MolArrays:
+    """Many molecules one behind another, as compiled code reads them.
+
+    Attributes:
+        atom_ptr: ``int64 [G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; none where
+            there is no molecule.
+        bond_ptr: ``int64 [G + 1]``, the same for bonds.
+        atoms: ``uint8 [A, 9]``, OGB's atom features.
+        bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
+        words: ``uint8 [M]``, the features of each bond as one number.
+    """
+
+    atom_ptr: np.ndarray
+    bond_ptr: np.ndarray
+    atoms: np.ndarray
+    bonds: np.ndarray
+    words: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.atom_ptr) - 1
+
+    def __getitem__(self, rows: slice) -> MolArrays:
+        """Some consecutive molecules; shares memory where it can."""
+        begin, end, _ = rows.indices(len(self))
+        atoms = slice(self.atom_ptr[begin], self.atom_ptr[end])
+        bonds = slice(self.bond_ptr[begin], self.bond_ptr[end])
+        return MolArrays(
+            self.atom_ptr[begin : end + 1] - atoms.start,
+            self.bond_ptr[begin : end + 1] - bonds.start,
+            self.atoms[atoms],
+            self.bonds[bonds],
+            self.words[bonds],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[MolArrays]) -> MolArrays:
+        """The molecules of several arrays, in their order."""
+
+        def pointers(several: list[np.ndarray]) -> np.ndarray:
+            return np.cumsum(np.concatenate([[0], *map(np.diff, several)]), dtype=np.int64)
+
+        parts = [cls.from_graphs([]), *parts]
+        return cls(
+            pointers([part.atom_ptr for part in parts]),
+            pointers([part.bond_ptr for part in parts]),
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("atoms", "bonds", "words")),
+        )
+
+    @classmethod
+    def from_graphs(cls, graphs: Sequence[MolGraph]) -> MolArrays:
+        """Copy molecules into arrays."""
+        features = np.concatenate([np.empty((0, 3), np.uint8), *(graph.bond_features for graph in graphs)])
+        return cls(
+            np.cumsum([0, *(graph.num_atoms for graph in graphs)], dtype=np.int64),
+            np.cumsum([0, *(graph.num_bonds for graph in graphs)], dtype=np.int64),
+            np.concatenate([np.empty((0, len(ATOM_DIMS)), np.uint8), *(graph.atoms for graph in graphs)]),
+            np.concatenate([np.empty((0, 2), np.int32), *(graph.bonds for graph in graphs)]),
+            bond_words(features),
+        )
+
+    def graph(self, index: int) -> MolGraph:
+        """One of the molecules; shares memory where it can."""
+        atoms = slice(self.atom_ptr[index], self.atom_ptr[index + 1])
+        bonds = slice(self.bond_ptr[index], self.bond_ptr[index + 1])
+        return MolGraph(self.atoms[atoms], self.bonds[bonds], bond_features(self.words[bonds]))
+
+
+def bond_words(features: np.ndarray) -> np.ndarray:
+    """Number each bond by its features: ``[M, 3]`` to ``uint8 [M]`` below ``BOND_WORDS``."""
+    _, stereo, conjugated = BOND_DIMS
+    f = features.astype(np.uint8)
+    return (f[:, 0] * stereo + f[:, 1]) * conjugated + f[:, 2]
+
+
+def bond_features(words: np.ndarray) -> np.ndarray:
+    """The features of bonds by their numbers: the inverse of :func:`bond_words`."""
+    return _BOND_FEATURES[words]
+
+
 def smiles_to_graph(smiles: str, *, atom_order: AtomOrder = "canonical", max_atoms: int = MAX_ATOMS) -> MolGraph:
     """Parse a SMILES into a :class:`MolGraph`.
 
@@ -124,62 +175,118 @@ def smiles_to_graph(smiles: str, *, atom_order: AtomOrder = "canonical", max_ato
         MoleculeError: with the reason, for what does not parse, is empty, has a wildcard atom or
             more than ``max_atoms`` atoms.
     """
+    arrays, (reason,) = read_smiles([smiles], atom_order=atom_order, max_atoms=max_atoms)
+    if reason is not None:
+        raise MoleculeError(reason)
+    return arrays.graph(0)
+
+
+def read_smiles(
+    smiles: Sequence[str], *, atom_order: AtomOrder = "canonical", max_atoms: int = MAX_ATOMS
+) -> tuple[MolArrays, list[str | None]]:
+    """Parse many SMILES: arguments as for :func:`smiles_to_graph`.
+
+    Returns:
+        The molecules, row by row (a row that is none has no atoms), and for each row None or the
+        reason why it is none.
+    """
     if atom_order not in ("canonical", "input"):
         raise ValueError(f"atom_order is 'canonical' or 'input', not {atom_order!r}")
-    mol = _parse(smiles)
+    canonical = atom_order == "canonical"
+    mols: list[Chem.Mol | None] = []
+    reasons: list[str | None] = []
+    binaries: list[bytes] = []
+    ranks: list[int] = []
+    with rdBase.BlockLogs():
+        for text in smiles:
+            try:
+                mol = _parse(text, max_atoms)
+            except MoleculeError as reason:
+                mols.append(None)
+                reasons.append(str(reason))
+                continue
+            mols.append(mol)
+            reasons.append(None)
+            binaries.append(mol.ToBinary(0))
+            if canonical:
+                # An atom-map number names an atom in a reaction; it is no property of the molecule.
+                ranks.extend(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
+    return _to_arrays(mols, binaries, np.array(ranks, dtype=np.int32) if canonical else None), reasons
+
+
+def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
+    if not isinstance(smiles, str) or not smiles.strip():
+        raise MoleculeError("empty SMILES")
+    try:
+        mol = Chem.MolFromSmiles(smiles)
+    except UnicodeEncodeError:  # bytes of a file that are no text
+        raise MoleculeError("not a valid SMILES") from None
+    if mol is None:
+        raise MoleculeError(_why_not(smiles))
     num_atoms = mol.GetNumAtoms()
     if num_atoms == 0:
         raise MoleculeError("empty SMILES")
     if num_atoms > max_atoms:
         raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
-    atoms = np.array([_atom_features(atom) for atom in mol.GetAtoms()], dtype=np.uint8)
-    if (atoms[:, 0] == ATOM_DIMS[0] - 1).any():
+    if ("*" in smiles or "#0" in smiles) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) stands for no element")
-    mol_bonds = list(mol.GetBonds())
-    bonds = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol_bonds], dtype=np.int32).reshape(-1, 2)
-    features = np.array([_bond_features(bond) for bond in mol_bonds], dtype=np.uint8).reshape(-1, 3)
-    if atom_order == "canonical":
-        # An atom-map number names an atom in a reaction; it is no property of the molecule.
-        ranks = np.array(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False), dtype=np.int32)
-        return _renumber(atoms, bonds, features, ranks)
-    return MolGraph(atoms, bonds, features)
+    return mol
 
 
-def _parse(smiles: str) -> Chem.Mol:
-    if not isinstance(smiles, str) or not smiles.strip():
-        raise MoleculeError("empty SMILES")
+def _why_not(smiles: str) -> str:
+    unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
+    if unsanitized is None:
+        return "not a valid SMILES"
     try:
-        smiles.encode()
-    except UnicodeEncodeError:  # bytes of a file that are no text
-        raise MoleculeError("not a valid SMILES") from None
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-        if mol is not None:
-            return mol
-        unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
-        if unsanitized is None:
-            raise MoleculeError("not a valid SMILES")
-        try:
-            Chem.SanitizeMol(unsanitized)
-        except ValueError as error:
-            raise MoleculeError(f"not a possible molecule: {' '.join(str(error).split())}") from None
-    raise MoleculeError("RDKit does not read it")
+        Chem.SanitizeMol(unsanitized)
+    except ValueError as error:
+        return f"not a possible molecule: {' '.join(str(error).split())}"
+    return "RDKit does not read it"
+
+
+def _to_arrays(mols: list[Chem.Mol | None], binaries: list[bytes], ranks: np.ndarray | None) -> MolArrays:
+    atom_ptr = np.cumsum([0, *(0 if mol is None else mol.GetNumAtoms() for mol in mols)], dtype=np.int64)
+    bond_ptr = np.cumsum([0, *(0 if mol is None else mol.GetNumBonds() for mol in mols)], dtype=np.int64)
+    arrays = MolArrays(
+        atom_ptr,
+        bond_ptr,
+        np.zeros((atom_ptr[-1], len(ATOM_DIMS)), np.uint8),
+        np.zeros((bond_ptr[-1], 2), np.int32),
+        np.zeros(bond_ptr[-1], np.uint8),
+    )
+    data = np.frombuffer(b"".join(binaries), np.uint8)
+    ends = np.cumsum([0 if mol is None else 1 for mol in mols], dtype=np.int64)
+    starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)[np.concatenate([[0], ends])]
+    status = np.zeros(len(mols), np.uint8)
+    unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.words, status)
+    for row in np.flatnonzero(status):
+        _fill(arrays, int(row), mols[row])
+    if ranks is not None:
+        renumber(ranks, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.words)
+    return arrays
+
+
+def _fill(arrays: MolArrays, row: int, mol: Chem.Mol) -> None:
+    """What the compiled reader does, through RDKit's interface: for what that does not know."""
+    atoms = slice(arrays.atom_ptr[row], arrays.atom_ptr[row + 1])
+    bonds = slice(arrays.bond_ptr[row], arrays.bond_ptr[row + 1])
+    arrays.atoms[atoms] = [_atom_features(atom) for atom in mol.GetAtoms()]
+    if mol.GetNumBonds():
+        arrays.bonds[bonds] = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+        arrays.words[bonds] = bond_words(np.array([_bond_features(bond) for bond in mol.GetBonds()]))
 
 
 def _atom_features(atom: Chem.Atom) -> tuple[int, ...]:
     number = atom.GetAtomicNum()
-    degree = atom.GetTotalDegree()
     charge = atom.GetFormalCharge()
-    hydrogens = atom.GetTotalNumHs()
-    radicals = atom.GetNumRadicalElectrons()
     return (
-        number - 1 if 1 <= number <= 118 else 118,
-        _CHIRALITY.get(atom.GetChiralTag(), 4),
-        min(degree, 11),
+        number - 1 if 1 <= number <= 118 else _WILDCARD,
+        CHIRALITY[int(atom.GetChiralTag())],
+        min(atom.GetTotalDegree(), 11),
         charge + 5 if -5 <= charge <= 5 else 11,
-        min(hydrogens, 9),
-        min(radicals, 5),
-        _HYBRIDIZATION.get(atom.GetHybridization(), 5),
+        min(atom.GetTotalNumHs(), 9),
+        min(atom.GetNumRadicalElectrons(), 5),
+        HYBRIDIZATION[int(atom.GetHybridization())],
         atom.GetIsAromatic(),
         atom.IsInRing(),
     )
@@ -187,28 +294,50 @@ def _atom_features(atom: Chem.Atom) -> tuple[int, ...]:
 
 def _bond_features(bond: Chem.Bond) -> tuple[int, ...]:
     return (
-        _BOND_TYPE.get(bond.GetBondType(), 4),
-        _BOND_STEREO.get(bond.GetStereo(), _STEREO_ANY),
+        BOND_TYPE[int(bond.GetBondType())],
+        BOND_STEREO[int(bond.GetStereo())],
         bond.GetIsConjugated(),
     )
 
 
-def _renumber(atoms: np.ndarray, bonds: np.ndarray, features: np.ndarray, ranks: np.ndarray) -> MolGraph:
-    """Put the atoms in the order of their ranks, and the bonds in the order of their atoms."""
-    atoms = atoms.copy()
-    for atom in np.flatnonzero((atoms[:, 1] == _CLOCKWISE) | (atoms[:, 1] == _COUNTERCLOCKWISE)):
-        # RDKit's tag is relative to the order of the atom's bonds.
-        around = [ranks[b[0] if b[1] == atom else b[1]] for b in bonds[(bonds == atom).any(axis=1)]]
-        if _is_odd(around):
-            atoms[atom, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - atoms[atom, 1]
-    renumbered = np.empty_like(atoms)
-    renumbered[ranks] = atoms
-    bonds = np.sort(ranks[bonds], axis=1).astype(np.int32)
-    order = np.lexsort((bonds[:, 1], bonds[:, 0]))
-    return MolGraph(renumbered, bonds[order], features[order])
+@njit(cache=True)
+def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, words):
+    """Put the atoms of each molecule in the order of ``ranks`` (``int32 [A]``), its bonds in that of their atoms.
+
+    The arrays are those of :class:`MolArrays`, changed in place. RDKit's chirality tag is relative
+    to the order of the atom's bonds, so it turns where that order turns.
+    """
+    for g in range(len(atom_ptr) - 1):
+        first = atom_ptr[g]
+        rank = ranks[first : atom_ptr[g + 1]]
+        old = atoms[first : atom_ptr[g + 1]].copy()
+        for i in range(len(rank)):
+            tag = old[i, 1]
+            if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_turned(i, rank, bonds, bond_ptr[g : g + 2]):
+                old[i, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - tag
+        for i in range(len(rank)):
+            atoms[first + rank[i]] = old[i]
+        for m in range(bond_ptr[g], bond_ptr[g + 1]):
+            a, b, word = rank[bonds[m, 0]], rank[bonds[m, 1]], words[m]
+            if a > b:
+                a, b = b, a
+            at = m
+            while at > bond_ptr[g] and (bonds[at - 1, 0] > a or (bonds[at - 1, 0] == a and bonds[at - 1, 1] > b)):
+                bonds[at, 0], bonds[at, 1], words[at] = bonds[at - 1, 0], bonds[at - 1, 1], words[at - 1]
+                at -= 1
+            bonds[at, 0], bonds[at, 1], words[at] = a, b, word
 
 
-def _is_odd(values: Sequence[int]) -> bool:
-    """Whether sorting the values takes an odd number of exchanges."""
-    inversions = sum(values[i] > values[j] for i in range(len(values)) for j in range(i + 1, len(values)))
-    return inversions % 2 == 1
+@njit(cache=True)
+def _is_turned(atom, rank, bonds, span):
+    """Whether sorting the atom's neighbours by rank takes an odd number of exchanges."""
+    odd = False
+    for m in range(span[0], span[1]):
+        if bonds[m, 0] == atom or bonds[m, 1] == atom:
+            one = rank[bonds[m, 1] if bonds[m, 0] == atom else bonds[m, 0]]
+            for k in range(m + 1, span[1]):
+                if (bonds[k, 0] == atom and rank[bonds[k, 1]] < one) or (
+                    bonds[k, 1] == atom and rank[bonds[k, 0]] < one
+                ):
+                    odd = not odd
+    return odd

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphslice.chem import paths
 from graphslice.chem.molecule import MolGraph
+from graphslice.data.store import GraphStore
 
 PathTies = Literal["mean", "floyd-warshall"]
 _TIE_RULES = {"mean": paths.MEAN, "floyd-warshall": paths.FLOYD_WARSHALL}
@@ -27,9 +28,10 @@ class GraphBatch:
 
     Attributes:
         atoms: ``uint8 [B, N, 9]`` OGB features, 0 in the padding.
-        degrees: ``int32 [B, N]`` number of bonds of each atom.
+        degrees: ``uint8 [B, N]`` number of bonds of each atom.
         lengths: ``int64 [B]`` number of atoms of each molecule.
-        pairs: ``int32 [B, N, N]`` the walk from atom i to atom j; -1 in the padding.
+        pairs: ``int16 [B, N, N]`` (``int32`` where there are many walks) the walk from atom i to atom
+            j; -1 in the padding.
         walk_distances: ``int32 [W]`` in bonds; 510 between fragments.
         walk_ptr: ``int32 [W]`` where the entries of each walk begin.
         walk_codes: ``int32 [K]`` bond at a position: position times 60 plus bond word.
@@ -65,51 +67,45 @@ class GraphBatch:
         return self._map(Tensor.pin_memory)
 
 
-def collate(
-    graphs: Sequence[MolGraph],
+def collate_rows(
+    store: GraphStore,
+    rows: np.ndarray,
     *,
     path_ties: PathTies = "mean",
     max_path: int = 5,
     targets: np.ndarray | None = None,
-    rows: np.ndarray | None = None,
 ) -> GraphBatch:
-    """Make one batch of some molecules.
+    """Make one batch of some molecules of a store.
 
     Args:
-        graphs: at least one molecule, each with at least one atom.
+        store: of molecules.
+        rows: ``int [B]``, at least one; each a molecule with at least one atom.
         path_ties: what the edge encoding reads where several shortest paths exist: ``"mean"`` of
             all of them, or the one of ``"floyd-warshall"``, as the original code does.
         max_path: how many bonds of a path count, from its start.
-        targets: ``float [B, T]``, nan where unknown.
-        rows: ``int [B]``.
+        targets: ``float [R, T]`` of all rows of the store, nan where unknown.
     """
-    sizes = np.array([graph.num_atoms for graph in graphs], dtype=np.int64)
-    batch, width = len(graphs), int(sizes.max())
-    atom_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    bond_ptr = np.concatenate([[0], np.cumsum([graph.num_bonds for graph in graphs])])
-    bonds = np.concatenate([graph.bonds for graph in graphs])
-    words = paths.bond_words(np.concatenate([graph.bond_features for graph in graphs]))
-
-    # Where each atom of the concatenation goes in the padded rows.
-    molecule = np.repeat(np.arange(batch), sizes)
-    slot = molecule * width + np.arange(len(molecule)) - atom_ptr[molecule]
-    atoms = np.zeros((batch * width, graphs[0].atoms.shape[1]), dtype=np.uint8)
-    atoms[slot] = np.concatenate([graph.atoms for graph in graphs])
-    ends = bonds + np.repeat(np.arange(batch) * width, np.diff(bond_ptr))[:, None]
-    degrees = np.bincount(ends.reshape(-1), minlength=batch * width).astype(np.int32)
-
+    rows = np.ascontiguousarray(rows, dtype=np.int64)
+    atom_ptr, bond_ptr, atoms, degrees, bonds, words = store.gather(rows)
     pairs, distances, ptr, codes, weights = paths.pair_walks(
-        atom_ptr, bond_ptr, bonds, words, _TIE_RULES[path_ties], max_path, width
+        atom_ptr, bond_ptr, bonds, words, _TIE_RULES[path_ties], max_path, atoms.shape[1]
     )
+    if len(distances) <= np.iinfo(np.int16).max:
+        pairs = pairs.astype(np.int16)
     return GraphBatch(
-        atoms=torch.from_numpy(atoms.reshape(batch, width, -1)),
-        degrees=torch.from_numpy(degrees.reshape(batch, width)),
-        lengths=torch.from_numpy(sizes),
+        atoms=torch.from_numpy(atoms),
+        degrees=torch.from_numpy(degrees),
+        lengths=torch.from_numpy(np.diff(atom_ptr)),
         pairs=torch.from_numpy(pairs),
         walk_distances=torch.from_numpy(distances),
         walk_ptr=torch.from_numpy(ptr[:-1]),
         walk_codes=torch.from_numpy(codes),
         walk_weights=torch.from_numpy(weights),
-        targets=None if targets is None else torch.from_numpy(np.ascontiguousarray(targets, dtype=np.float32)),
-        rows=None if rows is None else torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
+        targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
+        rows=torch.from_numpy(rows),
     )
+
+
+def collate(graphs: Sequence[MolGraph], **settings) -> GraphBatch:
+    """Make one batch of some molecules: :func:`collate_rows` of a store of them."""
+    return collate_rows(GraphStore.from_graphs(graphs), np.arange(len(graphs)), **settings)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ import pyarrow as pa
 from graphslice.config import DataConfig
 from graphslice.data import splits
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
-from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, decoded, open_table
+from graphslice.data.rows import Rows
+from graphslice.data.store import NO_PART, PARTS, ROWS, GraphStore
+from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, decoded, open_table, texts
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
 # Cells that say that there is no value.
 _NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
+STORE_SUFFIX = ".arrow"
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
 
 
@@ -43,7 +47,8 @@ class Source:
         target_names: T names.
         rejected: reason by row, for rows whose labels are of no use.
         split: rows of each part, where the source says so; else None.
-        graphs: molecules that are graphs already, or None.
+        graphs: molecules that are graphs already (without atoms where rejected), or None.
+        store: molecules that are featurized already, or None.
     """
 
     name: str
@@ -52,7 +57,8 @@ class Source:
     target_names: list[str]
     rejected: dict[int, str] = field(default_factory=dict)
     split: splits.Split | None = None
-    graphs: list[MolGraph | None] | None = None
+    graphs: list[MolGraph] | None = None
+    store: GraphStore | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -67,11 +73,27 @@ class Source:
         digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
         for graph in self.graphs or ():
-            if graph is not None:
-                digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
+            digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
+        if self.store is not None:
+            digest.update(self.store.info.fingerprint.encode())
         for part, rows in (self.split or {}).items():
             digest.update(part.encode() + rows.tobytes())
         return digest.hexdigest()[:16]
+
+    def pieces(self) -> Iterator[Rows]:
+        """The rows as :func:`~graphslice.data.featurize.build_store` takes them."""
+        split = split_numbers(len(self), self.split)
+        for begin in range(0, len(self), ROWS):
+            part = slice(begin, begin + ROWS)
+            yield Rows(self.smiles[part], self.targets[part], split[part], {})
+
+
+def split_numbers(rows: int, split: splits.Split | None) -> np.ndarray:
+    """``int8 [R]``, each row's part as a store numbers them."""
+    numbers = np.full(rows, NO_PART, np.int8)
+    for part, members in (split or {}).items():
+        numbers[members] = PARTS.index(part)
+    return numbers
 
 
 def load_source(config: DataConfig) -> Source:
@@ -85,14 +107,112 @@ def load_source(config: DataConfig) -> Source:
         if config.targets not in (None, TARGET):
             raise InputError(f"{config.dataset} has the one target {TARGET}, not {config.targets!r}")
         return Source(config.dataset, smiles, gaps[:, None], [TARGET], split=split)
-    path = DEMO_CSV if config.dataset == "demo" else Path(config.dataset)
-    if config.dataset != "demo" and not path.exists() and path.suffix == "":
+    path = dataset_path(config.dataset)
+    if path.name.lower().endswith(STORE_SUFFIX):
+        return store_source(GraphStore.open(path), config)
+    return table_source(read_table(path), config, config.dataset)
+
+
+def dataset_path(dataset: str) -> Path:
+    """The file or folder of a data set that is none of OGB's.
+
+    Raises:
+        InputError: if it is neither a name nor a path.
+    """
+    path = DEMO_CSV if dataset == "demo" else Path(dataset)
+    if dataset != "demo" and not path.exists() and path.suffix == "":
         names = ["demo", *FOLDERS]
         raise InputError(
-            f"unknown dataset {config.dataset!r}{nearest(config.dataset, names)}: "
-            f"give {', '.join(names)}, or the path of a CSV, TSV or Parquet file"
+            f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV "
+            "or Parquet file, of a folder of such files, or of a store of graphslice featurize"
         )
-    return table_source(read_table(path), config, config.dataset)
+    return path
+
+
+def store_source(store: GraphStore, config: DataConfig) -> Source:
+    """The labelled molecules of a store that ``graphslice featurize`` made.
+
+    Raises:
+        InputError: if it has no labels, not those asked for, or no split column of that name.
+    """
+    names = list(store.info.targets)
+    if not names:
+        raise InputError(f"{store.name} has no labels: featurize with --targets to train on it")
+    wanted = _split_names(config.targets) if config.targets and config.targets not in names else [config.targets]
+    wanted = wanted if config.targets else names
+    for name in wanted:
+        if name not in names:
+            raise InputError(f"{store.name} has no target {name!r}{nearest(name, names)}; it has {_listed(names)}")
+    if config.split not in (None, "split", "random"):
+        raise InputError(
+            f"{store.name} cannot be split by {config.split!r}: a store keeps only the split that it was made with "
+            "(featurize with --split COLUMN), and no SMILES for a scaffold split; or give random"
+        )
+    targets = store.targets[:, [names.index(name) for name in wanted]]
+    rejected = store.errors
+    for row in np.flatnonzero(np.isnan(targets).all(axis=1)):
+        rejected.setdefault(int(row), "no target value")
+    numbers = store.split
+    split = None
+    if config.split != "random" and (numbers != NO_PART).any():
+        usable = np.array([row not in rejected for row in range(len(store))], dtype=bool)
+        split = {part: np.flatnonzero((numbers == n) & usable) for n, part in enumerate(PARTS) if (numbers == n).any()}
+    return Source(store.name, [], targets, wanted, rejected, split, store=store)
+
+
+def labelled_rows(path: Path, config: DataConfig) -> tuple[list[str], Iterator[Rows]]:
+    """A table, read in pieces: the names of its targets, and its rows.
+
+    Targets are the columns that ``config.targets`` names; none when it names none.
+
+    Raises:
+        InputError: if the table or a column of it cannot be used; also while the pieces are read.
+    """
+    targets = _split_names(config.targets) if config.targets else []
+    if config.split in ("random", "scaffold"):
+        raise InputError(f"a store keeps the split of a column; give --split {config.split} when you train on it")
+
+    with ExitStack() as stack:
+        stream = stack.enter_context(open_table(path))
+        column = find_smiles_column(stream.columns, config.smiles_column, str(path))
+        split = config.split or ("split" if "split" in stream.columns else None)
+        for name in [*targets, *([split] if split else [])]:
+            if name not in stream.columns:
+                raise InputError(
+                    f"{path} has no column {name!r}{nearest(name, stream.columns)}; it has {_listed(stream.columns)}"
+                )
+        opened = stack.pop_all()
+
+    def pieces() -> Iterator[Rows]:
+        with opened:
+            for piece in stream.pieces:
+                yield _labelled(piece, column, targets, split)
+
+    return targets, pieces()
+
+
+def _labelled(piece: pa.Table, column: str, targets: list[str], split: str | None) -> Rows:
+    smiles = texts(piece.column(column))
+    values, rejected = _labels(_decoded_frame(piece.select(targets)), targets)
+    numbers = np.full(len(smiles), NO_PART, np.int8)
+    if split is not None:
+        words = texts(piece.column(split), decoded)
+        numbers = split_numbers(len(smiles), splits.column_split(np.arange(len(smiles)), words, split))
+    return Rows(smiles, values, numbers, rejected)
+
+
+def _labels(table: pd.DataFrame, targets: list[str]) -> tuple[np.ndarray, dict[int, str]]:
+    """``float64 [R, T]`` of the target columns, and the rows in which one of them is no number."""
+    values = np.empty((len(table), len(targets)), dtype=np.float64)
+    rejected: dict[int, str] = {}
+    for t, column in enumerate(targets):
+        numbers, unknown = _numbers(table[column])
+        wrong = (np.isnan(numbers) & ~unknown) | np.isinf(numbers)
+        for row in np.flatnonzero(wrong):
+            rejected.setdefault(int(row), f"target {column!r} is not a finite number: {str(table[column][row])!r}")
+        numbers[wrong] = np.nan
+        values[:, t] = numbers
+    return values, rejected
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -102,13 +222,19 @@ def read_table(path: Path) -> pd.DataFrame:
         InputError: if it is missing, empty, of another kind or damaged.
     """
     if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
-        raise InputError(f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)}")
+        raise InputError(
+            f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
+        )
     with open_table(path) as stream:
         twice = [name for i, name in enumerate(stream.columns) if name in stream.columns[:i]]
         if twice:
             raise InputError(f"{path} has two columns called {twice[0]!r}")
         pieces = list(stream.pieces)
-    table = pa.concat_tables(pieces).to_pandas(ignore_metadata=True)
+    return _decoded_frame(pa.concat_tables(pieces))
+
+
+def _decoded_frame(piece: pa.Table) -> pd.DataFrame:
+    table = piece.to_pandas(ignore_metadata=True)
     for name in table.columns:
         if len(table) and isinstance(table[name].iloc[0], bytes):
             table[name] = pd.Series([decoded(cell) for cell in table[name]], dtype=object)
@@ -134,20 +260,14 @@ def table_source(table: pd.DataFrame, config: DataConfig, name: str) -> Source:
     smiles_column = find_smiles_column(list(table.columns), config.smiles_column, name)
     split_column = _split_column(table, config, name)
     targets = _target_columns(table, config, {smiles_column, split_column}, name)
-    values = np.empty((len(table), len(targets)), dtype=np.float64)
-    rejected: dict[int, str] = {}
+    values, rejected = _labels(table, targets)
     for t, column in enumerate(targets):
-        numbers, unknown = _numbers(table[column])
-        if unknown.all():
-            raise InputError(f"{name}: the target {column!r} is empty in every row")
-        wrong = (np.isnan(numbers) & ~unknown) | np.isinf(numbers)
-        if wrong.sum() == (~unknown).sum():
-            example = table[column][np.flatnonzero(wrong)[0]]
-            raise InputError(f"{name}: the target {column!r} is not numeric (its first value is {str(example)!r})")
-        for row in np.flatnonzero(wrong):
-            rejected.setdefault(int(row), f"target {column!r} is not a finite number: {str(table[column][row])!r}")
-        numbers[wrong] = np.nan
-        values[:, t] = numbers
+        if np.isnan(values[:, t]).all():
+            given = np.flatnonzero(~_numbers(table[column])[1])
+            if not len(given):
+                raise InputError(f"{name}: the target {column!r} is empty in every row")
+            example = str(table[column][given[0]])
+            raise InputError(f"{name}: the target {column!r} is not numeric (its first value is {example!r})")
     for row in np.flatnonzero(np.isnan(values).all(axis=1)):
         rejected.setdefault(int(row), "no target value")
     source = Source(
@@ -236,10 +356,10 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> So
     Raises:
         InputError: if no graph has targets, or their number differs.
     """
-    from graphslice.chem import MoleculeError
+    from graphslice.chem.molecule import NO_GRAPH, MoleculeError
     from graphslice.data.pyg import from_pyg
 
-    graphs: list[MolGraph | None] = []
+    graphs: list[MolGraph] = []
     rejected: dict[int, str] = {}
     rows: list[np.ndarray] = []
     for row, item in enumerate(data):
@@ -248,7 +368,7 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> So
         try:
             graphs.append(from_pyg(item))
         except MoleculeError as reason:
-            graphs.append(None)
+            graphs.append(NO_GRAPH)
             rejected[row] = str(reason)
     widths = sorted({len(row) for row in rows})
     if not rows:

@@ -32,11 +32,12 @@ class TableStream:
     """A table read piece by piece: its columns, and :class:`pyarrow.Table` pieces in the file's order.
 
     CSV, TSV and ``.smi`` cells stay the texts they are; Parquet keeps its types. A ``.smi`` file
-    has the columns ``smiles`` and ``name``.
+    has the columns ``smiles`` and ``name``. ``about`` is how many rows there may be.
     """
 
     columns: list[str]
     pieces: Iterator[pa.Table]
+    about: int
 
 
 def is_table_name(name: str) -> bool:
@@ -46,14 +47,71 @@ def is_table_name(name: str) -> bool:
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Parquet or ``.smi`` file, to be read in pieces of some rows.
+    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, to be read in pieces of some rows.
+
+    The files of a folder are read in the order of their names, and have the same columns.
 
     Raises:
         InputError: if it is missing, empty, of another kind or damaged; the last also while the
             pieces are read.
     """
+    files = shards(path)
+    with _open_file(files[0], rows) as first:
+        if len(files) == 1:
+            yield first
+            return
+
+        def pieces() -> Iterator[pa.Table]:
+            yield from first.pieces
+            for file in files[1:]:
+                with _open_file(file, rows) as table:
+                    if table.columns != first.columns:
+                        raise InputError(
+                            f"{file} has the columns {', '.join(table.columns)}, and {files[0].name} "
+                            f"{', '.join(first.columns)}: the files of a folder must have the same"
+                        )
+                    yield from table.pieces
+
+        yield TableStream(first.columns, pieces(), first.about * len(files))
+
+
+def shards(path: Path) -> list[Path]:
+    """The files of a folder that :func:`open_table` reads, in order; a file itself.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if path.is_dir():
+        files = sorted(
+            f for f in path.iterdir() if f.is_file() and _is(f, READABLE) and not f.name.startswith((".", "_"))
+        )
+        if not files:
+            raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
+        return files
     if not path.is_file():
         raise InputError(f"no file at {path}")
+    return [path]
+
+
+def count_rows(path: Path) -> int | None:
+    """About how many rows a table has, for a progress bar; None where that takes reading it."""
+    total = 0
+    try:
+        for file in shards(path):
+            if _is(file, PARQUET_SUFFIXES):
+                total += pq.ParquetFile(file).metadata.num_rows
+            elif _is(file, (".gz",)):
+                return None
+            else:
+                with file.open("rb") as stream:
+                    total += sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
+    except (OSError, pa.ArrowException, InputError):
+        return None  # who reads it says what is wrong
+    return total
+
+
+@contextmanager
+def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
     with ExitStack() as stack:
         with _reading(path):
             table = _open_parquet(path, rows, stack) if _is(path, PARQUET_SUFFIXES) else _open_text(path, rows, stack)
@@ -83,7 +141,7 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
             for batch in file.iter_batches(rows):
                 yield pa.Table.from_batches([batch])
 
-    return TableStream(list(file.schema_arrow.names), pieces())
+    return TableStream(list(file.schema_arrow.names), pieces(), file.metadata.num_rows)
 
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
@@ -103,7 +161,8 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if first is None:
         raise InputError(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
     columns = [decoded(_storable(name)) for name in header]
-    return TableStream(columns, _pieces(columns, itertools.chain([first], lines), rows, path))
+    about = path.stat().st_size // 32
+    return TableStream(columns, _pieces(columns, itertools.chain([first], lines), rows, path), about)
 
 
 def _smiles_line(line: str) -> list[str]:

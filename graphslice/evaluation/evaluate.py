@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.config import DataConfig
+from graphslice.data.featurize import featurizers
 from graphslice.data.sources import Source, load_source
-from graphslice.data.store import featurizers
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import scores
 from graphslice.predict import Predictor
 
-_CHUNK = 50_000
+_CHUNK = 16_384
 
 
 def load_labelled(
@@ -37,7 +37,7 @@ def load_labelled(
     """
     trained = predictor.config.data
     dataset = given.get("dataset", trained.dataset)
-    if Path(dataset).is_file():
+    if Path(dataset).exists():
         dataset = str(Path(dataset).resolve())
     targets = given.get("targets") or ",".join(predictor.targets)
     if dataset == "pyg":
@@ -76,10 +76,13 @@ def split_of_run(folder: Path) -> dict[str, np.ndarray] | None:
 
 def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
     """``float32 [R, T]`` predictions of some rows of a source, and why a row has none."""
+    if source.store is not None:
+        answers = predictor.answers(source.store, rows)
+        return answers.values, answers.errors
     values, errors = [np.empty((0, len(predictor.targets)), np.float32)], []
+    pieces = ([source.smiles[row] for row in rows[begin : begin + _CHUNK]] for begin in range(0, len(rows), _CHUNK))
     with featurizers(len(rows)) as pool:
-        for begin in range(0, len(rows), _CHUNK):
-            answers = predictor.predict_smiles([source.smiles[row] for row in rows[begin : begin + _CHUNK]], pool)
+        for answers in predictor.predict_stream(pieces, pool):
             values.append(answers.values)
             errors += answers.errors
     return np.concatenate(values), errors

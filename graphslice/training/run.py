@@ -136,7 +136,7 @@ def _resolved(config: RunConfig, source: Source) -> RunConfig:
     data = config.data
     if source.name == "pyg":
         data = replace(data, dataset="pyg")
-    elif Path(data.dataset).is_file():
+    elif Path(data.dataset).exists():
         data = replace(data, dataset=str(Path(data.dataset).resolve()))
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
@@ -290,7 +290,7 @@ def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
         rows = data.split.get(part, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
-        predicted = predictor.predict_graphs([data.store[int(i)] for i in data.positions[rows]])
+        predicted = predictor.predict_store(data.store, rows)
         metrics[part] = scores(source.name, source.target_names, source.targets[rows], predicted)
         console.print(f"{part} MAE {metrics[part]['mae']:.4f} on {len(rows):,} molecules", highlight=False)
         if part == "test":

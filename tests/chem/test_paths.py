@@ -12,6 +12,7 @@ from scipy.sparse.csgraph import shortest_path
 
 from graphslice import smiles_to_graph
 from graphslice.chem import paths
+from graphslice.chem.molecule import bond_words
 from graphslice.vocabulary import BOND_DIMS
 
 APART = 510
@@ -117,7 +118,7 @@ def grid(rows: int, columns: int, seed: int, words: int) -> Graph:
 
 def molecule(smiles: str) -> Graph:
     graph = smiles_to_graph(smiles, atom_order="input")
-    words = paths.bond_words(graph.bond_features)
+    words = bond_words(graph.bond_features)
     return graph.num_atoms, dict(zip(map(tuple, graph.bonds.tolist()), words.tolist(), strict=True))
 
 
@@ -209,6 +210,6 @@ def test_distances_end_before_the_mark_of_the_unreachable(rule):
 
 def test_every_bond_has_a_word_of_its_own():
     every = np.array(list(itertools.product(*map(range, BOND_DIMS))))
-    words = paths.bond_words(every)
+    words = bond_words(every)
     assert words.dtype == np.uint8
     assert sorted(words.tolist()) == list(range(60))

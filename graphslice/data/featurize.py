@@ -1,0 +1,352 @@
+"""SMILES to GraphStore on every core: in memory, or into a file that survives an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
+from graphslice.chem.molecule import MolArrays, read_smiles
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.ogb_lsc import FOLDERS
+from graphslice.data.rows import Rows, rows_of
+from graphslice.data.sources import STORE_SUFFIX, Source, dataset_path, labelled_rows, load_source
+from graphslice.data.store import GraphStore, StoreInfo, record_batch, seal
+from graphslice.errors import InputError
+
+# SMILES that a process gets at a time.
+_CHUNK = 512
+
+Pool = ProcessPoolExecutor | None
+
+
+@contextmanager
+def featurizers(rows: int | None = None, workers: int | None = None) -> Iterator[Pool]:
+    """Processes for :func:`featurize`: every core by default, none where few rows would not pay for them."""
+    workers = _cores() if workers is None else workers
+    if workers < 2 or (rows is not None and rows < 4 * _CHUNK):
+        yield None
+        return
+    # Forked where that exists: the children touch neither torch nor a GPU.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(workers, multiprocessing.get_context(method)) as pool:
+        yield pool
+
+
+def _cores() -> int:
+    """The cores that this process may use, which a container or a scheduler may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def featurize(
+    smiles: Sequence[str],
+    config: GraphConfig,
+    *,
+    pool: Pool = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[GraphStore, list[str | None]]:
+    """Parse SMILES into memory.
+
+    Args:
+        smiles: any texts.
+        config: atom order and largest molecule.
+        pool: of :func:`featurizers`; in this process without one.
+        progress: called with the number of rows done, from time to time.
+
+    Returns:
+        A store with a row for each, and for every row None or the reason why it has no molecule.
+    """
+    (result,) = featurize_stream([smiles], config, pool=pool, progress=progress)
+    return result
+
+
+def featurize_stream(
+    pieces: Iterable[Sequence[str]],
+    config: GraphConfig,
+    *,
+    pool: Pool = None,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[tuple[GraphStore, list[str | None]]]:
+    """:func:`featurize` piece by piece; the processes of the pool are at the next piece meanwhile."""
+    for arrays, reasons in _parse_pieces(pieces, config, pool, progress):
+        yield GraphStore.from_arrays(arrays, reasons), reasons
+
+
+def _parse_pieces(
+    pieces: Iterable[Sequence[str]], config: GraphConfig | StoreInfo, pool: Pool, progress: Callable[[int], None] | None
+) -> Iterator[tuple[MolArrays, list[str | None]]]:
+    work = partial(read_smiles, atom_order=config.atom_order, max_atoms=config.max_atoms)
+    if pool is None:
+        for piece in pieces:
+            yield _gathered((work(chunk) for chunk in _chunks(piece)), progress)
+        return
+    begun: deque[list[Future]] = deque()
+    try:
+        for piece in pieces:
+            begun.append([pool.submit(work, chunk) for chunk in _chunks(piece)])
+            if len(begun) > 1:
+                yield _gathered((future.result() for future in begun.popleft()), progress)
+        while begun:
+            yield _gathered((future.result() for future in begun.popleft()), progress)
+    finally:
+        for future in (future for futures in begun for future in futures):
+            future.cancel()
+
+
+def _chunks(smiles: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (smiles[begin : begin + _CHUNK] for begin in range(0, len(smiles), _CHUNK))
+
+
+def _gathered(
+    results: Iterable[tuple[MolArrays, list[str | None]]], progress: Callable[[int], None] | None
+) -> tuple[MolArrays, list[str | None]]:
+    parts, reasons = [], []
+    for arrays, chunk_reasons in results:
+        parts.append(arrays)
+        reasons += chunk_reasons
+        if progress:
+            progress(len(chunk_reasons))
+    return MolArrays.join(parts), reasons
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def build_store(
+    path: Path,
+    pieces: Iterable[Rows],
+    info: StoreInfo,
+    *,
+    workers: int | None = None,
+    rows: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> GraphStore:
+    """Featurize labelled molecules into a file.
+
+    The file is written in shards of :data:`~graphslice.data.store.ROWS` rows beside it, and appears
+    under its name when whole. After an interruption the same call goes on where that one was: a
+    shard is used again if it was made of the same rows. Of several processes that want the same
+    file, one makes it and the others wait.
+
+    Args:
+        path: of the file; another one there is replaced.
+        pieces: the rows, of any sizes.
+        info: what the file shall say of itself; an empty fingerprint becomes the hash of the rows.
+        workers: processes that parse; every core by default.
+        rows: how many there are, if known: few of them need no processes.
+        progress: called with the number of rows done, from time to time.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    with _only_one(path), featurizers(rows, workers) as pool:
+        return _build(path, pieces, info, pool, progress)
+
+
+def _build(
+    path: Path, pieces: Iterable[Rows], info: StoreInfo, pool: Pool, progress: Callable[[int], None] | None
+) -> GraphStore:
+    folder = path.with_name(f".{path.name}.parts")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shards: list[GraphStore] = []
+        for piece in rows_of(pieces):
+            shard = folder / f"{len(shards):06}.arrow"
+            about = replace(info, fingerprint=piece.digest())
+            store = _existing(shard, about)
+            if store is None:
+                store = _make_shard(shard, piece, about, pool, progress)
+            elif progress:
+                progress(len(piece))
+            shards.append(store)
+        if not info.fingerprint:
+            digests = "".join(shard.info.fingerprint for shard in shards)
+            info = replace(info, fingerprint=hashlib.sha256(digests.encode()).hexdigest()[:16])
+        whole = folder / "whole.arrow"
+        _write(whole, info.schema(), (batch for shard in shards for batch in shard.batches))
+        whole.replace(path)
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    return GraphStore.open(path)
+
+
+def _make_shard(
+    shard: Path, piece: Rows, info: StoreInfo, pool: Pool, progress: Callable[[int], None] | None
+) -> GraphStore:
+    ((arrays, reasons),) = _parse_pieces([piece.smiles], info, pool, progress)
+    for row, reason in piece.rejected.items():
+        reasons[row] = reasons[row] or reason
+    schema = info.schema()
+    batch = record_batch(schema, arrays, reasons, piece.targets, piece.split)
+    _write(shard, schema, [batch])
+    return GraphStore.open(shard)
+
+
+def _existing(shard: Path, info: StoreInfo) -> GraphStore | None:
+    """The shard of an interrupted call, if it was made of the same rows in the same way."""
+    if not shard.exists():
+        return None
+    try:
+        store = GraphStore.open(shard)
+    except InputError:
+        return None
+    return store if store.info == info else None
+
+
+def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    temporary = path.with_name(f"{path.name}.writing")
+    with pa.ipc.new_file(str(temporary), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    seal(temporary)
+    temporary.replace(path)
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    """Hold the right to write a file, waiting for another process that does."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(f".{path.name}.lock"))
+        try:
+            lock.acquire(timeout=0.1)
+        except Timeout:
+            print(f"waiting for another process that writes {path}", file=sys.stderr)
+            lock.acquire()
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass
+class FeaturizeReport:
+    """How it went: the store, rows without a molecule or label, the first reason."""
+
+    store: GraphStore
+    failed: int
+    first_reason: str | None
+
+
+def featurize_dataset(
+    data: DataConfig,
+    graph: GraphConfig,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> FeaturizeReport:
+    """Featurize a data set into a file that training, evaluation and prediction read in place of it.
+
+    Tables and folders of tables are streamed: memory does not grow with them.
+
+    Args:
+        data: which; of a table, those columns become labels that ``data.targets`` names.
+        graph: how molecules become graphs.
+        out: the file, whose name must end in ``.arrow``.
+        workers: processes that parse; every core by default.
+        progress: called with the number of rows done, from time to time.
+
+    Raises:
+        InputError: if the data cannot be used or the file not be written.
+    """
+    out = Path(out)
+    if not out.name.endswith(STORE_SUFFIX):
+        raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
+    if data.dataset in FOLDERS or data.dataset == "demo":
+        source = load_source(data)
+        targets, pieces = source.target_names, source.pieces()
+    else:
+        path = dataset_path(data.dataset)
+        if path.name.endswith(STORE_SUFFIX):
+            raise InputError(f"{path} is featurized already")
+        targets, pieces = labelled_rows(path, data)
+    info = StoreInfo(data.dataset, "", tuple(targets), graph.atom_order, graph.max_atoms)
+    store = build_store(out, pieces, info, workers=workers, progress=progress)
+    errors = store.errors
+    return FeaturizeReport(store, len(errors), next(iter(errors.values()), None))
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+def default_cache() -> Path:
+    """Where featurized molecules are kept: ``$GRAPHSLICE_CACHE``, else the user's cache folder."""
+    if given := os.environ.get("GRAPHSLICE_CACHE"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "graphslice"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.gettempdir()) / f"graphslice-cache-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def store_of(
+    source: Source, config: GraphConfig, cache: Path | None = None, progress: Callable[[int], None] | None = None
+) -> GraphStore:
+    """The molecules of a source, row by row: from the cache, where they are put when first asked for.
+
+    Args:
+        source: of SMILES, of graphs, or a store itself.
+        config: how molecules become graphs.
+        cache: folder; :func:`default_cache` when not given.
+        progress: called with the number of rows done, from time to time.
+
+    Raises:
+        InputError: if the cache cannot be written, or the source is a store of other graphs.
+    """
+    if source.store is not None:
+        check_graphs(source.store, config)
+        return source.store
+    if source.graphs is not None:
+        return GraphStore.from_graphs(source.graphs)
+    info = StoreInfo(source.name, source.fingerprint(), tuple(source.target_names), config.atom_order, config.max_atoms)
+    key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "_", Path(source.name).name)[:40]
+    path = (cache or default_cache()) / f"{name}-{key}.arrow"
+    if (found := _cached(path, info)) is None:
+        with _only_one(path), featurizers(len(source)) as pool:
+            # Another process may have made it while this one waited.
+            found = _cached(path, info) or _build(path, source.pieces(), info, pool, progress)
+    return found
+
+
+def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
+    if not path.exists():
+        return None
+    try:
+        store = GraphStore.open(path)
+    except InputError as error:
+        print(f"{str(error).split(':')[0]}: making it again", file=sys.stderr)
+        return None
+    return store if store.info == info else None
+
+
+def check_graphs(store: GraphStore, config: GraphConfig) -> None:
+    """Raise :class:`InputError` if a store's molecules were made otherwise than a model wants them."""
+    info = store.info
+    if (info.atom_order, info.max_atoms) != (config.atom_order, config.max_atoms):
+        raise InputError(
+            f"{store.name} has atoms in {info.atom_order} order and molecules of at most {info.max_atoms} atoms; "
+            f"the model wants {config.atom_order} and {config.max_atoms}: featurize with "
+            f"--graph.atom_order {config.atom_order} --graph.max_atoms {config.max_atoms}"
+        )

@@ -14,7 +14,7 @@ import torch
 
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
-from graphslice.data.featurize import Pool, check_graphs, featurize_stream, featurizers
+from graphslice.data.featurize import Pool, featurize_stream, featurizers
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.sources import find_smiles_column
 from graphslice.data.store import GraphStore
@@ -120,11 +120,7 @@ class Predictor:
             store: made as ``config.graph`` says.
             rows: ``int64 [R]``.
             reasons: why a row has no molecule, for each row of the store; read from it when not given.
-
-        Raises:
-            InputError: if the store was made otherwise.
         """
-        check_graphs(store, self.config.graph)
         known = store.errors if reasons is None else dict(enumerate(reasons))
         values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
         present = store.sizes[rows] > 0

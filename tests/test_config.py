@@ -70,7 +70,7 @@ def test_the_slim_settings_of_the_paper():
         ({"model": {"mixer": "softmx"}}, "did you mean 'softmax'"),
         ({"graph": {"atom_order": "random"}}, "graph.atom_order is canonical or input"),
         ({"graph": {"path_ties": "median"}}, "graph.path_ties is mean or floyd-warshall"),
-        ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be at least 1"),
+        ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be from 1 to 65535"),
         ({"trainer": {"max_epochs": 0}}, "trainer.max_epochs must be at least 1"),
         ({"trainer": {"batch_size": -4}}, "trainer.batch_size must be at least 1"),
         ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.config import DataConfig
-from graphslice.data.featurize import featurizers
+from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.sources import Source, load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import scores
@@ -77,6 +77,7 @@ def split_of_run(folder: Path) -> dict[str, np.ndarray] | None:
 def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
     """``float32 [R, T]`` predictions of some rows of a source, and why a row has none."""
     if source.store is not None:
+        check_graphs(source.store, predictor.config.graph)
         answers = predictor.answers(source.store, rows)
         return answers.values, answers.errors
     values, errors = [np.empty((0, len(predictor.targets)), np.float32)], []

@@ -90,19 +90,20 @@ def test_batches_without_a_bond():
 
 def test_targets_and_rows_come_along(graphs):
     targets = np.array([[1.5, np.nan]] * len(graphs))
-    batch = collate(graphs, targets=targets, rows=[5, 4, 3, 2, 1, 0])
+    store = GraphStore.from_graphs(graphs)
+    batch = collate_rows(store, [5, 4, 3, 2, 1, 0], targets=targets)
     assert (batch.targets.dtype, batch.rows.dtype) == (torch.float32, torch.int64)
     np.testing.assert_array_equal(batch.targets.numpy(), targets.astype(np.float32))
     assert batch.rows.tolist() == [5, 4, 3, 2, 1, 0]
     plain = collate(graphs)
-    assert plain.targets is None
-    assert plain.rows is None
+    assert plain.targets is None and plain.rows.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_views_of_larger_arrays_are_taken(graphs):
-    batch = collate(graphs, targets=np.arange(12.0).reshape(6, 2)[::-1, :1], rows=np.arange(6)[::-1])
-    assert batch.targets.tolist() == [[10], [8], [6], [4], [2], [0]]
-    assert batch.rows.tolist() == [5, 4, 3, 2, 1, 0]
+    targets = np.arange(12.0).reshape(6, 2)[::-1, :1]
+    batch = collate_rows(GraphStore.from_graphs(graphs), np.arange(6)[::-1], targets=targets)
+    assert batch.targets.tolist() == [[0], [2], [4], [6], [8], [10]]
+    assert batch.lengths.tolist() == [graph.num_atoms for graph in graphs[::-1]]
 
 
 def test_moving_keeps_everything(graphs):

@@ -261,7 +261,7 @@ def test_pyg():
     found = pyg_source([pyg("CCO", 1.0), broken, pyg("C", np.nan), pyg("N", np.inf), unlabelled, pyg("O", 2.0)])
     assert found.name == "pyg" and found.target_names == ["y"] and len(found) == 6
     assert set(found.rejected) == {1, 2, 3, 4} and "atom features" in found.rejected[1]
-    assert [None if g is None else g.num_atoms for g in found.graphs] == [3, None, 1, 1, 3, 1]
+    assert [g.num_atoms for g in found.graphs] == [3, 0, 1, 1, 3, 1]
     np.testing.assert_array_equal(found.targets[[0, 5]], [[1.0], [2.0]])
 
 

@@ -148,7 +148,7 @@ def test_what_cannot_be_read(tmp_path, name, content, reason):
 
 @pytest.mark.parametrize("name", ["absent.csv", "."])
 def test_no_file(tmp_path, name):
-    with pytest.raises(InputError, match="no file at|the folder .* has no"):
+    with pytest.raises(InputError, match=r"no file at|the folder .* has no"):
         read(tmp_path / name)
 
 

@@ -1,0 +1,299 @@
+"""The compiled reader of RDKit's binary molecules against RDKit's own interface and OGB."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rdkit import Chem, rdBase
+
+from graphslice.chem import molecule
+from graphslice.chem.binary import READ, UNKNOWN, unpack
+from graphslice.chem.molecule import MolArrays, read_smiles
+from graphslice.vocabulary import ATOM_DIMS, BOND_WORDS
+
+# Behind every molecule below: the reader leaves one that ends within a few bytes to RDKit.
+TAIL = ".OC(=O)c1ccccc1C/C=C/C[C@H](F)Cl"
+PLAIN = {
+    "demo": "CC(=O)Oc1ccccc1C(=O)O",
+    "written hydrogen": "[H]",
+    "hydrogen molecule": "[H][H]",
+    "proton": "[H+]",
+    "deuterium": "[2H]C([2H])O",
+    "isotopes": "[13CH3][14C](=O)[18OH].[300C].[999C]",
+    "oganesson": "[Og]",
+    "charges on OGB's list": "[Ti+4].[U+5].[C-5]",
+    "charges beyond it": "[U+6].[U-6].[U+127].[U-128]",
+    "charges beyond a byte": "[U+128].[U+200].[U+256].[U+300].[U-129].[U-200]",
+    "many hydrogens": "[WH9].[WH10].[WH12].[WH127]",
+    "no implicit hydrogens": "[CH2].[C].[0CH4]",
+    "radicals": "[CH3].[CH2].[CH].[C].[O][O]",
+    "map number of one byte": "[CH3:1][OH:127]",
+    "map number of five bytes": "[CH3:128][CH2:255][CH2:256][CH2:999][OH:100000]",
+    "map number zero": "[CH3:0]C",
+    "everything an atom can say": "[13C@H:500](F)(Cl)[15NH3+:7].[14CH2-:8]C",
+    "dative bonds": "[NH3]->[Pt](Cl)(Cl)<-[NH3]",
+    "quadruple bond": "[Re]$[Re]",
+    "aromatic bond that is none": "C:C",
+    "tetrahedral": "C[C@H](O)[C@@H](O)[C@](F)(Cl)Br",
+    "square planar": "Cl[Pt@SP1](Cl)([NH3])[NH3]",
+    "trigonal bipyramidal": "S[As@TB1](F)(Cl)(Br)N",
+    "octahedral": "C[Co@OH1](F)(Cl)(Br)(I)S",
+    "allenal": "NC(Br)=[C@AL1]=C(O)F",
+    "double bonds": "C/C=C/C=C\\C",
+    "hypervalent": "F[P-](F)(F)(F)(F)F",
+    "twelve neighbours": "[U]" + "(F)" * 12,
+    "cage": "C12C3C4C1C5C2C3C45",
+    "ferrocene": "[Fe]123456(C7C1C2C3C47)C1C5C6CC1",
+    "fragments": "[Na+].[Cl-].C1CC1.O",
+    "255 atoms": "C" * (255 - 17),
+    "256 atoms": "C" * (256 - 17),
+    "ring of 300": "C1" + "C" * 299 + "1",
+    "300 atoms with stereo and maps": "[CH3:200]" + "C" * 300 + "/C=C\\C[C@H](F)Cl",
+}
+EXTENDED = {
+    "atropisomer": "Cc1cccc(I)c1-c1c(C)cccc1I |wU:7.6|",
+    "labels": "CCO |$R1;lab;$|",
+    "values": "CCO |$_AV:a;b;c$|",
+    "radicals": "CCO |^1:0,^2:1|",
+    "coordinates": "CCO |(0,0,;1,0,;2,1,)|",
+    "enhanced stereo": "C[C@H](F)Cl |o1:1|",
+    "stereo group": "C[C@H](F)Cl |&1:1|",
+    "wiggly double bond": "CC=CC |w:1.0|",
+    "cis": "CC=CC |c:1|",
+    "trans": "CC=CC |t:1|",
+    "some stereo": "CC=CC |ctu:1|",
+    "polymer": "CCO |Sg:n:1::ht|",
+    "link nodes": "C1CC1 |LN:1:1.3|",
+    "hydrogen bond": "CC.O |H:1.0|",
+    "dative by label": "CCO |C:0.0|",
+}
+QUERIES = {
+    "any bond": "C~C",
+    "wildcard": "C[*]",
+    "unsaturated": "CC |u:0|",
+    "ring bonds": "CCO |rb:1:2|",
+    "substitutions": "CCO |s:1:*|",
+    "wildcard by label": "CC |$star_e;$|",
+}
+NARROW = "C[13C@H](F)[NH2+:300]C/C=C\\c1ccccc1C(=O)[O-]"
+WIDE = "C1CC1" + "C" * 280 + "/C=C/C"
+
+
+def parse(smiles: str) -> Chem.Mol:
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    assert mol is not None, smiles
+    return mol
+
+
+def empty(mol: Chem.Mol) -> MolArrays:
+    atoms, bonds = mol.GetNumAtoms(), mol.GetNumBonds()
+    ptr = np.array([0, atoms]), np.array([0, bonds])
+    return MolArrays(*ptr, np.zeros((atoms, 9), np.uint8), np.zeros((bonds, 2), np.int32), np.zeros(bonds, np.uint8))
+
+
+def fast(mol: Chem.Mol, data: bytes | None = None, behind: bytes = b"") -> tuple[int, MolArrays]:
+    """What the reader says of some bytes, with others behind them; it must write between its bounds alone."""
+    data = mol.ToBinary(0) if data is None else data
+    room, found = 64, empty(mol)
+    larger = [np.pad(a, [(room, room), (0, 0)][: a.ndim], constant_values=77) for a in vars_of(found)]
+    status = np.full(1, 9, np.uint8)
+    unpack(
+        np.frombuffer(data + behind, np.uint8),
+        np.array([0, len(data)]),
+        found.atom_ptr + room,
+        found.bond_ptr + room,
+        *larger,
+        status,
+    )
+    for array in larger:
+        assert (array[:room] == 77).all() and (array[len(array) - room :] == 77).all()
+    inner = [array[room : len(array) - room] for array in larger]
+    return int(status[0]), MolArrays(found.atom_ptr, found.bond_ptr, *inner)
+
+
+def slow(mol: Chem.Mol) -> MolArrays:
+    found = empty(mol)
+    molecule._fill(found, 0, mol)
+    return found
+
+
+def vars_of(arrays: MolArrays) -> list[np.ndarray]:
+    return [arrays.atoms, arrays.bonds, arrays.words]
+
+
+def assert_same(ours: MolArrays, theirs: MolArrays, message: str = "") -> None:
+    for one, other in zip(vars_of(ours), vars_of(theirs), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True, err_msg=message)
+
+
+def with_tail(smiles: str) -> str:
+    written, space, extension = smiles.partition(" ")
+    return written + TAIL + space + extension
+
+
+# --- what it reads ------------------------------------------------------------------------------
+
+
+def test_the_demo_set(demo_smiles):
+    for smiles in demo_smiles[::5]:
+        mol = parse(smiles)
+        status, found = fast(mol)
+        assert status == READ or mol.GetNumAtoms() < 4
+        if status == READ:
+            assert_same(found, slow(mol), smiles)
+
+
+@pytest.mark.parametrize("smiles", [*PLAIN.values(), *EXTENDED.values()], ids=[*PLAIN, *EXTENDED])
+def test_plain_molecules(smiles):
+    mol = parse(with_tail(smiles))
+    status, found = fast(mol)
+    assert status == READ
+    assert_same(found, slow(mol))
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *(name for name in EXTENDED if name != "atropisomer")])
+def test_plain_molecules_are_ogb_s(name, smiles2graph):
+    smiles = with_tail({**PLAIN, **EXTENDED}[name])
+    arrays, (reason,) = read_smiles([smiles], atom_order="input")
+    assert reason is None
+    theirs = smiles2graph(smiles)
+    ours = arrays.graph(0).to_ogb()
+    for key, value in theirs.items():
+        np.testing.assert_array_equal(ours[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("smiles", QUERIES.values(), ids=QUERIES)
+def test_queries_and_wildcards_are_left_to_rdkit(smiles):
+    assert fast(parse(with_tail(smiles)))[0] == UNKNOWN
+
+
+@pytest.mark.xfail(strict=True, reason="only wildcards that are written as such are refused")
+@pytest.mark.parametrize("label", ["star_e", "Q_e"])
+def test_a_label_that_makes_an_atom_a_wildcard(label):
+    _, reasons = read_smiles([f"CC |${label};$|"])
+    assert "wildcard" in (reasons[0] or "")
+
+
+@pytest.mark.parametrize("order", ["input", "canonical"])
+def test_the_slow_path_gives_the_same(order, demo_smiles, monkeypatch):
+    """Also where the fast one had written something before it gave up, and beside rows without a molecule."""
+    smiles = [*PLAIN.values(), "C1CC", *EXTENDED.values(), "", *QUERIES.values(), *demo_smiles[::60]]
+    arrays, reasons = read_smiles(smiles, atom_order=order)
+
+    def gives_up(data, starts, atom_ptr, bond_ptr, atoms, bonds, words, status):
+        atoms[:], bonds[:], words[:] = 7, 0, 7
+        status[:] = np.where(np.diff(starts) > 0, UNKNOWN, READ)
+
+    monkeypatch.setattr(molecule, "unpack", gives_up)
+    again, same_reasons = read_smiles(smiles, atom_order=order)
+    assert same_reasons == reasons and None in reasons and "not a valid SMILES" in reasons
+    np.testing.assert_array_equal(again.atom_ptr, arrays.atom_ptr)
+    np.testing.assert_array_equal(again.bond_ptr, arrays.bond_ptr)
+    assert_same(again, arrays)
+
+
+def test_many_are_read_as_each_alone(demo_smiles):
+    smiles = [demo_smiles[3], "oops", WIDE, "C", "", "[Na+].[Cl-]", demo_smiles[8]]
+    together, reasons = read_smiles(smiles)
+    assert [reason is None for reason in reasons] == [True, False, True, True, False, True, True]
+    for row, text in enumerate(smiles):
+        alone, _ = read_smiles([text])
+        assert_same(together[row : row + 1], alone, text)
+
+
+# --- what it does not ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [(0, 0, 0), (13, 99, 0), (17, 0, 0), (-16, 2, 0), (16, -300, 0), (2**31 - 1, 0, 0)])
+def test_a_format_that_is_not_known(version):
+    mol = parse(NARROW)
+    data = mol.ToBinary(0)
+    assert fast(mol, data)[0] == READ
+    assert fast(mol, data[:8] + struct.pack("<3i", *version) + data[20:])[0] == UNKNOWN
+
+
+@pytest.mark.parametrize("at", [0, 3, 20, 21, 24, 29])
+def test_another_beginning(at):
+    mol = parse(NARROW)
+    data = bytearray(mol.ToBinary(0))
+    data[at] ^= 0x41
+    assert fast(mol, bytes(data))[0] == UNKNOWN
+
+
+@pytest.mark.parametrize("smiles", [NARROW, WIDE, "C", "CC", "CCO"])
+def test_truncated(smiles):
+    """What is cut off is not needed, or missed; bytes that follow do not count."""
+    mol = parse(smiles)
+    data, right = mol.ToBinary(0), slow(mol)
+    step = max(1, len(data) // 400)
+    for cut in [*range(0, len(data), step), len(data) - 1]:
+        status, found = fast(mol, data[:cut])
+        if status == READ:
+            assert_same(found, right, str(cut))
+        for behind in (data[cut:], bytes(64), b"\xff" * 64):
+            again, _ = fast(mol, data[:cut], behind)
+            assert again == status, cut
+
+
+@pytest.mark.parametrize("smiles", [NARROW, "C", "CCO"])
+@pytest.mark.parametrize("data", [b"", b"\0", b"\xff" * 500, bytes(500), b"not a molecule" * 40])
+def test_garbage(smiles, data):
+    mol = parse(smiles)
+    status, found = fast(mol, data)
+    assert status == (UNKNOWN if data else 9)  # nothing at all is no molecule, and left alone
+    assert not data or found.atoms.shape == (mol.GetNumAtoms(), 9)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from([NARROW, "CCO", PLAIN["cage"] + TAIL, PLAIN["map number of five bytes"] + TAIL]),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
+def test_damage_is_never_read_as_what_cannot_be(smiles, changes, cut, truncate):
+    mol = parse(smiles)
+    data = bytearray(mol.ToBinary(0))
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    if truncate:
+        data = data[: 1 + cut % len(data)]
+    status, found = fast(mol, bytes(data))
+    assert status in (READ, UNKNOWN)
+    if status == READ:
+        assert (found.atoms < ATOM_DIMS).all() and (found.words < BOND_WORDS).all()
+        assert ((found.bonds >= 0) & (found.bonds < mol.GetNumAtoms())).all()
+
+
+def _bonds_and_rings_of_wide() -> tuple[Chem.Mol, bytes, dict[str, int]]:
+    mol = parse(WIDE)
+    data = mol.ToBinary(0)
+    first = mol.GetBondWithIdx(0)
+    ends = first.GetBeginAtomIdx(), first.GetEndAtomIdx()
+    bonds = data.index(b"\x0b" + struct.pack("<2i", *ends)) + 1
+    (ring,) = mol.GetRingInfo().AtomRings()
+    rings = data.index(struct.pack(f"<{1 + len(ring)}i", len(ring), *ring)) + 4
+    return mol, data, {"begin": bonds, "end": bonds + 4, "ring": rings}
+
+
+@pytest.mark.parametrize("place", ["begin", "end", "ring"])
+@pytest.mark.parametrize("number", [288, 2**31 - 1])
+def test_numbers_of_no_atom(place, number):
+    mol, data, places = _bonds_and_rings_of_wide()
+    at = places[place]
+    assert fast(mol, data)[0] == READ
+    assert fast(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN
+
+
+@pytest.mark.xfail(strict=True, reason="a number below 0 is taken for one of an atom")
+@pytest.mark.parametrize("place", ["begin", "end", "ring"])
+@pytest.mark.parametrize("number", [-1, -2])
+def test_numbers_of_no_atom_below_zero(place, number):
+    mol, data, places = _bonds_and_rings_of_wide()
+    at = places[place]
+    assert fast(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN

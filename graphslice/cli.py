@@ -210,6 +210,14 @@ def _predict_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+    _engine_options(parser)
+
+
+def _engine_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int | None, help="processes; every core by default")
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="ray: on a cluster (pip install graphslice[ray])"
+    )
 
 
 def _predict(options: Namespace, arguments: list[str]) -> None:
@@ -225,7 +233,15 @@ def _predict(options: Namespace, arguments: list[str]) -> None:
         console = Console(stderr=True)
         total = count_rows(Path(molecules[0])) if console.is_terminal else None
         with molecule_progress("predicting", total, console) as advance:
-            report = predict_file(predictor, molecules[0], out, smiles_column=options.smiles_column, progress=advance)
+            report = predict_file(
+                predictor,
+                molecules[0],
+                out,
+                smiles_column=options.smiles_column,
+                engine=options.engine,
+                workers=options.workers,
+                progress=advance,
+            )
         rows, failed, reason = report.rows, report.failed, report.first_reason
     else:
         answers = predictor.predict(molecules, details=True)
@@ -314,7 +330,7 @@ def _featurize_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
     parser.add_argument("--split", help="the column that says train, valid or test; 'split' where there is one")
-    parser.add_argument("--workers", type=int | None, help="processes that parse; every core by default")
+    _engine_options(parser)
     parser.add_argument("--graph", type=GraphConfig)
 
 
@@ -329,7 +345,9 @@ def _featurize(options: Namespace, arguments: list[str]) -> None:
     total = count_rows(Path(options.dataset)) if console.is_terminal else None
     with molecule_progress("featurizing", total, console) as advance:
         graph = GraphConfig(**options.graph.as_dict())
-        report = featurize_dataset(data, graph, options.out, workers=options.workers, progress=advance)
+        report = featurize_dataset(
+            data, graph, options.out, workers=options.workers, engine=options.engine, progress=advance
+        )
     rows, size = len(report.store), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if report.failed == rows:

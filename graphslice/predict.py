@@ -134,6 +134,11 @@ class Predictor:
     def _graph_settings(self) -> dict:
         return {"atom_order": self.config.graph.atom_order, "max_atoms": self.config.graph.max_atoms}
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The model as a file would hold it, to be sent elsewhere."""
+        return Checkpoint(self.config, self.targets, {k: v.cpu() for k, v in self.model.state_dict().items()})
+
     def _checked(self, molecule: MolGraph | Data) -> MolGraph:
         if not isinstance(molecule, MolGraph):
             from graphslice.data.pyg import from_pyg
@@ -170,6 +175,8 @@ def predict_file(
     out: str | Path | None,
     *,
     smiles_column: str | None = None,
+    engine: str = "local",
+    workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
@@ -182,6 +189,8 @@ def predict_file(
         source: the file of molecules.
         out: a CSV, TSV or Parquet file; it appears when whole. None: CSV on stdout.
         smiles_column: the column of the SMILES; found by its name when not given.
+        engine: ``"local"``, or ``"ray"`` for a Ray cluster whose machines can all read the file.
+        workers: processes that parse (with Ray: that predict); every core by default.
         progress: called with the number of rows done, from time to time.
 
     Raises:
@@ -191,24 +200,39 @@ def predict_file(
     if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError(f"{out} is the input itself: choose another output")
     report = FileReport(0, 0, None)
-    with open_table(source) as table, featurizers(table.about) as pool:
+    with open_table(source) as table, featurizers(table.about if engine == "local" else 0, workers) as pool:
         column = find_smiles_column(table.columns, smiles_column, str(source))
-        added = [f"{target}_pred" for target in predictor.targets] + ["error"]
-        for name in added:
+        for name in answer_columns(predictor.targets):
             if name in table.columns:
                 raise InputError(f"{source} has a column {name!r} already: rename it first")
-        at = table.columns.index(column)
-        ours, theirs = itertools.tee(table.pieces)
+        if engine == "ray":
+            from graphslice.ray_engine import predict_pieces
+
+            answered = predict_pieces(source, predictor.checkpoint, column, workers)
+        else:
+            ours, theirs = itertools.tee(table.pieces)
+            answers = predictor.predict_stream((texts(piece.column(column)) for piece in theirs), pool)
+            answered = map(with_answers, ours, answers)
         with write_table(out) as sink:
-            answers_of = predictor.predict_stream((texts(piece.column(at)) for piece in theirs), pool)
-            for piece, answers in zip(ours, answers_of, strict=True):
-                for name, values in zip(added, answers.values.T, strict=False):
-                    piece = piece.append_column(name, pa.array(values, pa.float32()))
-                sink.write(piece.append_column("error", pa.array(answers.errors, pa.string())))
-                failed = [reason for reason in answers.errors if reason]
-                report.rows += len(answers.errors)
+            for piece in answered:
+                sink.write(piece)
+                failed = [reason for reason in piece.column("error").to_pylist() if reason]
+                report.rows += len(piece)
                 report.failed += len(failed)
                 report.first_reason = report.first_reason or (failed[0] if failed else None)
                 if progress:
-                    progress(len(answers.errors))
+                    progress(len(piece))
     return report
+
+
+def answer_columns(targets: Sequence[str]) -> list[str]:
+    """Names of the columns that a prediction adds to a table."""
+    return [*(f"{target}_pred" for target in targets), "error"]
+
+
+def with_answers(piece: pa.Table, answers: Predictions) -> pa.Table:
+    """A piece of a table with the columns of :func:`answer_columns`."""
+    *predicted, error = answer_columns(answers.targets)
+    for name, values in zip(predicted, answers.values.T, strict=True):
+        piece = piece.append_column(name, pa.array(values, pa.float32()))
+    return piece.append_column(error, pa.array(answers.errors, pa.string()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import multiprocessing
 import os
 import re
@@ -24,8 +25,8 @@ from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.ogb_lsc import FOLDERS
 from graphslice.data.rows import Rows, rows_of
-from graphslice.data.sources import STORE_SUFFIX, Source, dataset_path, labelled_rows, load_source
-from graphslice.data.store import GraphStore, StoreInfo, record_batch, seal
+from graphslice.data.sources import STORE_SUFFIX, Source, dataset_path, label_columns, labelled_rows, load_source
+from graphslice.data.store import ROWS, GraphStore, StoreInfo, record_batch, seal
 from graphslice.errors import InputError
 
 # SMILES that a process gets at a time.
@@ -145,7 +146,7 @@ def build_store(
     Args:
         path: of the file; another one there is replaced.
         pieces: the rows, of any sizes.
-        info: what the file shall say of itself; an empty fingerprint becomes the hash of the rows.
+        info: what the file shall say of itself; an empty fingerprint becomes the hash of its contents.
         workers: processes that parse; every core by default.
         rows: how many there are, if known: few of them need no processes.
         progress: called with the number of rows done, from time to time.
@@ -154,28 +155,36 @@ def build_store(
         InputError: if the file cannot be written.
     """
     with _only_one(path), featurizers(rows, workers) as pool:
-        return _build(path, pieces, info, pool, progress)
+        return _assemble(path, info, _shards(path, pieces, info, pool, progress))
 
 
-def _build(
+def _shards(
     path: Path, pieces: Iterable[Rows], info: StoreInfo, pool: Pool, progress: Callable[[int], None] | None
-) -> GraphStore:
-    folder = path.with_name(f".{path.name}.parts")
+) -> Iterator[GraphStore]:
+    for number, piece in enumerate(rows_of(pieces)):
+        shard = _parts(path) / f"{number:06}.arrow"
+        about = replace(info, fingerprint=piece.digest())
+        store = _existing(shard, about)
+        if store is None:
+            _write(shard, about.schema(), [to_batch(piece, about, pool, progress)])
+            store = GraphStore.open(shard)
+        elif progress:
+            progress(len(piece))
+        yield store
+
+
+def _parts(path: Path) -> Path:
+    return path.with_name(f".{path.name}.parts")
+
+
+def _assemble(path: Path, info: StoreInfo, shards: Iterable[GraphStore]) -> GraphStore:
+    """Join shards to the file, in one go."""
+    folder = _parts(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shards: list[GraphStore] = []
-        for piece in rows_of(pieces):
-            shard = folder / f"{len(shards):06}.arrow"
-            about = replace(info, fingerprint=piece.digest())
-            store = _existing(shard, about)
-            if store is None:
-                store = _make_shard(shard, piece, about, pool, progress)
-            elif progress:
-                progress(len(piece))
-            shards.append(store)
+        shards = list(shards)
         if not info.fingerprint:
-            digests = "".join(shard.info.fingerprint for shard in shards)
-            info = replace(info, fingerprint=hashlib.sha256(digests.encode()).hexdigest()[:16])
+            info = replace(info, fingerprint=_hash_of(shards))
         whole = folder / "whole.arrow"
         _write(whole, info.schema(), (batch for shard in shards for batch in shard.batches))
         whole.replace(path)
@@ -185,16 +194,22 @@ def _build(
     return GraphStore.open(path)
 
 
-def _make_shard(
-    shard: Path, piece: Rows, info: StoreInfo, pool: Pool, progress: Callable[[int], None] | None
-) -> GraphStore:
-    ((arrays, reasons),) = _parse_pieces([piece.smiles], info, pool, progress)
-    for row, reason in piece.rejected.items():
+def _hash_of(stores: Iterable[GraphStore]) -> str:
+    digest = hashlib.sha256()
+    for batch in (batch for store in stores for batch in store.batches):
+        for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
+            digest.update(buffer)
+    return digest.hexdigest()[:16]
+
+
+def to_batch(
+    rows: Rows, info: StoreInfo, pool: Pool = None, progress: Callable[[int], None] | None = None
+) -> pa.RecordBatch:
+    """Parse some rows into rows of a store."""
+    ((arrays, reasons),) = _parse_pieces([rows.smiles], info, pool, progress)
+    for row, reason in rows.rejected.items():
         reasons[row] = reasons[row] or reason
-    schema = info.schema()
-    batch = record_batch(schema, arrays, reasons, piece.targets, piece.split)
-    _write(shard, schema, [batch])
-    return GraphStore.open(shard)
+    return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split)
 
 
 def _existing(shard: Path, info: StoreInfo) -> GraphStore | None:
@@ -251,6 +266,7 @@ def featurize_dataset(
     out: str | Path,
     *,
     workers: int | None = None,
+    engine: str = "local",
     progress: Callable[[int], None] | None = None,
 ) -> FeaturizeReport:
     """Featurize a data set into a file that training, evaluation and prediction read in place of it.
@@ -262,6 +278,8 @@ def featurize_dataset(
         graph: how molecules become graphs.
         out: the file, whose name must end in ``.arrow``.
         workers: processes that parse; every core by default.
+        engine: ``"local"``, or ``"ray"`` for tables whose files every machine of a Ray cluster can read;
+            an interruption of Ray itself begins anew.
         progress: called with the number of rows done, from time to time.
 
     Raises:
@@ -270,18 +288,46 @@ def featurize_dataset(
     out = Path(out)
     if not out.name.endswith(STORE_SUFFIX):
         raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
+    info = StoreInfo(data.dataset, "", (), graph.atom_order, graph.max_atoms)
     if data.dataset in FOLDERS or data.dataset == "demo":
         source = load_source(data)
-        targets, pieces = source.target_names, source.pieces()
+        info = replace(info, targets=tuple(source.target_names))
+        store = build_store(out, source.pieces(), info, workers=workers, progress=progress)
     else:
         path = dataset_path(data.dataset)
         if path.name.endswith(STORE_SUFFIX):
             raise InputError(f"{path} is featurized already")
-        targets, pieces = labelled_rows(path, data)
-    info = StoreInfo(data.dataset, "", tuple(targets), graph.atom_order, graph.max_atoms)
-    store = build_store(out, pieces, info, workers=workers, progress=progress)
+        columns = label_columns(path, data)
+        info = replace(info, targets=tuple(columns[1]))
+        if engine == "ray":
+            from graphslice.ray_engine import featurize_pieces
+
+            with _only_one(out):
+                store = _assemble(
+                    out, info, _gathered_shards(out, info, featurize_pieces(path, data, info, workers), progress)
+                )
+        else:
+            store = build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
     errors = store.errors
     return FeaturizeReport(store, len(errors), next(iter(errors.values()), None))
+
+
+def _gathered_shards(
+    path: Path, info: StoreInfo, pieces: Iterable[pa.Table], progress: Callable[[int], None] | None
+) -> Iterator[GraphStore]:
+    """Shards of pieces of any sizes that are rows of a store already."""
+    schema, held, number = info.schema(), [], 0
+    for piece in itertools.chain(pieces, [None]):
+        if piece is not None:
+            held.append(piece.cast(schema))
+            if progress:
+                progress(len(piece))
+        while sum(map(len, held)) >= (ROWS if piece is not None else 1):
+            table = pa.concat_tables(held)
+            shard = _parts(path) / f"{number:06}.arrow"
+            _write(shard, schema, table.slice(0, ROWS).combine_chunks().to_batches())
+            yield GraphStore.open(shard)
+            held, number = [table.slice(ROWS)], number + 1
 
 
 # --- the cache ------------------------------------------------------------------------------------
@@ -326,7 +372,7 @@ def store_of(
     if (found := _cached(path, info)) is None:
         with _only_one(path), featurizers(len(source)) as pool:
             # Another process may have made it while this one waited.
-            found = _cached(path, info) or _build(path, source.pieces(), info, pool, progress)
+            found = _cached(path, info) or _assemble(path, info, _shards(path, source.pieces(), info, pool, progress))
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,20 +159,16 @@ def store_source(store: GraphStore, config: DataConfig) -> Source:
     return Source(store.name, [], targets, wanted, rejected, split, store=store)
 
 
-def labelled_rows(path: Path, config: DataConfig) -> tuple[list[str], Iterator[Rows]]:
-    """A table, read in pieces: the names of its targets, and its rows.
-
-    Targets are the columns that ``config.targets`` names; none when it names none.
+def label_columns(path: Path, config: DataConfig) -> tuple[str, list[str], str | None]:
+    """Which columns of a table hold the SMILES, the labels that ``config.targets`` names, and the split (if any).
 
     Raises:
-        InputError: if the table or a column of it cannot be used; also while the pieces are read.
+        InputError: if the table cannot be read or has no such column.
     """
     targets = _split_names(config.targets) if config.targets else []
     if config.split in ("random", "scaffold"):
         raise InputError(f"a store keeps the split of a column; give --split {config.split} when you train on it")
-
-    with ExitStack() as stack:
-        stream = stack.enter_context(open_table(path))
+    with open_table(path) as stream:
         column = find_smiles_column(stream.columns, config.smiles_column, str(path))
         split = config.split or ("split" if "split" in stream.columns else None)
         for name in [*targets, *([split] if split else [])]:
@@ -181,17 +176,22 @@ def labelled_rows(path: Path, config: DataConfig) -> tuple[list[str], Iterator[R
                 raise InputError(
                     f"{path} has no column {name!r}{nearest(name, stream.columns)}; it has {_listed(stream.columns)}"
                 )
-        opened = stack.pop_all()
-
-    def pieces() -> Iterator[Rows]:
-        with opened:
-            for piece in stream.pieces:
-                yield _labelled(piece, column, targets, split)
-
-    return targets, pieces()
+    return column, targets, split
 
 
-def _labelled(piece: pa.Table, column: str, targets: list[str], split: str | None) -> Rows:
+def labelled_rows(path: Path, columns: tuple[str, list[str], str | None]) -> Iterator[Rows]:
+    """The rows of a table, read in pieces; the columns as of :func:`label_columns`.
+
+    Raises:
+        InputError: if the table cannot be read to its end, or a word of the split names no part.
+    """
+    with open_table(path) as stream:
+        for piece in stream.pieces:
+            yield labelled(piece, *columns)
+
+
+def labelled(piece: pa.Table, column: str, targets: list[str], split: str | None) -> Rows:
+    """A piece of a table as rows; labels that are no numbers are reasons to reject a row."""
     smiles = texts(piece.column(column))
     values, rejected = _labels(_decoded_frame(piece.select(targets)), targets)
     numbers = np.full(len(smiles), NO_PART, np.int8)

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import threading
 from itertools import chain
 
 import numpy as np
 import pytest
+import torch
 
-from graphslice.data.loader import EvalBatches, TrainBatches
+from graphslice import smiles_to_graph
+from graphslice.data.batch import collate_rows
+from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
+from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
 SIZES = np.random.default_rng(0).integers(1, 60, size=103)
@@ -71,3 +76,101 @@ def test_evaluation_batches(world):
 def test_evaluation_batches_of_giants_and_of_nothing():
     assert list(EvalBatches(np.array([500, 500]), 4)) == [[0], [1]]
     assert list(EvalBatches(np.array([], np.int64), 4)) == []
+
+
+# --- batches made by threads --------------------------------------------------------------------
+
+SETTINGS = {"path_ties": "mean", "max_path": 5}
+
+
+@pytest.fixture(scope="module")
+def store():
+    return GraphStore.from_graphs([smiles_to_graph("C" * (1 + n % 7) + "O" * (n % 2)) for n in range(40)])
+
+
+def loader(store, threads: int = 0, step: int = 0, seed: int = 0) -> BatchLoader:
+    rows = np.arange(39, 3, -1)
+    order = TrainBatches(store.sizes[rows], 4, seed, step=lambda: step)
+    targets = np.arange(40.0)[:, None]
+    return BatchLoader(store, rows, order, SETTINGS, targets=targets, threads=threads)
+
+
+def threads_of_loaders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_batches_of_the_rows_asked_for(store):
+    found = list(loader(store))
+    assert len(found) == len(loader(store)) == 9
+    for batch, indices in zip(found, loader(store).batches, strict=True):
+        assert batch.rows.tolist() == [39 - index for index in indices]
+        assert batch.targets[:, 0].tolist() == batch.rows.tolist()
+        assert batch.lengths.tolist() == store.sizes[batch.rows].tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 3, 20])
+@pytest.mark.parametrize("step", [0, 4, 9])
+def test_threads_do_not_matter(threads, step, store):
+    alone, together = list(loader(store, 0, step)), list(loader(store, threads, step))
+    assert len(alone) == len(together) == 9 - step % 9
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(value, getattr(other, name)) for name, value in vars(one).items())
+    assert threads_of_loaders() == []
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_from_a_step_onwards(threads, store):
+    epoch = [batch.rows.tolist() for batch in loader(store, threads)]
+    assert [batch.rows.tolist() for batch in loader(store, threads, step=5)] == epoch[5:]
+    assert [batch.rows.tolist() for batch in loader(store, threads, step=9)] != epoch
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_an_error_comes_out(threads, store, monkeypatch):
+    """In its place, after the batches before it."""
+
+    def fails(store, rows, **settings):
+        if rows[0] == wrong:
+            raise RuntimeError("no batch")
+        return collate_rows(store, rows, **settings)
+
+    wrong = next(batch.rows[0] for n, batch in enumerate(loader(store)) if n == 5)
+    monkeypatch.setattr("graphslice.data.loader.collate_rows", fails)
+    batches = iter(loader(store, threads))
+    assert len([next(batches) for _ in range(5)]) == 5
+    with pytest.raises(RuntimeError, match="no batch"):
+        next(batches)
+    assert threads_of_loaders() == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_leaving_early_ends_the_threads(threads, store, monkeypatch):
+    made = []
+
+    def counted(store, rows, **settings):
+        made.append(rows)
+        return collate_rows(store, rows, **settings)
+
+    monkeypatch.setattr("graphslice.data.loader.collate_rows", counted)
+    large = loader(store, threads)
+    large.batches = [[n % 36] for n in range(500)]
+    for _ in large:
+        break
+    assert threads_of_loaders() == [] and len(made) <= 1 + BatchLoader.AHEAD * threads + threads
+    with pytest.raises(KeyboardInterrupt):
+        for _ in large:
+            raise KeyboardInterrupt
+    assert threads_of_loaders() == []
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_every_epoch_can_be_read_again(threads, store):
+    loaded = loader(store, threads)
+    first, second = ([batch.rows.tolist() for batch in loaded] for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_no_batches(threads, store):
+    nothing = BatchLoader(store, np.arange(0), EvalBatches(np.arange(0)), SETTINGS, threads=threads)
+    assert len(nothing) == 0 and list(nothing) == []

@@ -12,8 +12,10 @@ import torch
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
+from graphslice.cli import main
+from graphslice.data.store import GraphStore
 
-COMMANDS = ["train", "predict", "evaluate", "submit", "import-checkpoint"]
+COMMANDS = ["train", "predict", "evaluate", "submit", "featurize", "import-checkpoint"]
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
@@ -168,6 +170,125 @@ def test_import_checkpoint(reference, name, mixer, flags, cli, tmp_path):
     assert cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")[0] == 2  # not over a model
 
 
+# --- featurize ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo_store(demo_csv, tmp_path_factory) -> Path:
+    """The sixty rows of ``demo_csv``, featurized on the command line. Read only."""
+    path = tmp_path_factory.mktemp("store") / "demo60.arrow"
+    assert main(["featurize", str(demo_csv), "--targets", "gap_ev", "-o", str(path), "--workers", "1"]) == 0
+    return path
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def test_featurize_a_file(demo_store, demo_rows, cli, demo_csv, tmp_path):
+    code, out, err = cli("featurize", demo_csv, "--targets", "gap_ev", "-o", tmp_path / "new" / "s.arrow")
+    assert (code, err) == (0, "") and re.fullmatch(r".*s\.arrow: 60 rows, \d+ bytes each\n", out)
+    assert visible(tmp_path / "new") == ["s.arrow"]
+    assert (tmp_path / "new" / "s.arrow").read_bytes() == demo_store.read_bytes()
+    table = pd.read_feather(demo_store)
+    assert table["split"].tolist() == demo_rows["split"].tolist() and table["error"].isna().all()
+    assert [row[0] for row in table["targets"]] == demo_rows["gap_ev"].tolist()
+
+
+def test_featurize_the_demo_set(cli, tmp_path, demo_smiles):
+    code, out, err = cli("featurize", "demo", "-o", tmp_path / "demo.arrow", "--workers", "1")
+    assert (code, err) == (0, "") and "demo.arrow: 4,573 rows" in out
+    found = GraphStore.open(tmp_path / "demo.arrow")
+    assert found.info.targets == ("gap_ev",) and found.errors == {}
+    assert found.sizes[::400].tolist() == [gs.smiles_to_graph(smiles).num_atoms for smiles in demo_smiles[::400]]
+
+
+def test_featurize_a_folder(cli, tmp_path, demo_rows):
+    """With settings of the graphs, which the store keeps."""
+    (tmp_path / "shards").mkdir()
+    demo_rows[:25].to_parquet(tmp_path / "shards" / "part-0.parquet")
+    demo_rows[25:].to_parquet(tmp_path / "shards" / "part-1.parquet")
+    (tmp_path / "shards" / "_SUCCESS").touch()
+    flags = ["--targets", "gap_ev", "--graph.atom_order", "input", "--graph.max_atoms", "100"]
+    code, out, err = cli("featurize", tmp_path / "shards", *flags, "-o", tmp_path / "s.arrow")
+    assert (code, err) == (0, "") and "60 rows" in out
+    found = GraphStore.open(tmp_path / "s.arrow")
+    assert (found.info.atom_order, found.info.max_atoms) == ("input", 100)
+    for row in (0, 24, 25, 59):
+        expected = gs.smiles_to_graph(demo_rows["smiles"][row], atom_order="input")
+        np.testing.assert_array_equal(found[row].atoms, expected.atoms)
+
+
+def test_featurize_bad_rows(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\n")
+    code, out, err = cli("featurize", tmp_path / "t.csv", "--targets", "y", "-o", tmp_path / "s.arrow")
+    assert code == 0 and "4 rows" in out
+    assert err == "2 of 4 rows cannot be used: the column 'error' says why\n"
+    errors = pd.read_feather(tmp_path / "s.arrow")["error"]
+    assert errors.notna().tolist() == [False, True, True, False] and "'high'" in errors[2]
+
+
+def test_featurize_nothing_but_bad_rows(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("smiles\noops\n*\n")
+    code, _, err = cli("featurize", tmp_path / "t.csv", "-o", tmp_path / "s.arrow")
+    assert code == 2 and len(err.splitlines()) == 1
+    assert "none of the 2 rows can be used; the first: not a possible molecule" in err
+
+
+@pytest.fixture(scope="module")
+def store_run(demo_store, tiny_flags, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "store"
+    assert main(["train", "--dataset", str(demo_store), *tiny_flags, "-o", str(folder)]) == 0
+    return folder
+
+
+def test_a_store_trains_as_its_table(store_run, demo_csv, tiny_flags, cli, tmp_path, weights_of):
+    assert cli("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")[0] == 0
+    for name in ("metrics.json", "split.csv", "rejected.csv"):
+        assert (tmp_path / "run" / name).read_text() == (store_run / name).read_text()
+    ours, theirs = weights_of(store_run), weights_of(tmp_path / "run")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("part", [None, "valid", "all"])
+def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, cli):
+    split = [] if part is None else ["--split", part]
+    own, store, table = (
+        cli("evaluate", store_run, *data, *split) for data in ([], ["--dataset", demo_store], ["--dataset", demo_csv])
+    )
+    assert own == store and own[0] == table[0] == 0 and own[2] == table[2] == ""
+    assert own[1].removeprefix(str(demo_store)) == table[1].removeprefix(str(demo_csv))
+
+
+@pytest.mark.parametrize("split", ["random", None])
+def test_a_random_split_of_a_store_is_that_of_its_table(split, cli, demo_rows, tiny_flags, tmp_path):
+    """Also beside rows that are left out."""
+    table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
+    table.loc[3, "smiles"], table.loc[8, "gap_ev"], table.loc[9, "gap_ev"] = "oops", "high", None
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert cli("featurize", tmp_path / "t.csv", "--targets", "gap_ev", "-o", tmp_path / "t.arrow")[0] == 0
+    flags = [*tiny_flags, "--seed", "5", "--trainer.max_epochs=1", *(["--split", split] if split else [])]
+    for suffix in ("csv", "arrow"):
+        data = ["--dataset", tmp_path / f"t.{suffix}", "--targets", "gap_ev"]
+        assert cli("train", *data, *flags, "-o", tmp_path / suffix)[0] == 0
+    for name in ("metrics.json", "split.csv"):
+        assert (tmp_path / "csv" / name).read_text() == (tmp_path / "arrow" / name).read_text()
+    ours, theirs = (pd.read_csv(tmp_path / suffix / "rejected.csv") for suffix in ("arrow", "csv"))
+    assert ours[["row", "reason"]].equals(theirs[["row", "reason"]]) and ours["row"].tolist() == [4, 9, 10]
+
+
+def test_a_store_of_other_graphs(store_run, demo_csv, tiny_flags, cli, tmp_path):
+    flags = ["--targets", "gap_ev", "--graph.atom_order", "input"]
+    assert cli("featurize", demo_csv, *flags, "-o", tmp_path / "s.arrow")[0] == 0
+    for command in (
+        ["train", "--dataset", tmp_path / "s.arrow", *tiny_flags, "-o", tmp_path / "run"],
+        ["evaluate", store_run, "--dataset", tmp_path / "s.arrow"],
+    ):
+        code, out, err = cli(*command)
+        assert code == 2 and out == "" and "featurize with --graph.atom_order canonical" in err
+    assert not (tmp_path / "run").exists()
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -196,6 +317,7 @@ def bad_inputs(run_folder, tmp_path_factory):
         "no.yaml": "a: [1\n",
         "text.ckpt": "no checkpoint",
         "empty.ckpt": "",
+        "text.arrow": "no store",
     }
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -217,6 +339,10 @@ def bad_inputs(run_folder, tmp_path_factory):
 
 def train_on(file: str, *flags: str) -> list[str]:
     return ["train", "--dataset", f"{{bad}}/{file}", "-o", "{tmp}/new", *flags]
+
+
+def featurize_of(file: str, *flags: str) -> list[str]:
+    return ["featurize", f"{{bad}}/{file}", "-o", "{tmp}/new.arrow", *flags]
 
 
 def predict_of(file: str, *flags: str) -> list[str]:
@@ -308,6 +434,24 @@ REFUSED = {
     "evaluate-device": (["evaluate", "{run}", "--device", "tpu"], "no device 'tpu'"),
     "submit-dataset": (["submit", "{run}", "--dataset", "pcqm"], "did you mean 'pcqm4m'"),
     "submit-no-dataset": (["submit", "{run}"], "dataset"),
+    "featurize-no-out": (["featurize", "{bad}/good.csv"], "out"),
+    "featurize-suffix": (["featurize", "{bad}/good.csv", "-o", "{tmp}/new.csv"], r"must end in \.arrow"),
+    "featurize-missing-file": (featurize_of("absent.csv"), "no file at"),
+    "featurize-unknown": (["featurize", "dmeo", "-o", "{tmp}/new.arrow"], "did you mean 'demo'"),
+    "featurize-table-suffix": (featurize_of("table.xlsx"), "GraphSlice reads .csv"),
+    "featurize-empty-folder": (featurize_of("folder"), "the folder .* has no"),
+    "featurize-already": (featurize_of("text.arrow"), "is featurized already"),
+    "featurize-empty": (featurize_of("empty.csv"), "is empty"),
+    "featurize-missing-column": (featurize_of("no-column.csv"), "--smiles-column"),
+    "featurize-target": (featurize_of("good.csv", "--targets", "yy"), "did you mean 'y'"),
+    "featurize-split": (featurize_of("good.csv", "--split", "splat"), "no column 'splat'"),
+    "featurize-random": (featurize_of("good.csv", "--split", "random"), "give --split random when you train"),
+    "featurize-option": (featurize_of("good.csv", "--tragets", "y"), "did you mean '--targets'"),
+    "featurize-order": (featurize_of("good.csv", "--graph.atom_order", "sorted"), "canonical or input"),
+    "featurize-limit": (featurize_of("good.csv", "--graph.max_atoms", "70000"), "from 1 to 65535"),
+    "train-no-store": (train_on("text.arrow"), "is no Arrow file, so no GraphStore"),
+    "train-absent-store": (train_on("absent.arrow"), "cannot read"),
+    "evaluate-no-store": (["evaluate", "{run}", "--dataset", "{bad}/text.arrow"], "is no Arrow file"),
     "import-missing": (["import-checkpoint", "{bad}/absent.pt", "-o", "{tmp}/new"], "no checkpoint at"),
     "import-foreign": (["import-checkpoint", "{bad}/foreign.ckpt", "-o", "{tmp}/new"], "no Graphormer or Sliceformer"),
     "import-text": (["import-checkpoint", "{bad}/text.ckpt", "-o", "{tmp}/new"], "cannot read"),

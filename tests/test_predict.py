@@ -8,6 +8,7 @@ import pytest
 from rdkit import Chem
 
 import graphslice as gs
+from graphslice.data.featurize import featurize
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.nn.mixers import MIXERS
@@ -224,6 +225,41 @@ def test_files_of_every_kind(name, predictor, tmp_path):
     found = pd.read_csv(tmp_path / "out.csv")
     assert list(found) == ["smiles", "name", "gap_ev_pred", "error"] and found["name"].tolist() == ["a", "b"]
     np.testing.assert_allclose(found["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
+
+
+def test_a_folder_of_shards(predictor, tmp_path, monkeypatch):
+    """One table out, in the order of the shards' names, with their columns and types."""
+    smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
+    table = pd.DataFrame({"n": range(50), "smiles": smiles})
+    (tmp_path / "shards").mkdir()
+    for name, rows in {"part-2": slice(31, None), "part-0": slice(0, 30), "part-1": slice(30, 31)}.items():
+        table[rows].to_parquet(tmp_path / "shards" / f"{name}.parquet", index=False)
+    (tmp_path / "shards" / "_SUCCESS").touch()
+    monkeypatch.setattr("graphslice.predict.open_table", partial(open_table, rows=8))
+    report = predict_file(predictor, tmp_path / "shards", tmp_path / "out.parquet")
+    assert (report.rows, report.failed) == (50, 8)
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert list(found) == ["n", "smiles", "gap_ev_pred", "error"] and found[["n", "smiles"]].equals(table)
+    np.testing.assert_allclose(found["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
+
+
+def test_shards_that_differ(predictor, tmp_path):
+    """Known only on the way: still, nothing is written."""
+    (tmp_path / "shards").mkdir()
+    pd.DataFrame({"smiles": ["C"]}).to_parquet(tmp_path / "shards" / "a.parquet")
+    pd.DataFrame({"smi": ["C"]}).to_parquet(tmp_path / "shards" / "b.parquet")
+    with pytest.raises(InputError, match=r"b\.parquet has the columns smi, and a\.parquet smiles"):
+        predict_file(predictor, tmp_path / "shards", tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_a_store_answers_as_its_smiles(predictor):
+    smiles = [*MOLECULES, "oops", *MOLECULES[::-1]]
+    store, reasons = featurize(smiles, predictor.config.graph)
+    rows = np.array([3, 13, 0, 26, 3])
+    found, expected = predictor.answers(store, rows), predictor.predict([smiles[i] for i in rows], details=True)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-6)
+    assert found.errors == expected.errors == [None, reasons[13], None, None, None] and reasons[13]
 
 
 def test_the_given_column(predictor, tmp_path):

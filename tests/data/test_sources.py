@@ -4,12 +4,23 @@ import gzip
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
 import graphslice as gs
-from graphslice.config import DataConfig
-from graphslice.data.sources import find_smiles_column, load_source, pyg_source, read_table, table_source
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.featurize import featurize_dataset
+from graphslice.data.rows import Rows
+from graphslice.data.sources import (
+    find_smiles_column,
+    label_columns,
+    labelled_rows,
+    load_source,
+    pyg_source,
+    read_table,
+    table_source,
+)
 from graphslice.errors import InputError
 
 
@@ -229,6 +240,23 @@ def test_unknown_dataset(name, near):
         load_source(DataConfig(dataset=name))
 
 
+@pytest.mark.xfail(strict=True, raises=pa.ArrowInvalid, reason="the types of Parquet's columns must be the same")
+@pytest.mark.parametrize("other", ["b.csv", "b.parquet"])
+def test_a_folder_of_files_with_other_types(other, tmp_path):
+    """Whole numbers in one file, fractions or texts in the next."""
+    pd.DataFrame({"smiles": ["C", "N"], "y": [1, 2]}).to_parquet(tmp_path / "a.parquet")
+    table = pd.DataFrame({"smiles": ["O"], "y": [2.5]})
+    table.to_parquet(tmp_path / other) if other.endswith("parquet") else table.to_csv(tmp_path / other, index=False)
+    assert load_source(DataConfig(str(tmp_path), targets="y")).targets[:, 0].tolist() == [1, 2, 2.5]
+
+
+def test_a_folder(tmp_path):
+    for name, text in {"b.csv": "smiles,y\nN,2\nO,\n", "a.csv": "smiles,y\nC,1\n", "_c.csv": "no"}.items():
+        (tmp_path / name).write_text(text)
+    found = load_source(DataConfig(str(tmp_path)))
+    assert found.smiles == ["C", "N", "O"] and set(found.rejected) == {2} and found.name == str(tmp_path)
+
+
 def test_demo():
     found = load_source(DataConfig())
     assert found.name == "demo" and found.target_names == ["gap_ev"] and not found.rejected and not found.is_pcqm4m
@@ -242,6 +270,204 @@ def test_fingerprint_sees_molecules_and_labels():
     assert source({**table, "y": [1.0, 2.5]}).fingerprint() != same
     assert source({**table, "smiles": ["C", "O"]}).fingerprint() != same
     assert source({"smiles": ["N", "C"], "y": [2.0, 1.0]}).fingerprint() != same
+
+
+# --- tables as streams --------------------------------------------------------------------------
+
+WORDS = ["train", "VAL", " test ", "training", "dev"]
+TABLE = {
+    "smiles": ["C", "N", "oops", "", "O"],
+    "y": ["1", "oops", "", "-2e3", "inf"],
+    "z": ["5", "6", "7", "", "9"],
+    "split": WORDS,
+}
+
+
+def streamed(folder, table: dict, suffix: str = ".csv", **settings) -> tuple[tuple, Rows]:
+    """The columns that were found in a table, and all of its rows at once."""
+    path = folder / f"t{suffix}"
+    frame = pd.DataFrame(table)
+    frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
+    columns = label_columns(path, DataConfig(str(path), **settings))
+    (rows,) = labelled_rows(path, columns)
+    assert rows.targets.dtype == np.float64 and rows.split.dtype == np.int8
+    assert len(rows) == len(rows.split) == len(frame)
+    return columns, rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_labels_of_a_stream(suffix, tmp_path):
+    columns, rows = streamed(tmp_path, TABLE, suffix, targets="z, y")
+    assert columns == ("smiles", ["z", "y"], "split") and rows.smiles == TABLE["smiles"]
+    np.testing.assert_array_equal(rows.targets[:, 0], [5, 6, 7, np.nan, 9])
+    np.testing.assert_array_equal(rows.targets[:, 1], [1, np.nan, np.nan, -2000, np.nan])
+    assert rows.split.tolist() == [0, 1, 2, 0, 1]
+    assert set(rows.rejected) == {1, 4} and "'y' is not a finite number: 'oops'" in rows.rejected[1]
+
+
+def test_labels_of_a_stream_are_those_of_a_table(tmp_path):
+    _, rows = streamed(tmp_path, TABLE, targets="y,z")
+    found = source(TABLE, targets="y,z")
+    np.testing.assert_array_equal(rows.targets, found.targets)
+    assert rows.rejected == found.rejected and rows.smiles == found.smiles
+
+
+def test_a_stream_without_labels_or_split(tmp_path):
+    columns, rows = streamed(tmp_path, {"mol": ["C", None], "y": [1, 2]}, ".parquet")
+    assert columns == ("mol", [], None) and rows.smiles == ["C", ""] and rows.rejected == {}
+    assert rows.split.tolist() == [-1, -1]
+
+
+def test_a_given_split_column(tmp_path):
+    columns, rows = streamed(tmp_path, {**TABLE, "fold": WORDS[::-1]}, split="fold", smiles_column="y")
+    assert columns == ("y", [], "fold") and rows.smiles == TABLE["y"] and rows.split.tolist() == [1, 0, 2, 1, 0]
+
+
+def test_smiles_files_are_streams_too(tmp_path):
+    (tmp_path / "t.smi").write_text("CCO ethanol\nC 7\n")
+    (rows,) = labelled_rows(tmp_path / "t.smi", label_columns(tmp_path / "t.smi", DataConfig(targets="name")))
+    assert rows.smiles == ["CCO", "C"] and set(rows.rejected) == {0} and rows.targets[1] == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"targets": "yy"}, r"no column 'yy' .did you mean 'y'"),
+        ({"targets": "y,gap"}, "no column 'gap'.*it has 'smiles', 'y', 'z', 'split'"),
+        ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
+        ({"split": "random"}, "give --split random when you train on it"),
+        ({"split": "scaffold"}, "give --split scaffold when you train on it"),
+        ({"smiles_column": "smile"}, r"no column 'smile' .did you mean 'smiles'"),
+        ({"split": "y"}, "row 1: 'y' is '1'; it must be train, valid or test"),
+    ],
+)
+def test_streams_of_no_use(settings, reason, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        streamed(tmp_path, TABLE, **settings)
+
+
+@pytest.mark.xfail(strict=True, reason="rows are counted within a piece")
+def test_a_wrong_word_far_down_is_told_by_its_row(tmp_path):
+    table = {"smiles": ["C"] * 9_001, "split": ["train"] * 9_000 + ["nowhere"]}
+    with pytest.raises(InputError, match="row 9001: 'split' is 'nowhere'"):
+        streamed(tmp_path, table)
+
+
+@pytest.mark.xfail(strict=True, reason="the column of the split counts in rejected rows too")
+def test_the_word_of_a_row_without_label_does_not_matter(tmp_path):
+    """As for a table."""
+    table = {"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}
+    assert source(table, targets="y").split["train"].tolist() == [0]
+    assert streamed(tmp_path, table, targets="y")[1].split.tolist() == [0, -1]
+
+
+@pytest.mark.xfail(strict=True, raises=(AttributeError, KeyError), reason="same names are not told apart")
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [("smiles,y\nC,1\n", "y,y"), ("smiles,y,y\nC,1,2\n", "y"), ("smiles,smiles,y\nC,N,2\n", "y")],
+    ids=["targets", "columns", "SMILES"],
+)
+def test_a_stream_with_a_name_twice(text, targets, tmp_path):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=r"twice|two columns"):
+        list(labelled_rows(tmp_path / "t.csv", label_columns(tmp_path / "t.csv", DataConfig(targets=targets))))
+
+
+@pytest.mark.xfail(strict=True, reason="a comma always parts two names")
+def test_a_target_of_a_stream_with_a_comma_in_its_name(tmp_path):
+    """As for a table."""
+    columns, rows = streamed(tmp_path, {"smiles": ["C"], "a,b": ["3"]}, targets="a,b")
+    assert columns[1] == ["a,b"] and rows.targets.tolist() == [[3]]
+
+
+# --- stores -------------------------------------------------------------------------------------
+
+
+def stored(folder, table: dict, labels: str | None = "y,z", **settings):
+    """The source that is a store of a table with some labels."""
+    pd.DataFrame(table).to_csv(folder / "t.csv", index=False)
+    made = DataConfig(str(folder / "t.csv"), targets=labels)
+    featurize_dataset(made, GraphConfig(), folder / "t.arrow", workers=1)
+    return load_source(DataConfig(str(folder / "t.arrow"), **settings))
+
+
+def test_a_store_is_a_source(tmp_path):
+    found, table = stored(tmp_path, TABLE), source(TABLE, targets="y,z")
+    assert found.name == str(tmp_path / "t.arrow") and len(found) == 5 and found.target_names == ["y", "z"]
+    assert found.smiles == [] and found.graphs is None and found.store.sizes.tolist() == [1, 1, 0, 0, 1]
+    np.testing.assert_array_equal(found.targets, table.targets)
+    assert set(found.rejected) == {1, 2, 3, 4}  # two labels that are no numbers, two SMILES that are no molecules
+    assert {part: rows.tolist() for part, rows in found.split.items()} == {"train": [0], "valid": [], "test": []}
+
+
+@pytest.mark.parametrize(("targets", "names"), [("z", ["z"]), ("z,y", ["z", "y"]), (None, ["y", "z"])])
+def test_some_targets_of_a_store(targets, names, tmp_path):
+    table = {"smiles": ["C", "N", "O"], "y": [1, None, None], "z": [None, 5, None]}
+    found = stored(tmp_path, table, targets=targets)
+    assert found.target_names == names
+    expected = source(table, targets=",".join(names))
+    np.testing.assert_array_equal(found.targets, expected.targets)
+    assert found.rejected == expected.rejected and found.rejected[2] == "no target value"
+
+
+@pytest.mark.xfail(strict=True, reason="a row has one reason, whichever label it speaks of")
+def test_a_wrong_label_of_another_target_does_not_matter(tmp_path):
+    """As for a table."""
+    table = {"smiles": ["C", "N"], "y": [1, 2], "z": ["oops", 5]}
+    stored(tmp_path, table)
+    assert source(table, targets="y").rejected == {}
+    assert load_source(DataConfig(str(tmp_path / "t.arrow"), targets="y")).rejected == {}
+
+
+@pytest.mark.parametrize("split", [None, "split", "random"])
+def test_the_split_of_a_store(split, tmp_path):
+    table = {
+        "smiles": ["C", "N", "O", "F", "oops"],
+        "y": range(5),
+        "split": ["test", "train", "valid", "train", "test"],
+    }
+    found = stored(tmp_path, table, "y", split=split) if split == "split" else stored(tmp_path, table, "y")
+    found = load_source(DataConfig(str(tmp_path / "t.arrow"), split=split))
+    parts = found.split and {part: rows.tolist() for part, rows in found.split.items()}
+    assert parts == (None if split == "random" else {"train": [1, 3], "valid": [2], "test": [0]})
+
+
+def test_a_store_without_a_split(tmp_path):
+    assert stored(tmp_path, {"smiles": ["C"], "y": [1]}, "y").split is None
+
+
+@pytest.mark.xfail(strict=True, reason="a store without a split is split at random, whatever was asked for")
+def test_a_store_without_the_split_that_was_asked_for(tmp_path):
+    with pytest.raises(InputError, match="split"):
+        stored(tmp_path, {"smiles": ["C"], "y": [1]}, "y", split="split")
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "reason"),
+    [
+        (None, {}, r"t\.arrow has no labels: featurize with --targets"),
+        ("y,z", {"targets": "yy"}, r"no target 'yy' .did you mean 'y'.*it has 'y', 'z'"),
+        ("y,z", {"targets": "y,gap"}, "no target 'gap'"),
+        ("y,z", {"split": "scaffold"}, "cannot be split by 'scaffold'.*no SMILES for a scaffold split; or give random"),
+        ("y,z", {"split": "fold"}, "cannot be split by 'fold'.*featurize with --split COLUMN"),
+    ],
+)
+def test_stores_of_no_use(labels, settings, reason, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        stored(tmp_path, TABLE, labels, **settings)
+
+
+@pytest.mark.xfail(strict=True, reason="a target that is named twice is taken twice")
+def test_a_target_of_a_store_named_twice(tmp_path):
+    with pytest.raises(InputError, match="twice"):
+        stored(tmp_path, TABLE, "y,z", targets="y,y")
+
+
+def test_fingerprint_of_a_store(tmp_path):
+    first = stored(tmp_path, TABLE).fingerprint()
+    assert stored(tmp_path, TABLE).fingerprint() == first
+    assert load_source(DataConfig(str(tmp_path / "t.arrow"), targets="y")).fingerprint() != first
+    assert stored(tmp_path, {**TABLE, "smiles": ["CC", *TABLE["smiles"][1:]]}).fingerprint() != first
 
 
 # --- PyG ----------------------------------------------------------------------------------------

@@ -74,19 +74,17 @@ class Predictor:
             ``float32 [R, T]`` in the unit of the targets, nan where there is no answer; with
             ``details`` a :class:`Predictions`.
         """
-        from torch_geometric.data import Data
-
-        if isinstance(molecules, (str, MolGraph, Data)):
+        if isinstance(molecules, str) or _is_graph(molecules):
             molecules = [molecules]
         molecules = list(molecules)
         graphs: list[MolGraph] = [NO_GRAPH] * len(molecules)
         reasons: list[str | None] = [None] * len(molecules)
-        texts = [i for i, m in enumerate(molecules) if not isinstance(m, (MolGraph, Data))]
+        texts = [i for i, molecule in enumerate(molecules) if not _is_graph(molecule)]
         arrays, text_reasons = read_smiles([molecules[i] for i in texts], **self._graph_settings)
         for at, i in enumerate(texts):
             graphs[i], reasons[i] = arrays.graph(at), text_reasons[at]
         for i, molecule in enumerate(molecules):
-            if isinstance(molecule, (MolGraph, Data)):
+            if _is_graph(molecule):
                 try:
                     graphs[i] = self._checked(molecule)
                 except MoleculeError as reason:
@@ -97,7 +95,8 @@ class Predictor:
 
     def predict_stream(self, pieces: Iterable[Sequence[str]], pool: Pool = None) -> Iterator[Predictions]:
         """Predict SMILES piece by piece, parsed in the processes of a pool of :func:`featurizers`."""
-        for store, reasons in featurize_stream(pieces, self.config.graph, pool=pool):
+        on_gpu = self.device.type != "cpu"
+        for store, reasons in featurize_stream(pieces, self.config.graph, pool=pool, ahead=on_gpu):
             yield self.answers(store, np.arange(len(store)), reasons)
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -149,6 +148,11 @@ class Predictor:
         if molecule.num_atoms > self.config.graph.max_atoms:
             raise MoleculeError(f"{molecule.num_atoms} atoms, more than the limit of {self.config.graph.max_atoms}")
         return molecule
+
+
+def _is_graph(molecule: object) -> bool:
+    """Whether it is a :class:`MolGraph` or a PyG ``Data``; told without importing PyG, which takes seconds."""
+    return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:

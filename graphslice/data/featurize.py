@@ -71,8 +71,8 @@ def featurize(
     Returns:
         A store with a row for each, and for every row None or the reason why it has no molecule.
     """
-    (result,) = featurize_stream([smiles], config, pool=pool, progress=progress)
-    return result
+    ((arrays, reasons),) = _parse_pieces([smiles], config, pool, progress)
+    return GraphStore.from_arrays(arrays, reasons), reasons
 
 
 def featurize_stream(
@@ -80,15 +80,23 @@ def featurize_stream(
     config: GraphConfig,
     *,
     pool: Pool = None,
-    progress: Callable[[int], None] | None = None,
+    ahead: bool = False,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
-    """:func:`featurize` piece by piece; the processes of the pool are at the next piece meanwhile."""
-    for arrays, reasons in _parse_pieces(pieces, config, pool, progress):
+    """:func:`featurize` piece by piece.
+
+    With ``ahead`` the processes of the pool parse the next piece while the caller uses the last: good
+    where that is a GPU's work, bad where both want the same cores.
+    """
+    for arrays, reasons in _parse_pieces(pieces, config, pool, ahead=ahead):
         yield GraphStore.from_arrays(arrays, reasons), reasons
 
 
 def _parse_pieces(
-    pieces: Iterable[Sequence[str]], config: GraphConfig | StoreInfo, pool: Pool, progress: Callable[[int], None] | None
+    pieces: Iterable[Sequence[str]],
+    config: GraphConfig | StoreInfo,
+    pool: Pool,
+    progress: Callable[[int], None] | None = None,
+    ahead: bool = False,
 ) -> Iterator[tuple[MolArrays, list[str | None]]]:
     work = partial(read_smiles, atom_order=config.atom_order, max_atoms=config.max_atoms)
     if pool is None:
@@ -99,7 +107,7 @@ def _parse_pieces(
     try:
         for piece in pieces:
             begun.append([pool.submit(work, chunk) for chunk in _chunks(piece)])
-            if len(begun) > 1:
+            if len(begun) > ahead:
                 yield _gathered((future.result() for future in begun.popleft()), progress)
         while begun:
             yield _gathered((future.result() for future in begun.popleft()), progress)

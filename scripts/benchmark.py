@@ -1,0 +1,42 @@
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files [--json]``.
+
+Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
+less so. ``--json`` prints one line to keep instead of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+
+from benchmarks.report import machine, print_table
+
+BENCHMARKS = {
+    "data": "from SMILES to batches, in this process",
+    "files": "memory and rate of the command line on large files",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parsers = parser.add_subparsers(dest="benchmark", required=True)
+    modules = {}
+    for name, text in BENCHMARKS.items():
+        modules[name] = importlib.import_module(f"benchmarks.{name}")
+        subparser = parsers.add_parser(name, help=text, description=modules[name].__doc__)
+        subparser.add_argument("--json", action="store_true", help="print one line of JSON")
+        modules[name].add_arguments(subparser)
+    options = parser.parse_args()
+    figures = modules[options.benchmark].run(options)
+    if options.json:
+        json.dump({"benchmark": options.benchmark, **machine(), "figures": figures}, sys.stdout)
+        print()
+    else:
+        print(" | ".join(f"{name} {value}" for name, value in machine().items()))
+        print_table(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What ``scripts/benchmark.py`` measures, a module each: ``add_arguments(parser)`` and ``run(options)``."""

@@ -1,0 +1,54 @@
+"""The machine a benchmark ran on, and its table."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def machine() -> dict[str, str | int]:
+    """What a figure has to be read with."""
+    import rdkit
+    import torch
+
+    name = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {"machine": name, "cores": cores, "torch": torch.__version__, "rdkit": rdkit.__version__}
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def figure(what: str, value: float, unit: str, *, asked: str = "", beside: str = "") -> dict:
+    """One line of the table."""
+    return {"what": what, "value": float(f"{value:.4g}"), "unit": unit, "asked": asked, "beside": beside}
+
+
+def print_table(figures: list[dict]) -> None:
+    """As Markdown."""
+    columns = ("what", "value", "unit", "asked", "beside")
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for line in figures:
+        print("| " + " | ".join(f"{line[c]:,}" if c == "value" else str(line[c]) for c in columns) + " |")
+
+
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
+    """Median seconds of each function, taken in turns so that a drifting machine drifts for all."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()  # compile, fill the caches
+    for _ in range(repeats):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - begin)
+    return {name: float(np.median(values)) for name, values in times.items()}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -251,6 +252,23 @@ def test_shards_that_differ(predictor, tmp_path):
     with pytest.raises(InputError, match=r"b\.parquet has the columns smi, and a\.parquet smiles"):
         predict_file(predictor, tmp_path / "shards", tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="the types of the first shard are those of the file")
+def test_shards_of_other_types(predictor, tmp_path):
+    """Whole numbers in one, fractions in the next: an answer, or one sentence."""
+    (tmp_path / "shards").mkdir()
+    for name, value in {"a": 1, "b": 1.5}.items():
+        pd.DataFrame({"smiles": ["C"], "n": [value]}).to_parquet(tmp_path / "shards" / f"{name}.parquet")
+    with suppress(InputError):
+        predict_file(predictor, tmp_path / "shards", tmp_path / "out.parquet")
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="the column is looked up by its name")
+def test_the_first_of_two_columns_of_a_name(predictor, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles,smiles\nCCO,oops\n")
+    predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("CCO,oops,")
 
 
 def test_a_store_answers_as_its_smiles(predictor):

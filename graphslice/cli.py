@@ -206,7 +206,9 @@ def _train(options: Namespace, arguments: list[str]) -> None:
 def _predict_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.description = "Predict a file of molecules, or some SMILES."
     parser.add_argument("model", help="a run folder or a checkpoint")
-    parser.add_argument("molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, or SMILES")
+    parser.add_argument(
+        "molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, a store, or SMILES"
+    )
     parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")

@@ -14,9 +14,9 @@ import torch
 
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
-from graphslice.data.featurize import Pool, featurize_stream, featurizers
+from graphslice.data.featurize import Pool, check_graphs, featurize_stream, featurizers
 from graphslice.data.loader import BatchLoader, EvalBatches
-from graphslice.data.sources import find_smiles_column
+from graphslice.data.sources import STORE_SUFFIX, find_smiles_column
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table, texts, write_table
 from graphslice.errors import InputError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
     Molecule = str | MolGraph | Data
+
+
+# Rows of a store that are predicted at a time.
+_PIECE = 8192
 
 
 @dataclass
@@ -90,14 +94,14 @@ class Predictor:
                 except MoleculeError as reason:
                     reasons[i] = str(reason)
         store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons)
-        answers = self.answers(store, np.arange(len(store)), reasons)
+        answers = self.answers(store, np.arange(len(store)))
         return answers if details else answers.values
 
     def predict_stream(self, pieces: Iterable[Sequence[str]], pool: Pool = None) -> Iterator[Predictions]:
         """Predict SMILES piece by piece, parsed in the processes of a pool of :func:`featurizers`."""
         on_gpu = self.device.type != "cpu"
         for store, reasons in featurize_stream(pieces, self.config.graph, pool=pool, ahead=on_gpu):
-            yield self.answers(store, np.arange(len(store)), reasons)
+            yield self.answers(store, np.arange(len(store)), {i: why for i, why in enumerate(reasons) if why})
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [R, T]`` for some rows of a store that have molecules, in batches of similar sizes."""
@@ -112,19 +116,19 @@ class Predictor:
                 values[indices] = self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
         return values
 
-    def answers(self, store: GraphStore, rows: np.ndarray, reasons: Sequence[str | None] | None = None) -> Predictions:
+    def answers(self, store: GraphStore, rows: np.ndarray, reasons: dict[int, str] | None = None) -> Predictions:
         """Answers for any rows of a store.
 
         Args:
             store: made as ``config.graph`` says.
             rows: ``int64 [R]``.
-            reasons: why a row has no molecule, for each row of the store; read from it when not given.
+            reasons: why a row of the store has no molecule, by row; read from it when not given.
         """
-        known = store.errors if reasons is None else dict(enumerate(reasons))
+        reasons = store.errors if reasons is None else reasons
         values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
         present = store.sizes[rows] > 0
         values[present] = self.predict_store(store, rows[present])
-        errors = [None if there else known.get(int(row)) for row, there in zip(rows, present, strict=True)]
+        errors = [None if there else reasons.get(int(row)) for row, there in zip(rows, present, strict=True)]
         for i in np.flatnonzero(present & ~np.isfinite(values).all(axis=1)):
             values[i], errors[i] = np.nan, "the model's answer is not a finite number"
         return Predictions(values, errors, self.targets)
@@ -186,7 +190,8 @@ def predict_file(
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
     The same rows come out in the same order, with their columns, then one ``<target>_pred`` a
-    target, then ``error``. Memory does not grow with the file.
+    target, then ``error``. Memory does not grow with the file. Of a store of ``graphslice
+    featurize``, which has no SMILES, the one column before those is ``row``, from 1.
 
     Args:
         predictor: the model.
@@ -203,30 +208,46 @@ def predict_file(
     source, out = Path(source), None if out is None else Path(out)
     if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError(f"{out} is the input itself: choose another output")
-    report = FileReport(0, 0, None)
+    if source.name.endswith(STORE_SUFFIX):
+        return _written(_answers_of_store(predictor, source), out, progress)
     with open_table(source) as table, featurizers(table.about if engine == "local" else 0, workers) as pool:
         column = find_smiles_column(table.columns, smiles_column, str(source))
         for name in answer_columns(predictor.targets):
             if name in table.columns:
                 raise InputError(f"{source} has a column {name!r} already: rename it first")
+        at = table.columns.index(column)
         if engine == "ray":
             from graphslice.ray_engine import predict_pieces
 
-            answered = predict_pieces(source, predictor.checkpoint, column, workers)
+            answered = predict_pieces(source, predictor.checkpoint, at, workers)
         else:
             ours, theirs = itertools.tee(table.pieces)
-            answers = predictor.predict_stream((texts(piece.column(column)) for piece in theirs), pool)
+            answers = predictor.predict_stream((texts(piece.column(at)) for piece in theirs), pool)
             answered = map(with_answers, ours, answers)
-        with write_table(out) as sink:
-            for piece in answered:
-                sink.write(piece)
-                failed = [reason for reason in piece.column("error").to_pylist() if reason]
-                report.rows += len(piece)
-                report.failed += len(failed)
-                report.first_reason = report.first_reason or (failed[0] if failed else None)
-                if progress:
-                    progress(len(piece))
+        return _written(answered, out, progress)
+
+
+def _written(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None) -> FileReport:
+    report = FileReport(0, 0, None)
+    with write_table(out) as sink:
+        for piece in answered:
+            sink.write(piece)
+            failed = [reason for reason in piece.column("error").to_pylist() if reason]
+            report.rows += len(piece)
+            report.failed += len(failed)
+            report.first_reason = report.first_reason or (failed[0] if failed else None)
+            if progress:
+                progress(len(piece))
     return report
+
+
+def _answers_of_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
+    store = GraphStore.open(path)
+    check_graphs(store, predictor.config.graph)
+    reasons = store.errors
+    for begin in range(0, len(store), _PIECE):
+        rows = np.arange(begin, min(begin + _PIECE, len(store)))
+        yield with_answers(pa.table({"row": rows + 1}), predictor.answers(store, rows, reasons))
 
 
 def answer_columns(targets: Sequence[str]) -> list[str]:

@@ -76,7 +76,7 @@ class _Tables(Datasource):
 class _Predict:
     """A model in a process of its own."""
 
-    def __init__(self, checkpoint: list[ray.ObjectRef], column: str, threads: int) -> None:
+    def __init__(self, checkpoint: list[ray.ObjectRef], column: int, threads: int) -> None:
         import torch
 
         from graphslice.predict import Predictor
@@ -106,13 +106,13 @@ class _Featurize:
         return pa.Table.from_batches([to_batch(rows, self.info)]).replace_schema_metadata(None)
 
 
-def predict_pieces(path: Path, checkpoint: Checkpoint, column: str, workers: int | None = None) -> Iterator[pa.Table]:
+def predict_pieces(path: Path, checkpoint: Checkpoint, column: int, workers: int | None = None) -> Iterator[pa.Table]:
     """The rows of a table with a model's answers, in their order.
 
     Args:
         path: of the file or folder, readable from every machine.
         checkpoint: of the model; it is sent to every process once.
-        column: of the SMILES.
+        column: which one has the SMILES, from 0.
         workers: processes; one a GPU where the cluster has GPUs, else one a core.
 
     Raises:

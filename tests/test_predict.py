@@ -254,7 +254,6 @@ def test_shards_that_differ(predictor, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="the types of the first shard are those of the file")
 def test_shards_of_other_types(predictor, tmp_path):
     """Whole numbers in one, fractions in the next: an answer, or one sentence."""
     (tmp_path / "shards").mkdir()
@@ -264,7 +263,6 @@ def test_shards_of_other_types(predictor, tmp_path):
         predict_file(predictor, tmp_path / "shards", tmp_path / "out.parquet")
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="the column is looked up by its name")
 def test_the_first_of_two_columns_of_a_name(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("smiles,smiles\nCCO,oops\n")
     predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")

@@ -22,6 +22,7 @@ READ, UNKNOWN = 0, 1
 
 #: Versions of the format that are known: major * 1000 + minor * 10 + patch.
 _FIRST_FORMAT, _LAST_FORMAT = 14_000, 16_999
+SLACK = _MARGIN = 32  # no atom or bond takes more bytes
 _HEADER = 20  # bytes before the number of atoms: a mark, a tag, three numbers of the version
 _MARK = 0xDEADBEEF
 _BEGIN_ATOMS, _BEGIN_BONDS, _BEGIN_RINGS, _BEGIN_SYMMETRIC_RINGS, _MAP_NUMBER = 1, 11, 20, 66, 24
@@ -109,7 +110,7 @@ def _unpack_one(data, at, end, atoms, bonds, words):
     at += 10
     degree = np.zeros(num_atoms, np.int64)
     for i in range(num_atoms):
-        if at + 32 > end:
+        if at > end or at + _MARGIN > len(data):
             return UNKNOWN
         number, flags, given = np.int64(data[at]), data[at + 1], _int32(data, at + 2)
         if flags & 0x96 or given & ~0x1FE:  # a position, a query, a dummy, a monomer; or something new
@@ -152,18 +153,18 @@ def _unpack_one(data, at, end, atoms, bonds, words):
         atoms[i, 7] = 1 if flags & 64 else 0
         atoms[i, 8] = 0
         degree[i] = hydrogens
-    if data[at] != _BEGIN_BONDS:
+    if at >= end or data[at] != _BEGIN_BONDS:
         return UNKNOWN
     at += 1
     for m in range(num_bonds):
-        if at + 16 > end:
+        if at > end or at + _MARGIN > len(data):
             return UNKNOWN
         begin = _int32(data, at) if wide == 4 else np.int64(data[at])
         finish = _int32(data, at + wide) if wide == 4 else np.int64(data[at + wide])
         at += 2 * wide
         flags = data[at]
         at += 1
-        if flags & 0x91 or begin >= num_atoms or finish >= num_atoms:
+        if flags & 0x91 or not (0 <= begin < num_atoms and 0 <= finish < num_atoms):
             return UNKNOWN
         kind, stereo = _SINGLE, 0
         if flags & 8:
@@ -196,11 +197,11 @@ def _mark_rings(data, at, end, wide, atoms):
             return False
         size = _int32(data, at) if wide == 4 else np.int64(data[at])
         at += wide
-        if at + size * wide > end:
+        if size < 0 or at + size * wide > end:
             return False
         for _ in range(size):
             atom = _int32(data, at) if wide == 4 else np.int64(data[at])
-            if atom >= len(atoms):
+            if not 0 <= atom < len(atoms):
                 return False
             atoms[atom, 8] = 1
             at += wide
@@ -212,7 +213,8 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, words, status):
     """Read molecules in their input order.
 
     Args:
-        data: ``uint8 [D]``, what ``Mol.ToBinary`` gave for G molecules, one behind another.
+        data: ``uint8 [D]``, what ``Mol.ToBinary`` gave for G molecules, one behind another, and
+            ``SLACK`` bytes more, so that the last ones need no closer look at where they end.
         starts: ``int64 [G + 1]``, where each begins.
         atom_ptr, bond_ptr: ``int64 [G + 1]``, which rows of the arrays below are whose.
         atoms: ``uint8 [A, 9]``, filled.

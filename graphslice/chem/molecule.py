@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from rdkit import Chem, rdBase
 
-from graphslice.chem.binary import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, unpack
+from graphslice.chem.binary import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, SLACK, unpack
 from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
 
 if TYPE_CHECKING:
@@ -228,7 +228,8 @@ def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
         raise MoleculeError("empty SMILES")
     if num_atoms > max_atoms:
         raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
-    if ("*" in smiles or "#0" in smiles) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
+    # The ways to write one: *, [#0], and a label of a CXSMILES.
+    if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) stands for no element")
     return mol
 
@@ -254,7 +255,7 @@ def _to_arrays(mols: list[Chem.Mol | None], binaries: list[bytes], ranks: np.nda
         np.zeros((bond_ptr[-1], 2), np.int32),
         np.zeros(bond_ptr[-1], np.uint8),
     )
-    data = np.frombuffer(b"".join(binaries), np.uint8)
+    data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
     ends = np.cumsum([0 if mol is None else 1 for mol in mols], dtype=np.int64)
     starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)[np.concatenate([[0], ends])]
     status = np.zeros(len(mols), np.uint8)

@@ -38,6 +38,8 @@ Pool = ProcessPoolExecutor | None
 @contextmanager
 def featurizers(rows: int | None = None, workers: int | None = None) -> Iterator[Pool]:
     """Processes for :func:`featurize`: every core by default, none where few rows would not pay for them."""
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
     workers = _cores() if workers is None else workers
     if workers < 2 or (rows is not None and rows < 4 * _CHUNK):
         yield None
@@ -199,6 +201,9 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[GraphStore]) -> Grap
         shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # where nothing was begun
     return GraphStore.open(path)
 
 
@@ -228,7 +233,7 @@ def _existing(shard: Path, info: StoreInfo) -> GraphStore | None:
         store = GraphStore.open(shard)
     except InputError:
         return None
-    return store if store.info == info else None
+    return store if store.info == replace(info, source=store.info.source) else None
 
 
 def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
@@ -298,12 +303,14 @@ def featurize_dataset(
         raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
     info = StoreInfo(data.dataset, "", (), graph.atom_order, graph.max_atoms)
     if data.dataset in FOLDERS or data.dataset == "demo":
+        if data.split is not None:
+            raise InputError(f"{data.dataset} has its own split; give --split {data.split} when you train on the store")
         source = load_source(data)
         info = replace(info, targets=tuple(source.target_names))
         store = build_store(out, source.pieces(), info, workers=workers, progress=progress)
     else:
         path = dataset_path(data.dataset)
-        if path.name.endswith(STORE_SUFFIX):
+        if path.is_file() and path.name.endswith(STORE_SUFFIX):
             raise InputError(f"{path} is featurized already")
         columns = label_columns(path, data)
         info = replace(info, targets=tuple(columns[1]))

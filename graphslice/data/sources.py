@@ -137,26 +137,31 @@ def store_source(store: GraphStore, config: DataConfig) -> Source:
     names = list(store.info.targets)
     if not names:
         raise InputError(f"{store.name} has no labels: featurize with --targets to train on it")
-    wanted = _split_names(config.targets) if config.targets and config.targets not in names else [config.targets]
-    wanted = wanted if config.targets else names
+    wanted = _target_names(config.targets, names) or names
+    _check_unique(wanted, [], [], store.name)
     for name in wanted:
         if name not in names:
             raise InputError(f"{store.name} has no target {name!r}{nearest(name, names)}; it has {_listed(names)}")
-    if config.split not in (None, "split", "random"):
+    numbers = store.split
+    has_split = bool((numbers != NO_PART).any())
+    if config.split not in (None, "random") and not (config.split == "split" and has_split):
         raise InputError(
             f"{store.name} cannot be split by {config.split!r}: a store keeps only the split that it was made with "
             "(featurize with --split COLUMN), and no SMILES for a scaffold split; or give random"
         )
     targets = store.targets[:, [names.index(name) for name in wanted]]
-    rejected = store.errors
-    for row in np.flatnonzero(np.isnan(targets).all(axis=1)):
+    is_pcqm4m = store.info.source in FOLDERS
+    # A label that is no number is of no interest where others are asked for.
+    bad = tuple(f"target {name!r} " for name in wanted)
+    rejected = {row: why for row, why in store.errors.items() if store.sizes[row] == 0 or why.startswith(bad)}
+    for row in np.flatnonzero(np.isnan(targets).all(axis=1)) if not is_pcqm4m else ():
         rejected.setdefault(int(row), "no target value")
-    numbers = store.split
     split = None
-    if config.split != "random" and (numbers != NO_PART).any():
+    if config.split != "random" and has_split:
         usable = np.array([row not in rejected for row in range(len(store))], dtype=bool)
         split = {part: np.flatnonzero((numbers == n) & usable) for n, part in enumerate(PARTS) if (numbers == n).any()}
-    return Source(store.name, [], targets, wanted, rejected, split, store=store)
+    name = store.info.source if is_pcqm4m else store.name
+    return Source(name, [], targets, wanted, rejected, split, store=store)
 
 
 def label_columns(path: Path, config: DataConfig) -> tuple[str, list[str], str | None]:
@@ -165,12 +170,13 @@ def label_columns(path: Path, config: DataConfig) -> tuple[str, list[str], str |
     Raises:
         InputError: if the table cannot be read or has no such column.
     """
-    targets = _split_names(config.targets) if config.targets else []
     if config.split in ("random", "scaffold"):
         raise InputError(f"a store keeps the split of a column; give --split {config.split} when you train on it")
     with open_table(path) as stream:
         column = find_smiles_column(stream.columns, config.smiles_column, str(path))
+        targets = _target_names(config.targets, stream.columns)
         split = config.split or ("split" if "split" in stream.columns else None)
+        _check_unique(targets, [column, *targets, *([split] if split else [])], stream.columns, path)
         for name in [*targets, *([split] if split else [])]:
             if name not in stream.columns:
                 raise InputError(
@@ -179,25 +185,47 @@ def label_columns(path: Path, config: DataConfig) -> tuple[str, list[str], str |
     return column, targets, split
 
 
+def _target_names(text: str | None, columns: Sequence[str]) -> list[str]:
+    if not text:
+        return []
+    return [text] if text in columns else _split_names(text)
+
+
+def _check_unique(targets: list[str], used: list[str], columns: Sequence[str], name: object) -> None:
+    if len(set(targets)) != len(targets):
+        raise InputError(f"--targets names a column twice: {', '.join(targets)}")
+    for column in used:
+        if list(columns).count(column) > 1:
+            raise InputError(f"{name} has two columns called {column!r}")
+
+
 def labelled_rows(path: Path, columns: tuple[str, list[str], str | None]) -> Iterator[Rows]:
     """The rows of a table, read in pieces; the columns as of :func:`label_columns`.
 
     Raises:
         InputError: if the table cannot be read to its end, or a word of the split names no part.
     """
+    first = 0
     with open_table(path) as stream:
         for piece in stream.pieces:
-            yield labelled(piece, *columns)
+            yield labelled(piece, *columns, first=first)
+            first += len(piece)
 
 
-def labelled(piece: pa.Table, column: str, targets: list[str], split: str | None) -> Rows:
-    """A piece of a table as rows; labels that are no numbers are reasons to reject a row."""
+def labelled(piece: pa.Table, column: str, targets: list[str], split: str | None, first: int = 0) -> Rows:
+    """A piece of a table as rows; labels that are no numbers are reasons to reject a row.
+
+    ``first`` is the row of the table that the piece begins with.
+    """
     smiles = texts(piece.column(column))
     values, rejected = _labels(_decoded_frame(piece.select(targets)), targets)
     numbers = np.full(len(smiles), NO_PART, np.int8)
     if split is not None:
         words = texts(piece.column(split), decoded)
-        numbers = split_numbers(len(smiles), splits.column_split(np.arange(len(smiles)), words, split))
+        needed = np.ones(len(smiles), bool) if not targets else ~np.isnan(values).all(axis=1)
+        needed[list(rejected)] = False
+        rows = [row for row in range(len(smiles)) if needed[row] or splits.is_part(words[row])]
+        numbers = split_numbers(len(smiles), splits.column_split(np.array(rows, np.int64), words, split, first))
     return Rows(smiles, values, numbers, rejected)
 
 
@@ -318,7 +346,7 @@ def _split_column(table: pd.DataFrame, config: DataConfig, name: str) -> str | N
 
 def _target_columns(table: pd.DataFrame, config: DataConfig, taken: set[str | None], name: str) -> list[str]:
     if config.targets:
-        targets = [config.targets] if config.targets in table.columns else _split_names(config.targets)
+        targets = _target_names(config.targets, list(table.columns))
         for column in targets:
             if column not in table.columns:
                 raise InputError(

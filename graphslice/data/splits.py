@@ -17,6 +17,7 @@ PARTS = {
     "valid": ("valid", "val", "validation", "dev"),
     "test": ("test",),
 }
+_PART_OF = {word: part for part, words in PARTS.items() for word in words}
 _VALID_SHARE = _TEST_SHARE = 0.1
 
 Split = dict[str, np.ndarray]
@@ -55,20 +56,27 @@ def scaffold_split(rows: np.ndarray, smiles: Sequence[str], seed: int = 0) -> Sp
     return {part: np.array(sorted(members), dtype=np.int64) for part, members in split.items()}
 
 
-def column_split(rows: np.ndarray, words: Sequence[object], column: str) -> Split:
-    """The split that a column of the file gives.
+def column_split(rows: np.ndarray, words: Sequence[object], column: str, first: int = 0) -> Split:
+    """The split that a column of the file gives; ``first`` is where in the file the words begin.
 
     Raises:
         InputError: for a word that names no part.
     """
-    part_of = {word: part for part, words_of in PARTS.items() for word in words_of}
     split: dict[str, list[int]] = {part: [] for part in PARTS}
     for row in rows:
-        word = str(words[row]).strip().lower()
-        if word not in part_of:
-            raise InputError(f"row {row + 1}: {column!r} is {words[row]!r}; it must be train, valid or test")
-        split[part_of[word]].append(int(row))
+        if not is_part(words[row]):
+            raise InputError(f"row {first + row + 1}: {column!r} is {words[row]!r}; it must be train, valid or test")
+        split[_PART_OF[_word(words[row])]].append(int(row))
     return {part: np.array(members, dtype=np.int64) for part, members in split.items()}
+
+
+def is_part(word: object) -> bool:
+    """Whether a cell names a part of a split."""
+    return _word(word) in _PART_OF
+
+
+def _word(cell: object) -> str:
+    return str(cell).strip().lower()
 
 
 def _share(rows: int, share: float) -> int:

@@ -217,7 +217,10 @@ class GraphStore(Sequence[MolGraph]):
             raise InputError(f"{path} is damaged, its checksum is wrong: {again}")
         if metadata.get(b"graphslice.format") != _FORMAT.encode():
             raise InputError(f"{path} was written by another version of GraphSlice: {again}")
-        store = cls(buffer, str(path))
+        try:
+            store = cls(buffer, str(path))
+        except (ValueError, KeyError):
+            raise InputError(f"{path} is no GraphStore that this version reads: {again}") from None
         if store.info.features != FEATURES:
             raise InputError(f"{path} has features of {store.info.features}, and this is {FEATURES}: {again}")
         return store
@@ -287,7 +290,10 @@ class GraphStore(Sequence[MolGraph]):
             ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``words uint8 [M]``, as
             :func:`~graphslice.chem.paths.pair_walks` reads them.
         """
-        return _gather(self.data, self.places, ROWS, np.ascontiguousarray(rows, np.int64), len(ATOM_DIMS))
+        rows = np.ascontiguousarray(rows, np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        return _gather(self.data, self.places, ROWS, rows, len(ATOM_DIMS))
 
     def __getstate__(self) -> dict:
         raise TypeError("a GraphStore is not sent between processes: open its file there")
@@ -334,13 +340,15 @@ def _gather(data, places, rows_of_batch, rows, features):
 
 
 def _marks(buffer: pa.Buffer) -> list[int]:
-    """Where the checksum stands: in the schema at the beginning and again in the footer."""
+    """Where the checksum stands: in the schema at the beginning of the file and again in the footer."""
     data = np.frombuffer(buffer, np.uint8)
-    head = min(len(data), 1 << 20)
-    beginning = data[:head].tobytes()
-    end = data[max(head, len(data) - (1 << 20)) :].tobytes()
+    # An Arrow file is ARROW1 and two zeros, a mark, the length of the schema, the schema, ...
+    schema = 16 + int.from_bytes(data[12:16].tobytes(), "little")
+    # ..., the footer, its length, ARROW1.
+    footer = len(data) - 10 - int.from_bytes(data[-10:-6].tobytes(), "little")
     found = []
-    for text, offset in ((beginning, 0), (end, len(data) - len(end))):
+    for begin, end in ((0, schema), (max(footer, schema), len(data))):
+        text, offset = data[begin:end].tobytes(), begin
         at = text.find(_CHECKSUM)
         while at >= 0:
             found.append(offset + at)

@@ -41,8 +41,8 @@ class TableStream:
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a text looks like the name of a file that :func:`open_table` reads."""
-    return name.lower().endswith(READABLE)
+    """Whether a text looks like the name of a file of molecules."""
+    return name.lower().endswith((*READABLE, ".arrow"))
 
 
 @contextmanager
@@ -56,23 +56,48 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
             pieces are read.
     """
     files = shards(path)
+    schema = _schema_of(path, files) if len(files) > 1 else None
     with _open_file(files[0], rows) as first:
         if len(files) == 1:
             yield first
             return
 
         def pieces() -> Iterator[pa.Table]:
-            yield from first.pieces
-            for file in files[1:]:
+            for file in files:
                 with _open_file(file, rows) as table:
                     if table.columns != first.columns:
                         raise InputError(
                             f"{file} has the columns {', '.join(table.columns)}, and {files[0].name} "
                             f"{', '.join(first.columns)}: the files of a folder must have the same"
                         )
-                    yield from table.pieces
+                    yield from table.pieces if schema is None else (_cast(piece, schema) for piece in table.pieces)
 
         yield TableStream(first.columns, pieces(), first.about * len(files))
+
+
+def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
+    """The types that hold the columns of all files of a folder: texts, if there are files of texts."""
+    schemas = []
+    for file in files:
+        with _reading(file):
+            if not _is(file, PARQUET_SUFFIXES):
+                with _open_file(file, 1) as table:
+                    return pa.schema([(name, pa.binary()) for name in table.columns])
+            schemas.append(pq.read_schema(file).remove_metadata())
+    if any(schema.names != schemas[0].names for schema in schemas):
+        return None  # who reads it says which
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowException, TypeError) as error:
+        raise InputError(f"the files of {folder} have columns of types that do not go together: {error}") from None
+
+
+def _cast(piece: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = []
+    for column, kind in zip(piece.columns, schema.types, strict=True):
+        as_text = pa.types.is_binary(kind) and not pa.types.is_binary(column.type)
+        columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
+    return pa.table(columns, schema=schema)
 
 
 def shards(path: Path) -> list[Path]:
@@ -87,10 +112,18 @@ def shards(path: Path) -> list[Path]:
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
-        return files
+        # Clusters write shards without rows as a matter of course.
+        return [file for file in files if not _is_empty_parquet(file)] or files[:1]
     if not path.is_file():
         raise InputError(f"no file at {path}")
     return [path]
+
+
+def _is_empty_parquet(file: Path) -> bool:
+    if not _is(file, PARQUET_SUFFIXES):
+        return False
+    with _reading(file):
+        return pq.ParquetFile(file).metadata.num_rows == 0
 
 
 def count_rows(path: Path) -> int | None:

@@ -186,7 +186,7 @@ def test_an_old_file_stands_until_the_new_one_is_whole(tmp_path, shards_of_four)
     assert len(build_store(tmp_path / "s.arrow", pieces(), INFO, workers=1)) == len(SMILES)
 
 
-@pytest.mark.parametrize("change", ["smiles", "label", "split", "rejected", "order", "limit", "target", "source"])
+@pytest.mark.parametrize("change", ["smiles", "label", "split", "rejected", "order", "limit", "target"])
 def test_a_shard_of_something_else_is_made_again(change, tmp_path, shards_of_four, parsed):
     interrupted(tmp_path / "s.arrow", 2)
     changed, info = rows(SMILES), INFO

@@ -4,7 +4,6 @@ import gzip
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 
@@ -240,7 +239,6 @@ def test_unknown_dataset(name, near):
         load_source(DataConfig(dataset=name))
 
 
-@pytest.mark.xfail(strict=True, raises=pa.ArrowInvalid, reason="the types of Parquet's columns must be the same")
 @pytest.mark.parametrize("other", ["b.csv", "b.parquet"])
 def test_a_folder_of_files_with_other_types(other, tmp_path):
     """Whole numbers in one file, fractions or texts in the next."""
@@ -346,14 +344,12 @@ def test_streams_of_no_use(settings, reason, tmp_path):
         streamed(tmp_path, TABLE, **settings)
 
 
-@pytest.mark.xfail(strict=True, reason="rows are counted within a piece")
 def test_a_wrong_word_far_down_is_told_by_its_row(tmp_path):
     table = {"smiles": ["C"] * 9_001, "split": ["train"] * 9_000 + ["nowhere"]}
     with pytest.raises(InputError, match="row 9001: 'split' is 'nowhere'"):
         streamed(tmp_path, table)
 
 
-@pytest.mark.xfail(strict=True, reason="the column of the split counts in rejected rows too")
 def test_the_word_of_a_row_without_label_does_not_matter(tmp_path):
     """As for a table."""
     table = {"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}
@@ -361,7 +357,6 @@ def test_the_word_of_a_row_without_label_does_not_matter(tmp_path):
     assert streamed(tmp_path, table, targets="y")[1].split.tolist() == [0, -1]
 
 
-@pytest.mark.xfail(strict=True, raises=(AttributeError, KeyError), reason="same names are not told apart")
 @pytest.mark.parametrize(
     ("text", "targets"),
     [("smiles,y\nC,1\n", "y,y"), ("smiles,y,y\nC,1,2\n", "y"), ("smiles,smiles,y\nC,N,2\n", "y")],
@@ -373,7 +368,6 @@ def test_a_stream_with_a_name_twice(text, targets, tmp_path):
         list(labelled_rows(tmp_path / "t.csv", label_columns(tmp_path / "t.csv", DataConfig(targets=targets))))
 
 
-@pytest.mark.xfail(strict=True, reason="a comma always parts two names")
 def test_a_target_of_a_stream_with_a_comma_in_its_name(tmp_path):
     """As for a table."""
     columns, rows = streamed(tmp_path, {"smiles": ["C"], "a,b": ["3"]}, targets="a,b")
@@ -410,7 +404,6 @@ def test_some_targets_of_a_store(targets, names, tmp_path):
     assert found.rejected == expected.rejected and found.rejected[2] == "no target value"
 
 
-@pytest.mark.xfail(strict=True, reason="a row has one reason, whichever label it speaks of")
 def test_a_wrong_label_of_another_target_does_not_matter(tmp_path):
     """As for a table."""
     table = {"smiles": ["C", "N"], "y": [1, 2], "z": ["oops", 5]}
@@ -436,7 +429,6 @@ def test_a_store_without_a_split(tmp_path):
     assert stored(tmp_path, {"smiles": ["C"], "y": [1]}, "y").split is None
 
 
-@pytest.mark.xfail(strict=True, reason="a store without a split is split at random, whatever was asked for")
 def test_a_store_without_the_split_that_was_asked_for(tmp_path):
     with pytest.raises(InputError, match="split"):
         stored(tmp_path, {"smiles": ["C"], "y": [1]}, "y", split="split")
@@ -457,7 +449,6 @@ def test_stores_of_no_use(labels, settings, reason, tmp_path):
         stored(tmp_path, TABLE, labels, **settings)
 
 
-@pytest.mark.xfail(strict=True, reason="a target that is named twice is taken twice")
 def test_a_target_of_a_store_named_twice(tmp_path):
     with pytest.raises(InputError, match="twice"):
         stored(tmp_path, TABLE, "y,z", targets="y,y")

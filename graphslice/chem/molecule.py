@@ -193,8 +193,8 @@ def read_smiles(
     if atom_order not in ("canonical", "input"):
         raise ValueError(f"atom_order is 'canonical' or 'input', not {atom_order!r}")
     canonical = atom_order == "canonical"
-    mols: list[Chem.Mol | None] = []
     reasons: list[str | None] = []
+    counts: list[tuple[int, int]] = []
     binaries: list[bytes] = []
     ranks: list[int] = []
     with rdBase.BlockLogs():
@@ -202,16 +202,21 @@ def read_smiles(
             try:
                 mol = _parse(text, max_atoms)
             except MoleculeError as reason:
-                mols.append(None)
                 reasons.append(str(reason))
+                counts.append((0, 0))
+                binaries.append(b"")
                 continue
-            mols.append(mol)
             reasons.append(None)
+            counts.append((mol.GetNumAtoms(), mol.GetNumBonds()))
             binaries.append(mol.ToBinary(0))
             if canonical:
                 # An atom-map number names an atom in a reaction; it is no property of the molecule.
                 ranks.extend(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
-    return _to_arrays(mols, binaries, np.array(ranks, dtype=np.int32) if canonical else None), reasons
+        arrays = _to_arrays(smiles, counts, binaries)
+    if canonical:
+        numbers = np.array(ranks, dtype=np.int32)
+        renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.words)
+    return arrays, reasons
 
 
 def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
@@ -245,9 +250,10 @@ def _why_not(smiles: str) -> str:
     return "RDKit does not read it"
 
 
-def _to_arrays(mols: list[Chem.Mol | None], binaries: list[bytes], ranks: np.ndarray | None) -> MolArrays:
-    atom_ptr = np.cumsum([0, *(0 if mol is None else mol.GetNumAtoms() for mol in mols)], dtype=np.int64)
-    bond_ptr = np.cumsum([0, *(0 if mol is None else mol.GetNumBonds() for mol in mols)], dtype=np.int64)
+def _to_arrays(smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes]) -> MolArrays:
+    ptr = np.zeros((2, len(counts) + 1), np.int64)
+    np.cumsum(np.array(counts, np.int64).reshape(-1, 2).T, axis=1, out=ptr[:, 1:])
+    atom_ptr, bond_ptr = ptr
     arrays = MolArrays(
         atom_ptr,
         bond_ptr,
@@ -256,14 +262,12 @@ def _to_arrays(mols: list[Chem.Mol | None], binaries: list[bytes], ranks: np.nda
         np.zeros(bond_ptr[-1], np.uint8),
     )
     data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
-    ends = np.cumsum([0 if mol is None else 1 for mol in mols], dtype=np.int64)
-    starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)[np.concatenate([[0], ends])]
-    status = np.zeros(len(mols), np.uint8)
+    starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
+    status = np.zeros(len(counts), np.uint8)
     unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.words, status)
     for row in np.flatnonzero(status):
-        _fill(arrays, int(row), mols[row])
-    if ranks is not None:
-        renumber(ranks, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.words)
+        # Parsed again: few are, and keeping every molecule until here would cost all of them the cache.
+        _fill(arrays, int(row), Chem.MolFromSmiles(smiles[row]))
     return arrays
 
 

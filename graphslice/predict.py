@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
@@ -14,6 +16,7 @@ import torch
 
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
+from graphslice.data.batch import GraphBatch, collate_rows
 from graphslice.data.featurize import Pool, check_graphs, featurize_stream, featurizers
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.sources import STORE_SUFFIX, find_smiles_column
@@ -27,8 +30,9 @@ if TYPE_CHECKING:
     Molecule = str | MolGraph | Data
 
 
-# Rows of a store that are predicted at a time.
+# Rows of a store that are predicted at a time, and molecules of a batch.
 _PIECE = 8192
+_BATCH = 128
 
 
 @dataclass
@@ -106,15 +110,25 @@ class Predictor:
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [R, T]`` for some rows of a store that have molecules, in batches of similar sizes."""
         values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
-        on_gpu = self.device.type == "cuda"
-        batches = EvalBatches(store.sizes[rows])
-        loader = BatchLoader(
-            store, rows, batches, self.config.collate_settings, threads=2 if on_gpu else 0, pin_memory=on_gpu
-        )
-        with torch.inference_mode():
+        batches = list(EvalBatches(store.sizes[rows], _BATCH))
+        settings = self.config.collate_settings
+        if self.device.type != "cpu":
+            on_gpu = self.device.type == "cuda"
+            loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
             for indices, batch in zip(batches, loader, strict=True):
-                values[indices] = self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
+                values[indices] = self._forward(batch)
+            return values
+
+        def predict(indices: list[int]) -> None:
+            values[indices] = self._forward(collate_rows(store, rows[indices], **settings))
+
+        with _batches_in_parallel(len(batches)) as run:
+            run(predict, batches)
         return values
+
+    def _forward(self, batch: GraphBatch) -> np.ndarray:
+        with torch.inference_mode():
+            return self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
 
     def answers(self, store: GraphStore, rows: np.ndarray, reasons: dict[int, str] | None = None) -> Predictions:
         """Answers for any rows of a store.
@@ -152,6 +166,24 @@ class Predictor:
         if molecule.num_atoms > self.config.graph.max_atoms:
             raise MoleculeError(f"{molecule.num_atoms} atoms, more than the limit of {self.config.graph.max_atoms}")
         return molecule
+
+
+@contextmanager
+def _batches_in_parallel(batches: int) -> Iterator[Callable]:
+    """``run(function, items)`` on every core, each item on one core.
+
+    A batch's matrices are small: cores that share one wait for each other most of the time.
+    """
+    cores = torch.get_num_threads()
+    if cores == 1 or batches < 2 * cores:
+        yield lambda function, items: [function(item) for item in items]
+        return
+    # The setting holds for the thread that makes it, and for threads that begin later.
+    with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            yield lambda function, items: list(pool.map(function, items))
+        finally:
+            torch.set_num_threads(cores)
 
 
 def _is_graph(molecule: object) -> bool:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from graphslice.nn.mixers import Structure
+from graphslice.ops import walk_bias, walk_softmax
 from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -89,15 +91,16 @@ class PairEncoder(nn.Module):
             for head in range(self.heads):
                 self.spatial.weight[head % 6 + 1, head] += 4
 
-    def forward(self, batch: GraphBatch) -> Tensor:
-        """``[B, H, N + 1, N + 1]``, row and column 0 the token's; not masked. In full precision always."""
+    def forward(self, batch: GraphBatch) -> Structure:
+        """The structure of a batch; row and column 0 are the token's. In full precision always."""
         with torch.autocast(batch.pairs.device.type, enabled=False):
-            values = self.walk_values(batch)
-            # Below the walks stand the token's number (1) and, for the padding (0), zeros.
-            values = torch.cat([torch.zeros_like(self.token.weight), self.token.weight, values])
-            pairs = torch.where(batch.pairs < 0, 0, batch.pairs.long() + 2)
-            index = F.pad(pairs, (1, 0, 1, 0), value=1)
-            return F.embedding(index, values).permute(0, 3, 1, 2).contiguous()
+            values = torch.cat([self.token.weight, self.walk_values(batch)])
+        return Structure(
+            batch.lengths + 1,
+            batch.pairs.shape[1] + 1,
+            bias=lambda: walk_bias(values, batch.pairs),
+            map=lambda: walk_softmax(values, batch.pairs, batch.lengths),
+        )
 
     def walk_values(self, batch: GraphBatch) -> Tensor:
         """``S + E`` of every walk of the batch, ``[W, H]``."""

@@ -176,7 +176,7 @@ class GraphTransformer(nn.Module):
     def standardised(self, batch: GraphBatch) -> Tensor:
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
         x = self.input_dropout(self.atoms(batch))
-        structure = Structure(batch.lengths + 1, x.shape[1], self.pairs(batch))
+        structure = self.pairs(batch)
         for block in self.blocks:
             x = block(x, structure)
         return self.head(self.read_out(self.norm(x), structure.mask))

@@ -64,7 +64,7 @@ def slow_bias(graph, encoder, vocabulary, distance_rows, max_path):
 )
 def test_the_bias_is_its_formula(vocabulary, distance_rows, max_path):
     encoder = pair_encoder(vocabulary, distance_rows, max_path=max_path)
-    bias = encoder(collate(graphs(), max_path=max_path)).detach().numpy()
+    bias = encoder(collate(graphs(), max_path=max_path)).bias.detach().numpy()
     assert bias.shape == (len(SMILES), HEADS, 15, 15)
     for graph, found in zip(graphs(), bias, strict=True):
         n = graph.num_atoms + 1
@@ -74,23 +74,32 @@ def test_the_bias_is_its_formula(vocabulary, distance_rows, max_path):
 
 def test_the_bias_of_a_molecule_does_not_depend_on_its_batch():
     encoder = pair_encoder()
-    together = encoder(collate(graphs()))
+    together = encoder(collate(graphs())).bias
     for graph, found in zip(graphs(), together, strict=True):
         n = graph.num_atoms + 1
-        torch.testing.assert_close(found[:, :n, :n], encoder(collate([graph]))[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[:, :n, :n], encoder(collate([graph])).bias[0], rtol=0, atol=1e-12)
 
 
 def test_the_bias_stays_precise_in_mixed_precision():
     encoder, batch = pair_encoder().float(), collate(graphs())
     with torch.autocast("cpu", torch.bfloat16):
         mixed = encoder(batch)
-    assert mixed.dtype == torch.float32
-    torch.testing.assert_close(mixed, encoder(batch), rtol=1e-6, atol=1e-6)
+        mixed = (mixed.bias, mixed.map)
+    assert mixed[0].dtype == mixed[1].dtype == torch.float32
+    torch.testing.assert_close(mixed, (encoder(batch).bias, encoder(batch).map), rtol=1e-6, atol=1e-6)
 
 
-def test_gradients_reach_every_row_that_is_read():
+def test_the_map_is_the_softmax_of_the_bias():
+    structure = pair_encoder()(collate(graphs()))
+    expected = torch.softmax(structure.bias, dim=-1) * structure.mask[:, None, :, None]
+    torch.testing.assert_close(structure.map, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("read", ["bias", "map"])
+def test_gradients_reach_every_row_that_is_read(read):
     encoder = pair_encoder()
-    encoder(collate(graphs())).square().sum().backward()
+    found = getattr(encoder(collate(graphs())), read)
+    torch.where(found.isfinite(), found, 0).square().sum().backward()
     assert set(encoder.spatial.weight.grad.abs().sum(1).nonzero().flatten().tolist()) == {*range(1, 15), 63}
     assert (encoder.position.weight.grad.view(6, -1) != 0).all(dim=1).tolist() == [True] * 5 + [False]
     assert encoder.bond.weight.grad[[0, 1, 2, 3]].abs().min() > 0  # the four kinds of bonds are all there

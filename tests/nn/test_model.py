@@ -133,7 +133,7 @@ def test_heads_start_by_reading_distances():
     biases = []
     for start in (True, False):
         torch.manual_seed(0)
-        biases.append(GraphTransformer(ModelConfig(heads=8, dim=16, distance_start=start)).pairs(chain)[0])
+        biases.append(GraphTransformer(ModelConfig(heads=8, dim=16, distance_start=start)).pairs(chain).bias[0])
     difference = (biases[0] - biases[1])[:, 1:, 1:]
     distances = (torch.arange(9)[:, None] - torch.arange(9)).abs()
     expected = torch.stack([4.0 * (distances == head % 6) for head in range(8)])

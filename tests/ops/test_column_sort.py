@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphslice.ops import column_sort
+from graphslice.ops.column_sort import _sort, _sort_with_rows, _unsort
 
 SPECIAL = [-np.inf, np.inf, np.nan, 0.0, 1.0, -1.0, 2.5]
 ORDERS = ["ascending", "descending", "mask"]
@@ -148,6 +149,58 @@ def test_the_input_is_left_alone():
     before = x.clone()
     column_sort(x, torch.tensor([5, 2]))
     assert torch.equal(x, before)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**20), st.integers(1, 70), st.integers(1, 70), st.sampled_from(ORDERS))
+def test_the_backends_agree(seed, rows, channels, order):
+    """On values and gradients, with many ties."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(-4, 5, (3, rows, channels), generator=generator).float() / 2
+    lengths = torch.randint(0, rows + 1, (3,), generator=generator)
+    argument, _ = order_of(order, channels)
+    results = []
+    for backend in ("torch", "numba"):
+        leaf = x.clone().requires_grad_()
+        found = column_sort(leaf, lengths, argument, backend=backend)
+        found.backward(torch.arange(float(x.numel())).view(x.shape))
+        results.append((found.detach(), leaf.grad, column_sort(x, lengths, argument, backend=backend)))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_opcheck(backend):
+    x = torch.randn(2, 6, 4)
+    others = (torch.tensor([6, 2]), torch.tensor([True, False, True, False]), backend)
+    torch.library.opcheck(_sort, (x, *others))
+    torch.library.opcheck(_sort_with_rows, (x.requires_grad_(), *others))
+    torch.library.opcheck(_unsort, (torch.randn(2, 6, 4), _sort_with_rows(x, *others)[1], backend))
+
+
+@pytest.mark.parametrize("rows", [255, 256, 257, 1000])
+def test_many_rows(rows):
+    """Above 256 the rows need more than a byte."""
+    x = torch.randn(1, rows, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    column_sort(x).backward(torch.arange(2.0 * rows).view(1, rows, 2))
+    expected = torch.zeros(1, rows, 2).scatter(1, x.argsort(dim=1), torch.arange(2.0 * rows).view(1, rows, 2))
+    assert torch.equal(x.grad, expected)
+
+
+def test_threads_change_nothing():
+    x = torch.randn(64, 20, 200)
+    one = column_sort(x)
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(column_sort(x), one)
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("numba", torch.float64), ("quick", torch.float32)])
+def test_an_unknown_backend_is_refused(backend, dtype):
+    with pytest.raises(ValueError, match="backend"):
+        column_sort(torch.zeros(1, 2, 3, dtype=dtype), backend=backend)
 
 
 def test_an_unknown_order_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -17,14 +18,22 @@ class Structure:
     Args:
         lengths: int64 ``[B]``, the number of valid rows of each sample.
         width: N, the number of rows, padding included.
-        bias: ``[B, H, N, N]`` added to the attention scores, or None where there is no graph. Need
-            not be masked: :class:`Structure` puts -inf in the columns of the padding.
+        bias: ``[B, H, N, N]`` added to the attention scores, or a function that makes it when it is
+            first read, or None where there is no graph. Need not be masked: :class:`Structure` puts
+            -inf in the columns of the padding.
+        map: a function that makes ``Softmax(bias)``, where there is a shorter way than by the bias.
     """
 
-    def __init__(self, lengths: Tensor, width: int, bias: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        lengths: Tensor,
+        width: int,
+        bias: Tensor | Callable[[], Tensor] | None = None,
+        map: Callable[[], Tensor] | None = None,
+    ) -> None:
         self.lengths = lengths
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
-        self._bias = bias
+        self._bias, self._map = bias, map
 
     @cached_property
     def bias(self) -> Tensor:
@@ -32,11 +41,14 @@ class Structure:
         columns = self.mask[:, None, None, :]
         if self._bias is None:
             return torch.zeros(columns.shape, device=columns.device).masked_fill(~columns, -torch.inf)
-        return self._bias.masked_fill(~columns, -torch.inf)
+        bias = self._bias() if callable(self._bias) else self._bias
+        return bias.masked_fill(~columns, -torch.inf)
 
     @cached_property
     def map(self) -> Tensor | None:
         """``P = Softmax(S + E)``, ``[B, H, N, N]``, one for all layers; None without a graph."""
+        if self._map is not None:
+            return self._map()
         return None if self._bias is None else torch.softmax(self.bias, dim=-1)
 
     def mix(self, v: Tensor, dropout: float = 0.0) -> Tensor:

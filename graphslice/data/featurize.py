@@ -170,24 +170,22 @@ def build_store(
 
 def _shards(
     path: Path, pieces: Iterable[Rows], info: StoreInfo, pool: Pool, progress: Callable[[int], None] | None
-) -> Iterator[GraphStore]:
+) -> Iterator[Path]:
     for number, piece in enumerate(rows_of(pieces)):
         shard = _parts(path) / f"{number:06}.arrow"
         about = replace(info, fingerprint=piece.digest())
-        store = _existing(shard, about)
-        if store is None:
+        if not _is_made(shard, about):
             _write(shard, about.schema(), [to_batch(piece, about, pool, progress)])
-            store = GraphStore.open(shard)
         elif progress:
             progress(len(piece))
-        yield store
+        yield shard
 
 
 def _parts(path: Path) -> Path:
     return path.with_name(f".{path.name}.parts")
 
 
-def _assemble(path: Path, info: StoreInfo, shards: Iterable[GraphStore]) -> GraphStore:
+def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path]) -> GraphStore:
     """Join shards to the file, in one go."""
     folder = _parts(path)
     try:
@@ -196,7 +194,7 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[GraphStore]) -> Grap
         if not info.fingerprint:
             info = replace(info, fingerprint=_hash_of(shards))
         whole = folder / "whole.arrow"
-        _write(whole, info.schema(), (batch for shard in shards for batch in shard.batches))
+        _write(whole, info.schema(), _batches(shards))
         whole.replace(path)
         shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
@@ -207,9 +205,15 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[GraphStore]) -> Grap
     return GraphStore.open(path)
 
 
-def _hash_of(stores: Iterable[GraphStore]) -> str:
+def _batches(shards: list[Path]) -> Iterator[pa.RecordBatch]:
+    """One shard mapped at a time."""
+    for shard in shards:
+        yield from GraphStore.open(shard).batches
+
+
+def _hash_of(shards: list[Path]) -> str:
     digest = hashlib.sha256()
-    for batch in (batch for store in stores for batch in store.batches):
+    for batch in _batches(shards):
         for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
             digest.update(buffer)
     return digest.hexdigest()[:16]
@@ -225,15 +229,15 @@ def to_batch(
     return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split)
 
 
-def _existing(shard: Path, info: StoreInfo) -> GraphStore | None:
-    """The shard of an interrupted call, if it was made of the same rows in the same way."""
+def _is_made(shard: Path, info: StoreInfo) -> bool:
+    """Whether the shard of an interrupted call is there, made of the same rows in the same way."""
     if not shard.exists():
-        return None
+        return False
     try:
-        store = GraphStore.open(shard)
+        found = GraphStore.open(shard).info
     except InputError:
-        return None
-    return store if store.info == replace(info, source=store.info.source) else None
+        return False
+    return found == replace(info, source=found.source)
 
 
 def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
@@ -329,7 +333,7 @@ def featurize_dataset(
 
 def _gathered_shards(
     path: Path, info: StoreInfo, pieces: Iterable[pa.Table], progress: Callable[[int], None] | None
-) -> Iterator[GraphStore]:
+) -> Iterator[Path]:
     """Shards of pieces of any sizes that are rows of a store already."""
     schema, held, number = info.schema(), [], 0
     for piece in itertools.chain(pieces, [None]):
@@ -341,7 +345,7 @@ def _gathered_shards(
             table = pa.concat_tables(held)
             shard = _parts(path) / f"{number:06}.arrow"
             _write(shard, schema, table.slice(0, ROWS).combine_chunks().to_batches())
-            yield GraphStore.open(shard)
+            yield shard
             held, number = [table.slice(ROWS)], number + 1
 
 

@@ -34,6 +34,7 @@ PARTS = ("train", "valid", "test", "test-dev", "test-challenge")
 NO_PART = -1
 
 _FORMAT = "1"
+_BLOCK = 1 << 22  # bytes that are checked at a time
 _CHECKSUM = b"graphslice-crc32:"
 _ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
 _BOND = pa.struct(
@@ -213,7 +214,7 @@ class GraphStore(Sequence[MolGraph]):
             raise InputError(f"{path} is damaged: {again}") from None
         if b"graphslice.format" not in metadata and _CHECKSUM not in buffer[: min(buffer.size, 65_536)].to_pybytes():
             raise InputError(f"{path} is no GraphStore: an Arrow file that GraphSlice did not write")
-        if not _is_whole(buffer):
+        if not _is_whole(path, buffer):
             raise InputError(f"{path} is damaged, its checksum is wrong: {again}")
         if metadata.get(b"graphslice.format") != _FORMAT.encode():
             raise InputError(f"{path} was written by another version of GraphSlice: {again}")
@@ -356,30 +357,32 @@ def _marks(buffer: pa.Buffer) -> list[int]:
     return found
 
 
-def _checksum(buffer: pa.Buffer, marks: list[int]) -> str:
-    """CRC-32 of the whole file, the checksum itself taken for zeros."""
-    data = np.frombuffer(buffer, np.uint8)
-    crc, at = 0, 0
-    for mark in marks:
-        begin = mark + len(_CHECKSUM)
-        crc = zlib.crc32(b"0" * 8, zlib.crc32(data[at:begin], crc))
-        at = begin + 8
-    return f"{zlib.crc32(data[at:], crc):08x}"
+def _checksum(path: Path, marks: list[int]) -> bytes:
+    """CRC-32 of the whole file, the checksum itself taken for zeros; read in blocks, so that no memory fills."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := bytearray(file.read(_BLOCK)):
+            begin = file.tell() - len(block)
+            for mark in marks:
+                for at in range(mark + len(_CHECKSUM) - begin, mark + len(_CHECKSUM) + 8 - begin):
+                    if 0 <= at < len(block):
+                        block[at] = ord("0")
+            crc = zlib.crc32(block, crc)
+    return f"{crc:08x}".encode()
 
 
-def _is_whole(buffer: pa.Buffer) -> bool:
+def _is_whole(path: Path, buffer: pa.Buffer) -> bool:
     marks = _marks(buffer)
     if not marks or any(mark + len(_CHECKSUM) + 8 > buffer.size for mark in marks):
         return False
     written = {buffer[mark + len(_CHECKSUM) : mark + len(_CHECKSUM) + 8].to_pybytes() for mark in marks}
-    return written == {_checksum(buffer, marks).encode()}
+    return written == {_checksum(path, marks)}
 
 
 def seal(path: Path) -> None:
     """Write the checksum into a file whose other bytes are final."""
-    buffer = pa.memory_map(str(path)).read_buffer()
-    marks = _marks(buffer)
-    checksum = _checksum(buffer, marks).encode()
+    marks = _marks(pa.memory_map(str(path)).read_buffer())
+    checksum = _checksum(path, marks)
     with path.open("r+b") as file:
         for mark in marks:
             file.seek(mark + len(_CHECKSUM))

@@ -170,6 +170,7 @@ def _peptide(atoms: int, random: np.random.Generator) -> str:
 def _plot(path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     sizes = (10, 15, 20, 30, 45, 64, 70, 100, 150, 220, 330, 480)
     random = np.random.default_rng(0)
@@ -199,6 +200,8 @@ def _plot(path: Path) -> None:
     axes = drawing.add_subplot(xlabel="heavy atoms (peptides)", ylabel="us per molecule, one core")
     for name, values in lines.items():
         axes.loglog(actual, values, marker="o", label=name)
+    axes.set_xticks([10, 20, 50, 100, 200, 500], ["10", "20", "50", "100", "200", "500"])
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend()
     axes.grid(True, which="both", alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)

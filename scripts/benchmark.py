@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort [--json]``.
 
 Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
 less so. ``--json`` prints one line to keep instead of the table.
@@ -16,6 +16,7 @@ from benchmarks.report import machine, print_table
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",
     "files": "memory and rate of the command line on large files",
+    "sort": "column_sort beside torch.sort",
 }
 
 

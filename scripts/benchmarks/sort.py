@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import torch
-from benchmarks.report import figure, interleaved
 
+from benchmarks.report import figure, interleaved
 from graphslice.ops import column_sort
 
 

@@ -339,6 +339,7 @@ def _featurize_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.description = "Turn the SMILES of a data set into a file that train and evaluate read at once."
     parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")
     parser.add_argument("-o", "--out", required=True, help="the file, NAME.arrow; an interrupted call is continued")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
     parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
@@ -359,12 +360,16 @@ def _featurize(options: Namespace, arguments: list[str]) -> None:
     with molecule_progress("featurizing", total, console) as advance:
         graph = GraphConfig(**options.graph.as_dict())
         report = featurize_dataset(
-            data, graph, options.out, workers=options.workers, engine=options.engine, progress=advance
+            data,
+            graph,
+            options.out,
+            workers=options.workers,
+            engine=options.engine,
+            overwrite=options.overwrite,
+            progress=advance,
         )
     rows, size = len(report.store), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
-    if report.failed == rows:
-        raise InputError(f"none of the {rows:,} rows can be used; the first: {report.first_reason}")
     if report.failed:
         print(f"{report.failed:,} of {rows:,} rows cannot be used: the column 'error' says why", file=sys.stderr)
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -494,3 +496,34 @@ def test_the_last_of_two_presets(cli, demo_csv, tiny_flags, tmp_path):
     flags = [flag for flag in tiny_flags if "mixer" not in flag]
     code, _, err = cli("train", "--dataset", demo_csv, *presets, *flags, "-o", tmp_path / "run")
     assert code == 2 or read_checkpoint(tmp_path / "run").config.model.mixer == "softmax", err
+
+
+def test_featurize_replaces_nothing_unasked(cli, demo_csv, tmp_path):
+    (tmp_path / "precious.arrow").write_text("my notes")
+    code, _, err = cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow")
+    assert code == 2 and "exists already" in err and (tmp_path / "precious.arrow").read_text() == "my notes"
+    code, _, _ = cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow", "--overwrite")
+    assert code == 0 and len(GraphStore.open(tmp_path / "precious.arrow")) == 60
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_processes_end_with_the_one_that_began_them(start, demo_smiles, tmp_path):
+    (tmp_path / "in.smi").write_text("\n".join(demo_smiles * 20))
+    process = start("featurize", tmp_path / "in.smi", "-o", tmp_path / "out.arrow", "--workers", 2)
+
+    def children() -> list[Path]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, parent = path.read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == process.pid and state != "Z":
+                    found.append(path)
+        return found
+
+    deadline = time.monotonic() + 60
+    while len(found := children()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.kill()
+    while any(path.exists() for path in found) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(found) >= 2 and not any(path.exists() for path in found)

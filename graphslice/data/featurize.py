@@ -10,6 +10,8 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -46,8 +48,20 @@ def featurizers(rows: int | None = None, workers: int | None = None) -> Iterator
         return
     # Forked where that exists: the children touch neither torch nor a GPU.
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    with ProcessPoolExecutor(workers, multiprocessing.get_context(method)) as pool:
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
         yield pool
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end when its parent is gone, however that was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _cores() -> int:
@@ -164,8 +178,20 @@ def build_store(
     Raises:
         InputError: if the file cannot be written.
     """
-    with _only_one(path), featurizers(rows, workers) as pool:
-        return _assemble(path, info, _shards(path, pieces, info, pool, progress))
+    with _only_one(path) as waited:
+        if waited and (made := _made_meanwhile(path, info)) is not None:
+            return made
+        with featurizers(rows, workers) as pool:
+            return _assemble(path, info, _shards(path, pieces, info, pool, progress))
+
+
+def _made_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
+    """The file that another process made of the same source in the same way while this one waited."""
+    with suppress(InputError):
+        store = GraphStore.open(path)
+        if replace(store.info, fingerprint=info.fingerprint) == info:
+            return store
+    return None
 
 
 def _shards(
@@ -250,20 +276,22 @@ def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> 
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Hold the right to write a file, waiting for another process that does."""
+def _only_one(path: Path) -> Iterator[bool]:
+    """Hold the right to write a file; yields whether another process had it and was waited for."""
+    waited = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_name(f".{path.name}.lock"))
         try:
             lock.acquire(timeout=0.1)
         except Timeout:
+            waited = True
             print(f"waiting for another process that writes {path}", file=sys.stderr)
             lock.acquire()
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     try:
-        yield
+        yield waited
     finally:
         lock.release()
 
@@ -284,6 +312,7 @@ def featurize_dataset(
     *,
     workers: int | None = None,
     engine: str = "local",
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FeaturizeReport:
     """Featurize a data set into a file that training, evaluation and prediction read in place of it.
@@ -297,6 +326,7 @@ def featurize_dataset(
         workers: processes that parse; every core by default.
         engine: ``"local"``, or ``"ray"`` for tables whose files every machine of a Ray cluster can read;
             an interruption of Ray itself begins anew.
+        overwrite: replace a file of that name.
         progress: called with the number of rows done, from time to time.
 
     Raises:
@@ -305,6 +335,8 @@ def featurize_dataset(
     out = Path(out)
     if not out.name.endswith(STORE_SUFFIX):
         raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
+    if out.exists() and not overwrite:
+        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
     info = StoreInfo(data.dataset, "", (), graph.atom_order, graph.max_atoms)
     if data.dataset in FOLDERS or data.dataset == "demo":
         if data.split is not None:
@@ -328,6 +360,9 @@ def featurize_dataset(
         else:
             store = build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
     errors = store.errors
+    if not (store.sizes > 0).any():
+        out.unlink()
+        raise InputError(f"none of the {len(store):,} rows can be used; the first: {next(iter(errors.values()))}")
     return FeaturizeReport(store, len(errors), next(iter(errors.values()), None))
 
 
@@ -391,17 +426,20 @@ def store_of(
     if (found := _cached(path, info)) is None:
         with _only_one(path), featurizers(len(source)) as pool:
             # Another process may have made it while this one waited.
-            found = _cached(path, info) or _assemble(path, info, _shards(path, source.pieces(), info, pool, progress))
+            found = _cached(path, info, quiet=True) or _assemble(
+                path, info, _shards(path, source.pieces(), info, pool, progress)
+            )
     return found
 
 
-def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
+def _cached(path: Path, info: StoreInfo, quiet: bool = False) -> GraphStore | None:
     if not path.exists():
         return None
     try:
         store = GraphStore.open(path)
     except InputError as error:
-        print(f"{str(error).split(':')[0]}: making it again", file=sys.stderr)
+        if not quiet:
+            print(f"{str(error).split(':')[0]}: making it again", file=sys.stderr)
         return None
     return store if store.info == info else None
 

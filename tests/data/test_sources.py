@@ -381,7 +381,7 @@ def stored(folder, table: dict, labels: str | None = "y,z", **settings):
     """The source that is a store of a table with some labels."""
     pd.DataFrame(table).to_csv(folder / "t.csv", index=False)
     made = DataConfig(str(folder / "t.csv"), targets=labels)
-    featurize_dataset(made, GraphConfig(), folder / "t.arrow", workers=1)
+    featurize_dataset(made, GraphConfig(), folder / "t.arrow", workers=1, overwrite=True)
     return load_source(DataConfig(str(folder / "t.arrow"), **settings))
 
 

@@ -28,7 +28,6 @@ except ImportError:
 
 if TYPE_CHECKING:
     from graphslice.checkpoint import Checkpoint
-    from graphslice.config import DataConfig
     from graphslice.data.store import StoreInfo
 
 #: Rows that a process gets at a time.
@@ -133,19 +132,24 @@ def predict_pieces(path: Path, checkpoint: Checkpoint, column: int, workers: int
         yield from _in_order(dataset)
 
 
-def featurize_pieces(path: Path, data: DataConfig, info: StoreInfo, workers: int | None = None) -> Iterator[pa.Table]:
-    """The rows of a table as rows of a store, in their order; arguments as above.
+def featurize_pieces(
+    path: Path, columns: tuple[str, list[str], str | None], info: StoreInfo, workers: int | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a table as rows of a store, in their order.
+
+    Args:
+        path: of the file or folder, readable from every machine.
+        columns: of :func:`~graphslice.data.sources.label_columns`.
+        info: of the store.
+        workers: processes; one a core.
 
     Raises:
         InputError: if the table cannot be read.
     """
-    from graphslice.data.sources import label_columns
-
-    column, targets, split = label_columns(path, data)
     with _cluster() as resources:
         dataset = ray.data.read_datasource(_Tables(path)).map_batches(
             _Featurize,
-            fn_constructor_args=(column, targets, split, info),
+            fn_constructor_args=(*columns, info),
             batch_size=_BATCH,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=workers or max(1, int(resources.get("CPU", 1)) - 1)),

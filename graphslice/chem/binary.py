@@ -90,6 +90,12 @@ def _int32(data, at):
 
 
 @njit(cache=True, inline="always")
+def _index(data, at, wide):
+    """The number of an atom, which takes one byte or four."""
+    return _int32(data, at) if wide == 4 else np.int64(data[at])
+
+
+@njit(cache=True, inline="always")
 def _signed(byte):
     return np.int64(byte) - (256 if byte > 127 else 0)
 
@@ -107,14 +113,29 @@ def _unpack_one(data, at, end, atoms, bonds, words):
     wide = 4 if num_atoms > 255 else 1  # bytes of an atom's number
     if num_atoms != len(atoms) or num_bonds != len(bonds) or data[at + 9] != _BEGIN_ATOMS:
         return UNKNOWN
-    at += 10
     degree = np.zeros(num_atoms, np.int64)
+    at = _read_atoms(data, at + 10, end, atoms, degree)
+    if at >= 0:
+        at = _read_bonds(data, at, end, wide, bonds, words, degree)
+    if at < 0:
+        return UNKNOWN
     for i in range(num_atoms):
+        atoms[i, 2] = min(degree[i], 11)
+    return READ if _mark_rings(data, at, end, wide, atoms) else UNKNOWN
+
+
+@njit(cache=True)
+def _read_atoms(data, at, end, atoms, degree):
+    """Fill the features of the atoms but for degree and ring, and begin the degrees with the hydrogens.
+
+    Returns where the bonds begin; -1 for what is not known.
+    """
+    for i in range(len(atoms)):
         if at > end or at + _MARGIN > len(data):
-            return UNKNOWN
+            return -1
         number, flags, given = np.int64(data[at]), data[at + 1], _int32(data, at + 2)
         if flags & 0x96 or given & ~0x1FE:  # a position, a query, a dummy, a monomer; or something new
-            return UNKNOWN
+            return -1
         at += 6
         charge, tag, hybridization, explicit, implicit, radicals = 0, 0, _SP3, 0, 0, 0
         if given & 2:
@@ -141,7 +162,7 @@ def _unpack_one(data, at, end, atoms, bonds, words):
             at += 4
         if flags & 8:
             if data[at] != _MAP_NUMBER:
-                return UNKNOWN
+                return -1
             at += 6 if data[at + 1] > 127 else 2
         hydrogens = explicit + (0 if flags & 32 else implicit)
         atoms[i, 0] = number - 1 if 1 <= number <= 118 else 118
@@ -153,19 +174,25 @@ def _unpack_one(data, at, end, atoms, bonds, words):
         atoms[i, 7] = 1 if flags & 64 else 0
         atoms[i, 8] = 0
         degree[i] = hydrogens
+    return at
+
+
+@njit(cache=True)
+def _read_bonds(data, at, end, wide, bonds, words, degree):
+    """Fill the bonds and count them in the degrees; returns where the rings begin, -1 for what is not known."""
     if at >= end or data[at] != _BEGIN_BONDS:
-        return UNKNOWN
+        return -1
     at += 1
-    for m in range(num_bonds):
+    for m in range(len(bonds)):
         if at > end or at + _MARGIN > len(data):
-            return UNKNOWN
-        begin = _int32(data, at) if wide == 4 else np.int64(data[at])
-        finish = _int32(data, at + wide) if wide == 4 else np.int64(data[at + wide])
+            return -1
+        begin = _index(data, at, wide)
+        finish = _index(data, at + wide, wide)
         at += 2 * wide
         flags = data[at]
         at += 1
-        if flags & 0x91 or not (0 <= begin < num_atoms and 0 <= finish < num_atoms):
-            return UNKNOWN
+        if flags & 0x91 or not (0 <= begin < len(degree) and 0 <= finish < len(degree)):
+            return -1
         kind, stereo = _SINGLE, 0
         if flags & 8:
             kind = np.int64(data[at])
@@ -180,9 +207,7 @@ def _unpack_one(data, at, end, atoms, bonds, words):
         words[m] = (BOND_TYPE[kind] * _STEREOS + BOND_STEREO[stereo]) * _CONJUGATIONS + conjugated
         degree[begin] += 1
         degree[finish] += 1
-    for i in range(num_atoms):
-        atoms[i, 2] = min(degree[i], 11)
-    return READ if _mark_rings(data, at, end, wide, atoms) else UNKNOWN
+    return at
 
 
 @njit(cache=True)
@@ -195,12 +220,12 @@ def _mark_rings(data, at, end, wide, atoms):
     for _ in range(rings):
         if at + wide > end:
             return False
-        size = _int32(data, at) if wide == 4 else np.int64(data[at])
+        size = _index(data, at, wide)
         at += wide
         if size < 0 or at + size * wide > end:
             return False
         for _ in range(size):
-            atom = _int32(data, at) if wide == 4 else np.int64(data[at])
+            atom = _index(data, at, wide)
             if not 0 <= atom < len(atoms):
                 return False
             atoms[atom, 8] = 1

@@ -179,17 +179,18 @@ def build_store(
         InputError: if the file cannot be written.
     """
     with _only_one(path) as waited:
-        if waited and (made := _made_meanwhile(path, info)) is not None:
+        # Who knows the fingerprint knows the file again; who has waited takes what was waited for.
+        if (waited or info.fingerprint) and (made := _made_meanwhile(path, info)) is not None:
             return made
         with featurizers(rows, workers) as pool:
             return _assemble(path, info, _shards(path, pieces, info, pool, progress))
 
 
 def _made_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
-    """The file that another process made of the same source in the same way while this one waited."""
+    """The file that another process has made of the same source in the same way."""
     with suppress(InputError):
         store = GraphStore.open(path)
-        if replace(store.info, fingerprint=info.fingerprint) == info:
+        if store.info == (info if info.fingerprint else replace(info, fingerprint=store.info.fingerprint)):
             return store
     return None
 
@@ -355,7 +356,7 @@ def featurize_dataset(
 
             with _only_one(out):
                 store = _assemble(
-                    out, info, _gathered_shards(out, info, featurize_pieces(path, data, info, workers), progress)
+                    out, info, _gathered_shards(out, info, featurize_pieces(path, columns, info, workers), progress)
                 )
         else:
             store = build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
@@ -423,23 +424,17 @@ def store_of(
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(source.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
-    if (found := _cached(path, info)) is None:
-        with _only_one(path), featurizers(len(source)) as pool:
-            # Another process may have made it while this one waited.
-            found = _cached(path, info, quiet=True) or _assemble(
-                path, info, _shards(path, source.pieces(), info, pool, progress)
-            )
-    return found
+    found = _cached(path, info)
+    return build_store(path, source.pieces(), info, rows=len(source), progress=progress) if found is None else found
 
 
-def _cached(path: Path, info: StoreInfo, quiet: bool = False) -> GraphStore | None:
+def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
     if not path.exists():
         return None
     try:
         store = GraphStore.open(path)
     except InputError as error:
-        if not quiet:
-            print(f"{str(error).split(':')[0]}: making it again", file=sys.stderr)
+        print(f"{str(error).split(':')[0]}: making it again", file=sys.stderr)
         return None
     return store if store.info == info else None
 

@@ -144,7 +144,7 @@ _NUMBA_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 def _bits(x: Tensor) -> np.ndarray:
     """The bytes of a tensor as integers of the same size; numpy has no bfloat16."""
-    return x.detach().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]).numpy()
+    return x.detach().view({2: torch.int16, 4: torch.int32}[x.element_size()]).numpy()
 
 
 def _numba_sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor | None) -> Tensor:
@@ -153,7 +153,9 @@ def _numba_sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor | N
     values = x.detach().contiguous().float()
     out = torch.empty_like(values)
     flip = descending.numpy().astype(np.int32) * np.int32(-1)
-    bits, out_bits, sizes = _bits(values), _bits(out), lengths.numpy().astype(np.int64)
+    bits, out_bits = _bits(values), _bits(out)
+    # Compiled code checks no bounds.
+    sizes = lengths.numpy().astype(np.int64).clip(0, x.shape[1])
     # Channels that a network sorts at a time: few enough that all their rows stay in a near cache.
     block = 256 if x.shape[1] <= 32 else 128 if x.shape[1] <= 128 else 64
 

@@ -187,6 +187,12 @@ def test_many_rows(rows):
     assert torch.equal(x.grad, expected)
 
 
+def test_lengths_beyond_the_rows_mean_all_of_them():
+    x = torch.randn(2, 5, 3)
+    for backend in ("torch", "numba"):
+        assert torch.equal(column_sort(x, torch.tensor([9, 10**6]), backend=backend), x.sort(dim=1).values)
+
+
 def test_threads_change_nothing():
     x = torch.randn(64, 20, 200)
     one = column_sort(x)

@@ -43,7 +43,7 @@ _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns its exit code: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    _keep_memory()
+    keep_memory()
     try:
         parser, commands = _parser(arguments)
         options = parser.parse_args(arguments)
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let glibc keep what was freed: every batch asks for the same again, and new pages cost time."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step [--json]``.
 
 Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
 less so. ``--json`` prints one line to keep instead of the table.
@@ -11,12 +11,14 @@ import importlib
 import json
 import sys
 
+import graphslice.cli  # first: it sets how OpenMP's threads wait, as for the commands
 from benchmarks.report import machine, print_table
 
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",
     "files": "memory and rate of the command line on large files",
     "sort": "column_sort beside torch.sort",
+    "step": "training and inference of the model beside plain PyTorch and the arithmetic floor",
 }
 
 
@@ -30,6 +32,7 @@ def main() -> None:
         subparser.add_argument("--json", action="store_true", help="print one line of JSON")
         modules[name].add_arguments(subparser)
     options = parser.parse_args()
+    graphslice.cli.keep_memory()
     figures = modules[options.benchmark].run(options)
     if options.json:
         json.dump({"benchmark": options.benchmark, **machine(), "figures": figures}, sys.stdout)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphslice.errors import InputError, nearest
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import Structure, build_mixer, mixer_class
-from graphslice.ops import Dropout
+from graphslice.ops import Dropout, add_norm
 
 if TYPE_CHECKING:
     from graphslice.data.batch import GraphBatch
@@ -99,7 +99,11 @@ class ModelConfig:
 
 
 class Block(nn.Module):
-    """``x += drop(Mixer(LN(x)))``, then ``x += drop(FFN(LN(x)))``."""
+    """``x += drop(Mixer(LN(x)))``, then ``x += drop(FFN(LN(x)))``.
+
+    A sum and the norm after it are one operation, so a block takes the norm of its input with it and
+    ends with the norm of what follows.
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -116,11 +120,17 @@ class Block(nn.Module):
         self.ffn = nn.Sequential(
             nn.Linear(config.dim, config.ffn_dim), nn.GELU(), nn.Linear(config.ffn_dim, config.dim)
         )
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
-        x = x + self.dropout(self.mixer(self.mixer_norm(x), structure))
-        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+    def forward(
+        self, x: Tensor, normed: Tensor, structure: Structure, next_norm: nn.LayerNorm
+    ) -> tuple[Tensor, Tensor]:
+        """The block's output and ``next_norm`` of it, given its input and ``mixer_norm`` of that."""
+        x, normed = self._add(x, self.mixer(normed, structure), self.ffn_norm)
+        return self._add(x, self.ffn(normed), next_norm)
+
+    def _add(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        return add_norm(x, y, norm.weight, norm.bias, self.dropout if self.training else 0.0, norm.eps)
 
 
 class GraphTransformer(nn.Module):
@@ -177,9 +187,11 @@ class GraphTransformer(nn.Module):
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
         x = self.input_dropout(self.atoms(batch))
         structure = self.pairs(batch)
-        for block in self.blocks:
-            x = block(x, structure)
-        return self.head(self.read_out(self.norm(x), structure.mask))
+        norms = [*(block.mixer_norm for block in self.blocks), self.norm]
+        normed = norms[0](x)
+        for block, norm in zip(self.blocks, norms[1:], strict=True):
+            x, normed = block(x, normed, structure, norm)
+        return self.head(self.read_out(normed, structure.mask))
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
         """``[B, C]`` a readout, joined: the token (row 0), the mean or the sum of the atoms."""

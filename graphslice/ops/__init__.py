@@ -1,8 +1,19 @@
 """Operators that the mixers stand on."""
 
+from graphslice.ops.add_norm import add_norm
 from graphslice.ops.column_sort import column_sort
 from graphslice.ops.dropout import Dropout, dropout
+from graphslice.ops.map_values import map_values
 from graphslice.ops.max_exchange import max_exchange
 from graphslice.ops.walk_softmax import walk_bias, walk_softmax
 
-__all__ = ["Dropout", "column_sort", "dropout", "max_exchange", "walk_bias", "walk_softmax"]
+__all__ = [
+    "Dropout",
+    "add_norm",
+    "column_sort",
+    "dropout",
+    "map_values",
+    "max_exchange",
+    "walk_bias",
+    "walk_softmax",
+]

@@ -12,7 +12,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.parallel import over_samples
+from graphslice.ops.lanes import higher, ints16, load, longs8, lower, store
+from graphslice.ops.parallel import over_parts
 
 BACKENDS = ("torch", "numba")
 
@@ -91,7 +92,7 @@ def _unsort(grad: Tensor, rows: Tensor, backend: str) -> Tensor:
     if backend == "torch":
         return result.scatter_(1, rows.long(), grad)
     grad_bits, result_bits = _bits(grad), _bits(result)
-    over_samples(lambda begin, end: _scatter(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
+    over_parts(lambda begin, end: _scatter(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
     return result
 
 
@@ -165,7 +166,7 @@ def _numba_sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor | N
         else:
             _network_with_rows(bits, sizes, flip, out_bits, rows.numpy(), block, begin, end)
 
-    over_samples(kernel, x.shape[0], x.numel() * x.shape[1])
+    over_parts(kernel, x.shape[0], x.numel() * x.shape[1])
     return out.to(x.dtype)
 
 
@@ -183,16 +184,8 @@ def _from_key(key):
     return key ^ ((key >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
-# The compiler makes vector instructions of a loop over two slices that come as arguments; of a loop
-# over two rows of one array it does not, since it cannot tell that they do not overlap.
-
-
-@njit(cache=True)
-def _exchange(one, other):
-    for c in range(len(one)):
-        x, y = one[c], other[c]
-        one[c] = x if x < y else y
-        other[c] = y if x < y else x
+# The compiler makes vector instructions of a loop over slices that come as arguments; of a loop over
+# rows of one array it does not, since it cannot tell that they do not overlap.
 
 
 @njit(cache=True)
@@ -222,8 +215,12 @@ def _write_with_row(keys, flip, bits, rows):
 
 
 @njit(cache=True)
-def _network(keys, rows, channels):
-    """Batcher's merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M)."""
+def _network(like, keys, rows, width, channels):
+    """Batcher's merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M).
+
+    ``keys`` is flat, its rows ``width`` apart; ``like`` are lanes that divide ``channels``.
+    """
+    count = len(like)
     half = 1
     while 2 * half < rows:
         half *= 2
@@ -233,7 +230,11 @@ def _network(keys, rows, channels):
         while True:
             for i in range(rows - d):
                 if i & p == r:
-                    _exchange(keys[i, :channels], keys[i + d, :channels])
+                    one, other = i * width, (i + d) * width
+                    for c in range(0, channels, count):
+                        x, y = load(like, keys, one + c), load(like, keys, other + c)
+                        store(keys, one + c, lower(x, y))
+                        store(keys, other + c, higher(x, y))
             if q == p:
                 break
             d, q, r = q - p, q >> 1, p
@@ -244,13 +245,14 @@ def _network(keys, rows, channels):
 def _network_values(bits, lengths, flip, out, block, begin, end):
     width, channels = bits.shape[1:]
     keys = np.empty((width, block), np.int32)
+    flat = keys.reshape(-1)
     for b in range(begin, end):
         rows = lengths[b]
         for first in range(0, channels, block):
             last = min(first + block, channels)
             for i in range(rows):
                 _read(bits[b, i, first:last], flip[first:last], keys[i, : last - first])
-            _network(keys, rows, last - first)
+            _network(ints16(), flat, rows, block, last - first)
             for i in range(rows):
                 _write(keys[i, : last - first], flip[first:last], out[b, i, first:last])
         out[b, rows:] = bits[b, rows:]
@@ -261,13 +263,14 @@ def _network_with_rows(bits, lengths, flip, out, found, block, begin, end):
     width, channels = bits.shape[1:]
     # The row behind the value: no two are equal, so the network is stable.
     keys = np.empty((width, block), np.int64)
+    flat = keys.reshape(-1)
     for b in range(begin, end):
         rows = lengths[b]
         for first in range(0, channels, block):
             last = min(first + block, channels)
             for i in range(rows):
                 _read_with_row(bits[b, i, first:last], flip[first:last], np.int64(i), keys[i, : last - first])
-            _network(keys, rows, last - first)
+            _network(longs8(), flat, rows, block, last - first)
             for i in range(rows):
                 its = keys[i, : last - first]
                 _write_with_row(its, flip[first:last], out[b, i, first:last], found[b, i, first:last])

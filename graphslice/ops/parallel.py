@@ -12,19 +12,19 @@ import torch
 _WORTH = 1 << 17
 
 
-def over_samples(kernel: Callable[[int, int], None], samples: int, values: int) -> None:
-    """Call ``kernel(begin, end)`` for all samples, in parallel where there is much to do.
+def over_parts(kernel: Callable[[int, int], None], parts: int, values: int) -> None:
+    """Call ``kernel(begin, end)`` for all parts, in parallel where there is much to do.
 
     Args:
-        kernel: compiled with ``nogil``; works on samples ``begin`` to ``end``.
-        samples: how many there are.
+        kernel: compiled with ``nogil``; works on parts ``begin`` to ``end``.
+        parts: how many there are: samples, or rows.
         values: how many numbers they hold together.
     """
-    threads = min(torch.get_num_threads(), samples, values // _WORTH)
+    threads = min(torch.get_num_threads(), parts, values // _WORTH)
     if threads < 2:
-        kernel(0, samples)
+        kernel(0, parts)
         return
-    ends = [samples * part // threads for part in range(threads + 1)]
+    ends = [parts * part // threads for part in range(threads + 1)]
     futures = [_pool(threads - 1).submit(kernel, *ends[part : part + 2]) for part in range(1, threads)]
     kernel(*ends[:2])
     for future in futures:

@@ -6,7 +6,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.parallel import over_samples
+from graphslice.ops.parallel import over_parts
 
 # Exponents of float64 reach to -745: two biases of a head further apart than this take the plain way.
 _RANGE = 600.0
@@ -52,7 +52,7 @@ def _walk_softmax(values: Tensor, pairs: Tensor, lengths: Tensor) -> Tensor:
     exponentials = torch.exp(double - double.amax(0)).numpy()
     result = values.new_zeros(batch, values.shape[1], atoms + 1, atoms + 1)
     out, pairs_array, sizes = result.numpy(), pairs.contiguous().numpy(), lengths.numpy()
-    over_samples(lambda begin, end: _forward(exponentials, pairs_array, sizes, out, begin, end), batch, result.numel())
+    over_parts(lambda begin, end: _forward(exponentials, pairs_array, sizes, out, begin, end), batch, result.numel())
     return result
 
 

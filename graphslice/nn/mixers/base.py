@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
-from graphslice.ops import dropout as apply_dropout
+from graphslice.ops import map_values
 
 
 class Structure:
@@ -55,10 +55,7 @@ class Structure:
         """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
         if self.map is None:
             return v
-        batch, width, channels = v.shape
-        heads = v.view(batch, width, self.map.shape[1], -1).transpose(1, 2)
-        mixed = apply_dropout(self.map.to(v.dtype), dropout) @ heads
-        return mixed.transpose(1, 2).reshape(batch, width, channels)
+        return map_values(self.map, v, dropout)
 
 
 class Mixer(nn.Module):

@@ -1,0 +1,193 @@
+"""Vector registers for compiled CPU kernels.
+
+The compiler turns a plain loop into vector instructions only where it can show that nothing
+overlaps, and keeps no sum of several numbers in a register. Kernels that matter say what they want:
+a ``Lanes`` value holds as many numbers as a wide register, and LLVM makes of it what the machine has.
+
+Arrays are one-dimensional and offsets count elements; nothing checks their bounds.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+_ELEMENTS = {"float32": (types.float32, ir.FloatType()), "int32": (types.int32, ir.IntType(32))}
+_ELEMENTS["int64"] = (types.int64, ir.IntType(64))
+
+
+class Lanes(types.Type):
+    """The numba type of ``count`` numbers of one element type."""
+
+    def __init__(self, element: str, count: int) -> None:
+        self.element, self.count = element, count
+        super().__init__(name=f"Lanes({element}, {count})")
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        return ir.VectorType(_ELEMENTS[self.element][1], self.count)
+
+    @property
+    def scalar(self) -> types.Type:
+        return _ELEMENTS[self.element][0]
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, lanes) -> None:
+        super().__init__(manager, lanes, lanes.llvm)
+
+
+@overload(len)
+def _count(lanes):
+    if isinstance(lanes, Lanes):
+        count = lanes.count
+        return lambda lanes: count
+
+
+def _zeros(element: str, count: int):
+    lanes = Lanes(element, count)
+
+    @intrinsic
+    def zeros(typing):
+        return lanes(), lambda context, builder, signature, args: ir.Constant(lanes.llvm, None)
+
+    return zeros
+
+
+#: ``floats16()`` and so on: lanes of zeros; also what says to :func:`load` how much to read.
+floats16, floats8 = _zeros("float32", 16), _zeros("float32", 8)
+ints16, longs8 = _zeros("int32", 16), _zeros("int64", 8)
+
+
+def _address(context, builder, array_type, array, offset):
+    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    return builder.gep(data, [offset])
+
+
+@intrinsic
+def load(typing, like, array, offset):
+    """``array[offset : offset + count]`` as lanes such as ``like``."""
+
+    def generate(context, builder, signature, args):
+        address = _address(context, builder, signature.args[1], args[1], args[2])
+        loaded = builder.load(builder.bitcast(address, like.llvm.as_pointer()))
+        loaded.align = signature.args[1].dtype.bitwidth // 8
+        return loaded
+
+    return like(like, array, types.intp), generate
+
+
+@intrinsic
+def store(typing, array, offset, value):
+    """``array[offset : offset + count] = value``."""
+
+    def generate(context, builder, signature, args):
+        address = _address(context, builder, signature.args[0], args[0], args[1])
+        stored = builder.store(args[2], builder.bitcast(address, value.llvm.as_pointer()))
+        stored.align = signature.args[0].dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), generate
+
+
+@intrinsic
+def value_at(typing, array, offset):
+    """``array[offset]``, without the test for negative offsets."""
+
+    def generate(context, builder, signature, args):
+        return builder.load(_address(context, builder, signature.args[0], args[0], args[1]))
+
+    return array.dtype(array, types.intp), generate
+
+
+@intrinsic
+def spread(typing, like, value):
+    """Lanes such as ``like`` that all hold ``value``."""
+
+    def generate(context, builder, signature, args):
+        value = context.cast(builder, args[1], signature.args[1], like.scalar)
+        nothing = ir.Constant(like.llvm, ir.Undefined)
+        one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+        return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), like.count), None))
+
+    return like(like, value), generate
+
+
+@intrinsic
+def numbered(typing, like):
+    """The integers 0, 1, 2 ... as lanes such as ``like``."""
+
+    def generate(context, builder, signature, args):
+        return ir.Constant(like.llvm, list(range(like.count)))
+
+    return like(like), generate
+
+
+def _operator(operation, integers: str, floats: str | None = None) -> None:
+    """Give lanes an operator of Python's, lane by lane."""
+
+    @intrinsic
+    def lane_by_lane(typing, one, other):
+        def generate(context, builder, signature, args):
+            if one.element == "float32":  # a product and a sum may become one instruction
+                return getattr(builder, floats)(*args, flags=("contract",))
+            return getattr(builder, integers)(*args)
+
+        return one(one, other), generate
+
+    @overload(operation, inline="always")
+    def operate(one, other):
+        if isinstance(one, Lanes) and one == other:
+            return lambda one, other: lane_by_lane(one, other)
+
+
+_operator(operator.add, "add", "fadd")
+_operator(operator.sub, "sub", "fsub")
+_operator(operator.mul, "mul", "fmul")
+_operator(operator.xor, "xor")
+_operator(operator.rshift, "lshr")
+
+
+@intrinsic
+def total(typing, lanes):
+    """The sum of lanes of floats."""
+
+    def generate(context, builder, signature, args):
+        element, vector = ir.FloatType(), signature.args[0].llvm
+        name = f"llvm.vector.reduce.fadd.v{lanes.count}f32"
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(element, [element, vector]), name
+        )
+        return builder.call(function, [ir.Constant(element, 0.0), args[0]], fastmath=("reassoc",))
+
+    return lanes.scalar(lanes), generate
+
+
+@intrinsic
+def where_at_least(typing, one, other, chosen, instead):
+    """``chosen`` where integers ``one >= other``, ``instead`` elsewhere, lane by lane."""
+
+    def generate(context, builder, signature, args):
+        return builder.select(builder.icmp_signed(">=", args[0], args[1]), args[2], args[3])
+
+    return chosen(one, other, chosen, instead), generate
+
+
+def _chosen(comparison: str):
+    @intrinsic
+    def chosen(typing, one, other):
+        def generate(context, builder, signature, args):
+            return builder.select(builder.icmp_signed(comparison, *args), *args)
+
+        return one(one, one), generate
+
+    return chosen
+
+
+#: The smaller and the larger of two lanes of integers, lane by lane.
+lower, higher = _chosen("<"), _chosen(">=")

@@ -1,0 +1,49 @@
+"""The same model in plain PyTorch, one operation after the other: what the engine is measured against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from graphslice.data.batch import GraphBatch
+from graphslice.nn import GraphTransformer
+from graphslice.ops import walk_bias
+
+
+def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
+    """What ``model.standardised(batch)`` computes, for the mixers softmax and slice-ascend, reading the token.
+
+    As the published code does it: the bias is copied for every layer, every layer takes its
+    softmax, and sorts with :func:`torch.sort`.
+    """
+    config = model.config
+
+    def dropout(x: Tensor, p: float) -> Tensor:
+        return F.dropout(x, p, model.training)
+
+    x = dropout(model.atoms(batch), config.input_dropout)
+    size, width, channels = x.shape
+    valid = torch.arange(width, device=x.device) <= batch.lengths[:, None]
+    values = torch.cat([model.pairs.token.weight, model.pairs.walk_values(batch)])
+    bias = walk_bias(values, batch.pairs)
+
+    def by_head(x: Tensor) -> Tensor:
+        return x.view(size, width, config.heads, -1).transpose(1, 2)
+
+    for block in model.blocks:
+        normed, mixer = block.mixer_norm(x), block.mixer
+        scores = bias.clone()
+        if config.mixer == "softmax":
+            scores = scores + by_head(mixer.query(normed)) @ by_head(mixer.key(normed)).transpose(2, 3) * (
+                channels / config.heads
+            ) ** -0.5
+        maps = torch.softmax(scores.masked_fill(~valid[:, None, None], -torch.inf), dim=-1)
+        mixed = dropout(maps, config.attention_dropout) @ by_head(mixer.value(normed))
+        mixed = mixed.transpose(1, 2).reshape(size, width, channels)
+        if config.mixer == "slice-ascend":
+            mixed = torch.sort(mixed.masked_fill(~valid[:, :, None], torch.inf), dim=1).values
+            mixed = mixed.masked_fill(~valid[:, :, None], 0)
+        x = x + dropout(mixer.output(mixed), config.dropout)
+        x = x + dropout(block.ffn(block.ffn_norm(x)), config.dropout)
+    return model.head(model.norm(x)[:, 0])

@@ -1,0 +1,154 @@
+"""Training and inference of the model: share of the arithmetic floor, and rate beside plain PyTorch.
+
+The floor is the time of the matrix products of the layers alone, at the rate of a large matrix
+product measured in the same turn (training: three times the products of inference).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from benchmarks import eager
+from benchmarks.report import figure
+
+from graphslice.data.batch import GraphBatch, collate_rows
+from graphslice.data.featurize import featurize
+from graphslice.config import GraphConfig
+from graphslice.nn import GraphTransformer, ModelConfig
+from graphslice.resources import DEMO_CSV
+
+# Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
+REFERENCE = {
+    ("slice-ascend", 256): (417 / 1257, 1415 / 3770),
+    ("softmax", 256): (251 / 838, 1579 / 2510),
+    ("slice-ascend", 768): (43 / 70, 138 / 209),
+    ("softmax", 768): (33 / 47, 116 / 140),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mixers", nargs="+", default=["slice-ascend", "softmax", "slice-max"])
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--atoms", type=int, default=18)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--device", default="cpu")
+
+
+def run(options: argparse.Namespace) -> list[dict]:
+    batch = molecules(options.batch, options.atoms).to(options.device)
+    figures = []
+    for mixer in options.mixers:
+        torch.manual_seed(0)
+        dropouts = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), options.dropout)
+        config = ModelConfig(
+            mixer, options.layers, options.dim, options.heads, options.dim, readout="token", **dropouts
+        )
+        figures += _steps(GraphTransformer(config).to(options.device), batch, options.turns)
+    return figures
+
+
+def molecules(count: int, atoms: int) -> GraphBatch:
+    """A batch of molecules of the demo set with so many atoms each, repeated as often as it takes."""
+    lines = DEMO_CSV.read_text().splitlines()[1:]
+    store, _ = featurize([line.split(",")[0] for line in lines], GraphConfig())
+    rows = np.flatnonzero(store.sizes == atoms)
+    if not len(rows):
+        raise SystemExit(f"no molecule of the demo set has {atoms} atoms: choose another --atoms")
+    return collate_rows(store, np.resize(rows, count))
+
+
+def products(config: ModelConfig, batch: GraphBatch) -> float:
+    """Floating-point operations of the layers' matrix products, forward."""
+    rows = batch.pairs.shape[1] + 1
+    linear = (6 if config.mixer == "softmax" else 4) * rows * config.dim**2
+    maps = (2 if config.mixer == "softmax" else 1) * rows**2 * config.dim
+    return 2.0 * len(batch) * config.layers * (linear + maps)
+
+
+def matrix_rate(device: str, dtype: torch.dtype) -> Callable[[], float]:
+    """A function that measures floating-point operations per second of a large matrix product."""
+    size = 2048 if device == "cpu" else 8192
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
+
+    def measure() -> float:
+        return 2 * size**3 / seconds(lambda: a @ b, device)
+
+    return measure
+
+
+def seconds(function: Callable[[], object], device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    function()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def _steps(model: GraphTransformer, batch: GraphBatch, turns: int) -> list[dict]:
+    device = batch.atoms.device.type
+    autocast = torch.autocast(device, torch.bfloat16) if device == "cuda" else nullcontext()
+    comparable = model.config.mixer in ("softmax", "slice-ascend")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def infer(forward: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        def step() -> None:
+            model.eval()
+            with torch.inference_mode(), autocast:
+                forward()
+
+        return step
+
+    def train(forward: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        def step() -> None:
+            model.train()
+            optimizer.zero_grad()
+            with autocast:
+                loss = forward().abs().mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+
+        return step
+
+    ours, plain = lambda: model.standardised(batch), lambda: eager.standardised(model, batch)
+    functions = {"inference": infer(ours), "training": train(ours)}
+    if comparable:
+        functions |= {"eager inference": infer(plain), "eager training": train(plain)}
+    measure = matrix_rate(device, torch.bfloat16 if device == "cuda" else torch.float32)
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    shares: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(-2, turns):
+        for name, function in functions.items():
+            before = measure()
+            time_of = seconds(function, device)
+            if turn >= 0:
+                taken[name].append(time_of)
+                work = products(model.config, batch) * (3 if "training" in name else 1)
+                shares[name].append(work / time_of / ((before + measure()) / 2))
+
+    config = model.config
+    known = dict(zip(("training", "inference"), REFERENCE.get((config.mixer, config.dim), ()), strict=False))
+    figures = []
+    for name in ("inference", "training"):
+        label = f"{config.mixer}, {name}"
+        median, rate = float(np.median(taken[name])), float(np.median(shares[name]))
+        beside = f"{len(batch) / median:,.0f} molecules/s"
+        figures.append(figure(f"{label}: share of the floor", 100 * rate, "%", beside=beside))
+        if comparable:
+            ratios = np.divide(taken["eager " + name], taken[name])
+            figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
+        if name in known:
+            beside = f"its share: {100 * known[name]:.0f}%"
+            figures.append(figure(f"{label}: share of the floor", rate / known[name], "x the original's", beside=beside))
+    return figures

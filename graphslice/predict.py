@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
@@ -23,6 +21,7 @@ from graphslice.data.sources import STORE_SUFFIX, find_smiles_column
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table, texts, write_table
 from graphslice.errors import InputError
+from graphslice.ops.parallel import one_core_each
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -122,8 +121,7 @@ class Predictor:
         def predict(indices: list[int]) -> None:
             values[indices] = self._forward(collate_rows(store, rows[indices], **settings))
 
-        with _batches_in_parallel(len(batches)) as run:
-            run(predict, batches)
+        one_core_each(predict, batches)
         return values
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
@@ -166,24 +164,6 @@ class Predictor:
         if molecule.num_atoms > self.config.graph.max_atoms:
             raise MoleculeError(f"{molecule.num_atoms} atoms, more than the limit of {self.config.graph.max_atoms}")
         return molecule
-
-
-@contextmanager
-def _batches_in_parallel(batches: int) -> Iterator[Callable]:
-    """``run(function, items)`` on every core, each item on one core.
-
-    A batch's matrices are small: cores that share one wait for each other most of the time.
-    """
-    cores = torch.get_num_threads()
-    if cores == 1 or batches < 2 * cores:
-        yield lambda function, items: [function(item) for item in items]
-        return
-    # The setting holds for the thread that makes it, and for threads that begin later.
-    with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            yield lambda function, items: list(pool.map(function, items))
-        finally:
-            torch.set_num_threads(cores)
 
 
 def _is_graph(molecule: object) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphslice.errors import InputError, nearest
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import Structure, build_mixer, mixer_class
+from graphslice.nn.parts import parts_of, run_in_parts
 from graphslice.ops import Dropout, add_norm
 
 if TYPE_CHECKING:
@@ -187,11 +188,27 @@ class GraphTransformer(nn.Module):
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
         x = self.input_dropout(self.atoms(batch))
         structure = self.pairs(batch)
+        return self.head(self.read_out(self._through_blocks(x, structure), structure.mask))
+
+    def _through_blocks(self, x: Tensor, structure: Structure) -> Tensor:
+        """``[B, N + 1, C]``: what comes out of the last norm."""
+        parameters = [*self.blocks.parameters(), *self.norm.parameters()]
+        parts = parts_of(len(x), sum(p.numel() for p in parameters), x.device)
+        if parts == 1:
+            return self._run_blocks(x, structure)
+        given = {name: getattr(structure, name) for name in self.blocks[0].mixer.reads}
+
+        def run(x: Tensor, given: dict[str, Tensor]) -> Tensor:
+            return self._run_blocks(x, Structure.of_parts(given.pop("lengths"), x.shape[1], **given))
+
+        return run_in_parts(run, x, {**given, "lengths": structure.lengths}, parameters, parts)
+
+    def _run_blocks(self, x: Tensor, structure: Structure) -> Tensor:
         norms = [*(block.mixer_norm for block in self.blocks), self.norm]
         normed = norms[0](x)
         for block, norm in zip(self.blocks, norms[1:], strict=True):
             x, normed = block(x, normed, structure, norm)
-        return self.head(self.read_out(normed, structure.mask))
+        return normed
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
         """``[B, C]`` a readout, joined: the token (row 0), the mean or the sum of the atoms."""

@@ -8,8 +8,8 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.dropout import draw_keys, dropout, keep, scale_of
-from graphslice.ops.lanes import floats16, load, spread, store, total
+from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep
+from graphslice.ops.lanes import floats16, load, put, spread, store, total, value_at
 from graphslice.ops.parallel import over_parts
 
 # Rows whose gradients of weight and bias are summed together, whatever the number of threads:
@@ -34,27 +34,36 @@ def add_norm(
     channels = x.shape[-1]
     ours = x.device.type == "cpu" and x.dtype == y.dtype == weight.dtype == torch.float32 and channels % 16 == 0
     if ours and x.numel() and not torch.compiler.is_compiling():
-        return _AddNorm.apply(x, y, weight, bias, draw_keys(p) if p else None, eps)
+        keys = draw_keys(p) if p else None
+        if torch.is_grad_enabled():
+            return _AddNorm.apply(x, y, weight, bias, keys, eps)
+        return _added(x, y, weight, bias, keys, eps)[:2]
     s = x + dropout(y, p)
     return s, F.layer_norm(s, (channels,), weight, bias, eps)
 
 
+def _added(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum, its norm, and ``[2, rows]`` the mean and the scale of every row."""
+    x, y, weight, bias = x.contiguous(), y.contiguous(), weight.contiguous(), bias.contiguous()
+    channels = x.shape[-1]
+    rows = x.numel() // channels
+    s, n, spreads = torch.empty(x.shape), torch.empty(x.shape), torch.empty(2, rows)
+    pointers = tuple(t.data_ptr() for t in (x, y, weight, bias, s, n, spreads))
+
+    def kernel(begin: int, end: int) -> None:
+        _forward(pointers, channels, rows, keys is not None, keys or NO_KEYS, eps, begin, end)
+
+    over_parts(kernel, rows, x.numel())
+    return s, n, spreads
+
+
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: np.ndarray | None, eps: float):
-        channels = x.shape[-1]
-        s = torch.empty(x.shape)
-        n = torch.empty(x.shape)
-        rows = x.numel() // channels
-        spreads = torch.empty(2, rows)
-        ctx.dropped, ctx.keys = keys is not None, np.zeros(4, np.int32) if keys is None else keys
-        flat = [t.detach().contiguous().view(-1).numpy() for t in (x, y, weight, bias, s, n)]
-        means, scales = spreads.numpy()
-
-        def kernel(begin: int, end: int) -> None:
-            _forward(*flat, means, scales, ctx.keys, ctx.dropped, np.float32(eps), begin, end)
-
-        over_parts(kernel, rows, x.numel())
+    def forward(ctx, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float):
+        s, n, spreads = _added(x, y, weight, bias, keys, eps)
+        ctx.keys = keys
         ctx.save_for_backward(s, weight, spreads)
         ctx.set_materialize_grads(False)
         return s, n
@@ -62,22 +71,18 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_s: Tensor | None, grad_n: Tensor | None):
         s, weight, spreads = ctx.saved_tensors
-        if grad_n is None:
-            grad_n = torch.zeros_like(s)
-        if grad_s is None:
-            grad_s = torch.zeros_like(s)
-        channels = s.shape[-1]
-        rows = s.numel() // channels
+        grad_s = torch.zeros_like(s) if grad_s is None else grad_s.contiguous()
+        grad_n = torch.zeros_like(s) if grad_n is None else grad_n.contiguous()
+        channels, rows = s.shape[-1], spreads.shape[1]
         parts = -(-rows // _ROWS)
         grad_x = torch.empty_like(s)
-        grad_y = torch.empty_like(s) if ctx.dropped else grad_x
+        grad_y = grad_x if ctx.keys is None else torch.empty_like(s)
         sums = torch.zeros(2, parts, channels)
-        flat = [t.contiguous().view(-1).numpy() for t in (grad_s, grad_n, s, weight.detach(), grad_x, grad_y)]
-        means, scales = spreads.numpy()
-        of_weight, of_bias = sums.view(2, -1).numpy()
+        tensors = (grad_s, grad_n, s, weight.contiguous(), grad_x, grad_y, spreads, sums[0], sums[1])
+        pointers = tuple(t.data_ptr() for t in tensors)
 
         def kernel(begin: int, end: int) -> None:
-            _backward(*flat, means, scales, ctx.keys, ctx.dropped, of_weight, of_bias, begin, end)
+            _backward(pointers, channels, rows, ctx.keys is not None, ctx.keys or NO_KEYS, begin, end)
 
         over_parts(kernel, parts, s.numel())
         of_weight, of_bias = sums.sum(dim=1)
@@ -85,11 +90,10 @@ class _AddNorm(torch.autograd.Function):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(x, y, weight, bias, s, n, means, scales, keys, dropped, eps, begin, end):
+def _forward(pointers, channels, rows, dropped, keys, eps, begin, end):
+    x, y, weight, bias, s, n, spreads = pointers
     like = floats16()
-    channels = len(weight)
     count = np.float32(channels)
-    stays = scale_of(keys)
     for row in range(begin, end):
         first = row * channels
         sums = floats16()
@@ -97,7 +101,7 @@ def _forward(x, y, weight, bias, s, n, means, scales, keys, dropped, eps, begin,
             at = first + c
             added = load(like, y, at)
             if dropped:
-                added = added * keep(keys, at, stays)
+                added = added * keep(keys, at)
             value = load(like, x, at) + added
             store(s, at, value)
             sums = sums + value
@@ -106,8 +110,9 @@ def _forward(x, y, weight, bias, s, n, means, scales, keys, dropped, eps, begin,
         for c in range(0, channels, 16):
             away = load(like, s, first + c) - middle
             squares = squares + away * away
-        scale = np.float32(1) / np.sqrt(total(squares) / count + eps)
-        means[row], scales[row] = mean, scale
+        scale = np.float32(1) / np.sqrt(total(squares) / count + np.float32(eps))
+        put(spreads, row, mean)
+        put(spreads, rows + row, scale)
         factor = spread(like, scale)
         for c in range(0, channels, 16):
             normed = (load(like, s, first + c) - middle) * factor
@@ -115,16 +120,14 @@ def _forward(x, y, weight, bias, s, n, means, scales, keys, dropped, eps, begin,
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _backward(
-    grad_s, grad_n, s, weight, grad_x, grad_y, means, scales, keys, dropped, of_weight, of_bias, begin, end
-):
+def _backward(pointers, channels, rows, dropped, keys, begin, end):
+    grad_s, grad_n, s, weight, grad_x, grad_y, spreads, of_weight, of_bias = pointers
     like = floats16()
-    channels = len(weight)
     count = np.float32(channels)
-    stays = scale_of(keys)
-    for row in range(begin * _ROWS, min(end * _ROWS, len(means))):
+    for row in range(begin * _ROWS, min(end * _ROWS, rows)):
         first, part = row * channels, row // _ROWS * channels
-        middle, factor = spread(like, means[row]), spread(like, scales[row])
+        middle = spread(like, value_at(like, spreads, row))
+        factor = spread(like, value_at(like, spreads, rows + row))
         sums, products = floats16(), floats16()
         for c in range(0, channels, 16):
             normed = (load(like, s, first + c) - middle) * factor
@@ -143,4 +146,4 @@ def _backward(
             grad = load(like, grad_s, at) + (grad - mean - normed * slope) * factor
             store(grad_x, at, grad)
             if dropped:
-                store(grad_y, at, grad * keep(keys, at, stays))
+                store(grad_y, at, grad * keep(keys, at))

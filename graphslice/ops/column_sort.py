@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.lanes import higher, ints16, load, longs8, lower, store
+from graphslice.ops.lanes import address_of, higher, ints16, load, longs8, lower, store
 from graphslice.ops.parallel import over_parts
 
 BACKENDS = ("torch", "numba")
@@ -218,7 +218,7 @@ def _write_with_row(keys, flip, bits, rows):
 def _network(like, keys, rows, width, channels):
     """Batcher's merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M).
 
-    ``keys`` is flat, its rows ``width`` apart; ``like`` are lanes that divide ``channels``.
+    ``keys`` is their address, the rows ``width`` apart; ``like`` are lanes that divide ``width``.
     """
     count = len(like)
     half = 1
@@ -245,14 +245,14 @@ def _network(like, keys, rows, width, channels):
 def _network_values(bits, lengths, flip, out, block, begin, end):
     width, channels = bits.shape[1:]
     keys = np.empty((width, block), np.int32)
-    flat = keys.reshape(-1)
+    at = address_of(keys)
     for b in range(begin, end):
         rows = lengths[b]
         for first in range(0, channels, block):
             last = min(first + block, channels)
             for i in range(rows):
                 _read(bits[b, i, first:last], flip[first:last], keys[i, : last - first])
-            _network(ints16(), flat, rows, block, last - first)
+            _network(ints16(), at, rows, block, last - first)
             for i in range(rows):
                 _write(keys[i, : last - first], flip[first:last], out[b, i, first:last])
         out[b, rows:] = bits[b, rows:]
@@ -263,14 +263,14 @@ def _network_with_rows(bits, lengths, flip, out, found, block, begin, end):
     width, channels = bits.shape[1:]
     # The row behind the value: no two are equal, so the network is stable.
     keys = np.empty((width, block), np.int64)
-    flat = keys.reshape(-1)
+    at = address_of(keys)
     for b in range(begin, end):
         rows = lengths[b]
         for first in range(0, channels, block):
             last = min(first + block, channels)
             for i in range(rows):
                 _read_with_row(bits[b, i, first:last], flip[first:last], np.int64(i), keys[i, : last - first])
-            _network(longs8(), flat, rows, block, last - first)
+            _network(longs8(), at, rows, block, last - first)
             for i in range(rows):
                 its = keys[i, : last - first]
                 _write_with_row(its, flip[first:last], out[b, i, first:last], found[b, i, first:last])

@@ -7,13 +7,28 @@ registers, by any number of threads, and made again for the gradient instead of 
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphslice.ops.lanes import floats16, ints16, load, numbered, spread, store, where_at_least
+from graphslice.ops.lanes import (
+    address_of,
+    floats16,
+    ints16,
+    load,
+    numbered,
+    put,
+    spread,
+    store,
+    value_at,
+    where_at_least,
+)
 from graphslice.ops.parallel import over_parts
 
 
@@ -40,60 +55,81 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
-def draw_keys(p: float) -> np.ndarray:
-    """``int32 [4]`` for :func:`keep`: two keys of torch's generator, the threshold of ``p``, the bits of 1 / (1 - p)."""
-    keys = torch.empty(2, dtype=torch.int64).random_(-(2**31), 2**31).numpy().astype(np.int32)
-    threshold = min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1)
-    return np.array([*keys, threshold, np.float32(1 / (1 - p)).view(np.int32)], np.int32)
+def draw_keys(p: float) -> tuple[int, int, int, float]:
+    """What :func:`keep` needs: two numbers from torch's generator, the threshold of ``p``, and ``1 / (1 - p)``."""
+    keys = torch.empty(2, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
+    return *keys, min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1), 1 / (1 - p)
+
+
+#: In the place of keys where nothing is dropped.
+NO_KEYS = (0, 0, 0, 1.0)
+
+
+class _Thread(threading.local):
+    generator: torch.Generator | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def drawing_from(seed: int) -> Iterator[None]:
+    """Let this thread draw the keys of its dropouts from a generator of its own."""
+    before, _thread.generator = _thread.generator, torch.Generator().manual_seed(seed)
+    try:
+        yield
+    finally:
+        _thread.generator = before
 
 
 @njit(inline="always")
-def scale_of(keys):
-    """``1 / (1 - p)``, float32."""
-    return keys[3:].view(np.float32)[0]
-
-
-@njit(inline="always")
-def keep(keys, offset, scale):
-    """Lanes of ``scale`` where the 16 values from ``offset`` on stay, of 0 where they are dropped.
+def keep(keys, offset):
+    """Lanes of ``1 / (1 - p)`` where the 16 values from ``offset`` on stay, of 0 where they are dropped.
 
     The hash is three rounds of multiply and shift (constants of C. Wellons' triple32), the second
     key between them.
     """
     like = ints16()
-    x = numbered(like) + spread(like, np.int32(offset)) + spread(like, keys[0])
+    x = numbered(like) + spread(like, np.int32(offset)) + spread(like, np.int32(keys[0]))
     x = (x ^ (x >> spread(like, np.int32(17)))) * spread(like, np.int32(-312814405))
     x = (x ^ (x >> spread(like, np.int32(11)))) * spread(like, np.int32(-1404298415))
-    x = x ^ spread(like, keys[1])
+    x = x ^ spread(like, np.int32(keys[1]))
     x = (x ^ (x >> spread(like, np.int32(15)))) * spread(like, np.int32(830770091))
     x = x ^ (x >> spread(like, np.int32(14)))
-    return where_at_least(x, spread(like, keys[2]), spread(floats16(), scale), floats16())
+    return where_at_least(x, spread(like, np.int32(keys[2])), spread(floats16(), np.float32(keys[3])), floats16())
+
+
+@njit(inline="always")
+def keep_or_drop(source, first, size, keys, place, out):
+    """``out = dropout(source[first : first + size])``, the ``place``-th values and those after it; by addresses."""
+    like = floats16()
+    if size < 16:
+        few = np.empty(16, np.float32)
+        store(address_of(few), 0, keep(keys, place))
+        for i in range(size):
+            put(out, i, value_at(like, source, first + i) * few[i])
+        return
+    for block in range(0, size, 16):
+        i = min(block, size - 16)
+        store(out, i, load(like, source, first + i) * keep(keys, place + i))
 
 
 @njit(cache=True, nogil=True)
 def _drop(x, keys, out, begin, end):
-    scale = scale_of(keys)
-    rest = np.empty(16, np.float32)
-    for at in range(begin, end, 16):
-        if at + 16 <= len(x):
-            store(out, at, load(floats16(), x, at) * keep(keys, at, scale))
-        else:
-            store(rest, 0, keep(keys, at, scale))
-            for i in range(at, len(x)):
-                out[i] = x[i] * rest[i - at]
+    keep_or_drop(x, begin, end - begin, keys, begin, out + 4 * begin)
 
 
-def _dropped(x: Tensor, keys: np.ndarray) -> Tensor:
+def _dropped(x: Tensor, keys: tuple) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    values, result = x.detach().view(-1).numpy(), out.view(-1).numpy()
-    over_parts(lambda begin, end: _drop(values, keys, result, 16 * begin, 16 * end), -(-len(values) // 16), len(values))
+    values, result = x.data_ptr(), out.data_ptr()
+    over_parts(lambda begin, end: _drop(values, keys, result, begin, end), x.numel(), x.numel())
     return out
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, keys: np.ndarray) -> Tensor:
+    def forward(ctx, x: Tensor, keys: tuple) -> Tensor:
         ctx.keys = keys
         return _dropped(x, keys)
 

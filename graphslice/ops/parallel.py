@@ -1,12 +1,16 @@
-"""Run compiled CPU kernels on as many threads as torch may use."""
+"""Work for as many threads as torch may use: a compiled kernel on all of them, or a task on each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
+
+_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
 
 # Below this many values a second thread costs more than it saves.
 _WORTH = 1 << 17
@@ -34,3 +38,29 @@ def over_parts(kernel: Callable[[int, int], None], parts: int, values: int) -> N
 @lru_cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "graphslice-ops")
+
+
+def one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """``[function(item) for item in items]``, several at a time, each on one core.
+
+    The matrices of a batch of molecules are small: cores that share one wait for each other most
+    of the time. Grad mode, autocast and random numbers are a thread's own, so ``function`` sets them.
+    """
+    cores = torch.get_num_threads()
+    if cores == 1:
+        return [function(item) for item in items]
+    return list(_single_cores(cores).map(function, items))
+
+
+@lru_cache
+def _single_cores(threads: int) -> ThreadPoolExecutor:
+    pool = ThreadPoolExecutor(threads, "graphslice-cores")
+    all_there = threading.Barrier(threads)
+
+    def begin(_: int) -> None:
+        torch.set_num_threads(1)  # of this thread, and of those that begin later
+        all_there.wait()
+
+    list(pool.map(begin, range(threads)))
+    torch.set_num_threads(threads)
+    return pool

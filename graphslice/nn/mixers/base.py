@@ -35,6 +35,13 @@ class Structure:
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self._bias, self._map = bias, map
 
+    @classmethod
+    def of_parts(cls, lengths: Tensor, width: int, **parts: Tensor) -> Structure:
+        """With the ``map`` or ``bias`` of some samples of another structure."""
+        structure = cls(lengths, width)
+        structure.__dict__.update(parts)  # where a cached property keeps its value
+        return structure
+
     @cached_property
     def bias(self) -> Tensor:
         """``[B, H, N, N]`` (``[B, 1, 1, N]`` without a graph): -inf in the columns of the padding."""
@@ -72,6 +79,8 @@ class Mixer(nn.Module):
         dropout: on the attention map.
     """
 
+    #: What it reads of the structure, of ``"map"`` and ``"bias"``, so that nothing else is computed.
+    reads: tuple[str, ...] = ("map", "bias")
     #: Whether renumbering the rows (all but row 0) renumbers the output and changes nothing else.
     equivariant = False
 

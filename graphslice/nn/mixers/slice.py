@@ -15,6 +15,8 @@ from graphslice.ops import column_sort, max_exchange
 class _Slice(Mixer):
     """A value projection, something done to the columns, an output projection."""
 
+    reads = ("map",)
+
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
         self.value = nn.Linear(dim, dim)

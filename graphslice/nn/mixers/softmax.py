@@ -12,6 +12,7 @@ from graphslice.nn.mixers.base import Mixer, Structure, register
 class SoftmaxAttention(Mixer):
     """``Softmax(Q K^T / sqrt(d) + S + E) V`` and an output projection (Ying et al. 2021, eq. 7)."""
 
+    reads = ("bias",)
     equivariant = True
 
     def __init__(self, dim: int, heads: int, **settings) -> None:

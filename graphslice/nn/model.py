@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import Structure, build_mixer, mixer_class
 from graphslice.nn.parts import parts_of, run_in_parts
-from graphslice.ops import Dropout, add_norm
+from graphslice.ops import Dropout, add_norm, bias_gelu
 
 if TYPE_CHECKING:
     from graphslice.data.batch import GraphBatch
@@ -127,11 +128,17 @@ class Block(nn.Module):
         self, x: Tensor, normed: Tensor, structure: Structure, next_norm: nn.LayerNorm
     ) -> tuple[Tensor, Tensor]:
         """The block's output and ``next_norm`` of it, given its input and ``mixer_norm`` of that."""
-        x, normed = self._add(x, self.mixer(normed, structure), self.ffn_norm)
-        return self._add(x, self.ffn(normed), next_norm)
+        p = self.dropout if self.training else 0.0
+        wide, narrow = self.ffn[0], self.ffn[2]
+        # The biases of the last linear map of either half are added where its sum is taken.
+        mixed, output = self.mixer.mixed(normed, structure), self.mixer.output
+        x, normed = add_norm(x, F.linear(mixed, output.weight), output.bias, *_of(self.ffn_norm), p)
+        hidden = bias_gelu(F.linear(normed, wide.weight), wide.bias)
+        return add_norm(x, F.linear(hidden, narrow.weight), narrow.bias, *_of(next_norm), p)
 
-    def _add(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        return add_norm(x, y, norm.weight, norm.bias, self.dropout if self.training else 0.0, norm.eps)
+
+def _of(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    return norm.weight, norm.bias
 
 
 class GraphTransformer(nn.Module):
@@ -163,6 +170,7 @@ class GraphTransformer(nn.Module):
         self.head = nn.Linear(config.dim * len(self.readouts), config.tasks)
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
+        self._block_parameters = sum(p.numel() for p in self.blocks.parameters())
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -192,10 +200,10 @@ class GraphTransformer(nn.Module):
 
     def _through_blocks(self, x: Tensor, structure: Structure) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
-        parameters = [*self.blocks.parameters(), *self.norm.parameters()]
-        parts = parts_of(len(x), sum(p.numel() for p in parameters), x.device)
+        parts = parts_of(len(x), self._block_parameters, x.device)
         if parts == 1:
             return self._run_blocks(x, structure)
+        parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
         given = {name: getattr(structure, name) for name in self.blocks[0].mixer.reads}
 
         def run(x: Tensor, given: dict[str, Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 from graphslice.ops.add_norm import add_norm
 from graphslice.ops.column_sort import column_sort
 from graphslice.ops.dropout import Dropout, dropout
+from graphslice.ops.gelu import bias_gelu
 from graphslice.ops.map_values import map_values
 from graphslice.ops.max_exchange import max_exchange
 from graphslice.ops.walk_softmax import walk_bias, walk_softmax
@@ -10,6 +11,7 @@ from graphslice.ops.walk_softmax import walk_bias, walk_softmax
 __all__ = [
     "Dropout",
     "add_norm",
+    "bias_gelu",
     "column_sort",
     "dropout",
     "map_values",

@@ -18,12 +18,13 @@ _ROWS = 128
 
 
 def add_norm(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
+    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
-    """``s = x + dropout(y)`` and ``LayerNorm(s)``.
+    """``s = x + dropout(y + y_bias)`` and ``LayerNorm(s)``.
 
     Args:
         x, y: ``[..., C]`` of one shape, floating point.
+        y_bias: ``[C]``, what the linear map that made ``y`` has left to add.
         weight, bias: ``[C]`` of the norm.
         p: probability of the dropout; 0 for none.
         eps: of the norm.
@@ -36,21 +37,21 @@ def add_norm(
     if ours and x.numel() and not torch.compiler.is_compiling():
         keys = draw_keys(p) if p else None
         if torch.is_grad_enabled():
-            return _AddNorm.apply(x, y, weight, bias, keys, eps)
-        return _added(x, y, weight, bias, keys, eps)[:2]
-    s = x + dropout(y, p)
+            return _AddNorm.apply(x, y, y_bias, weight, bias, keys, eps)
+        return _added(x, y, y_bias, weight, bias, keys, eps)[:2]
+    s = x + dropout(y + y_bias, p)
     return s, F.layer_norm(s, (channels,), weight, bias, eps)
 
 
 def _added(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float
+    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum, its norm, and ``[2, rows]`` the mean and the scale of every row."""
-    x, y, weight, bias = x.contiguous(), y.contiguous(), weight.contiguous(), bias.contiguous()
+    x, y, vectors = x.contiguous(), y.contiguous(), torch.stack([y_bias, weight, bias])
     channels = x.shape[-1]
     rows = x.numel() // channels
     s, n, spreads = torch.empty(x.shape), torch.empty(x.shape), torch.empty(2, rows)
-    pointers = tuple(t.data_ptr() for t in (x, y, weight, bias, s, n, spreads))
+    pointers = tuple(t.data_ptr() for t in (x, y, vectors, s, n, spreads))
 
     def kernel(begin: int, end: int) -> None:
         _forward(pointers, channels, rows, keys is not None, keys or NO_KEYS, eps, begin, end)
@@ -61,8 +62,10 @@ def _added(
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float):
-        s, n, spreads = _added(x, y, weight, bias, keys, eps)
+    def forward(
+        ctx, x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float
+    ):
+        s, n, spreads = _added(x, y, y_bias, weight, bias, keys, eps)
         ctx.keys = keys
         ctx.save_for_backward(s, weight, spreads)
         ctx.set_materialize_grads(False)
@@ -77,21 +80,21 @@ class _AddNorm(torch.autograd.Function):
         parts = -(-rows // _ROWS)
         grad_x = torch.empty_like(s)
         grad_y = grad_x if ctx.keys is None else torch.empty_like(s)
-        sums = torch.zeros(2, parts, channels)
-        tensors = (grad_s, grad_n, s, weight.contiguous(), grad_x, grad_y, spreads, sums[0], sums[1])
+        sums = torch.zeros(3, parts, channels)
+        tensors = (grad_s, grad_n, s, weight.contiguous(), grad_x, grad_y, spreads, *sums)
         pointers = tuple(t.data_ptr() for t in tensors)
 
         def kernel(begin: int, end: int) -> None:
             _backward(pointers, channels, rows, ctx.keys is not None, ctx.keys or NO_KEYS, begin, end)
 
         over_parts(kernel, parts, s.numel())
-        of_weight, of_bias = sums.sum(dim=1)
-        return grad_x, grad_y, of_weight, of_bias, None, None
+        return grad_x, grad_y, *sums.sum(dim=1), None, None
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _forward(pointers, channels, rows, dropped, keys, eps, begin, end):
-    x, y, weight, bias, s, n, spreads = pointers
+    x, y, vectors, s, n, spreads = pointers
+    y_bias, weight, bias = vectors, vectors + 4 * channels, vectors + 8 * channels
     like = floats16()
     count = np.float32(channels)
     for row in range(begin, end):
@@ -99,7 +102,7 @@ def _forward(pointers, channels, rows, dropped, keys, eps, begin, end):
         sums = floats16()
         for c in range(0, channels, 16):
             at = first + c
-            added = load(like, y, at)
+            added = load(like, y, at) + load(like, y_bias, c)
             if dropped:
                 added = added * keep(keys, at)
             value = load(like, x, at) + added
@@ -121,7 +124,7 @@ def _forward(pointers, channels, rows, dropped, keys, eps, begin, end):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _backward(pointers, channels, rows, dropped, keys, begin, end):
-    grad_s, grad_n, s, weight, grad_x, grad_y, spreads, of_weight, of_bias = pointers
+    grad_s, grad_n, s, weight, grad_x, grad_y, spreads, of_y_bias, of_weight, of_bias = pointers
     like = floats16()
     count = np.float32(channels)
     for row in range(begin * _ROWS, min(end * _ROWS, rows)):
@@ -146,4 +149,6 @@ def _backward(pointers, channels, rows, dropped, keys, begin, end):
             grad = load(like, grad_s, at) + (grad - mean - normed * slope) * factor
             store(grad_x, at, grad)
             if dropped:
-                store(grad_y, at, grad * keep(keys, at))
+                grad = grad * keep(keys, at)
+                store(grad_y, at, grad)
+            store(of_y_bias, part + c, load(like, of_y_bias, part + c) + grad)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -172,7 +172,10 @@ def _operator(operation, integers: str, floats: str | None = None) -> None:
 _operator(operator.add, "add", "fadd")
 _operator(operator.sub, "sub", "fsub")
 _operator(operator.mul, "mul", "fmul")
+_operator(operator.truediv, "sdiv", "fdiv")
+_operator(operator.lshift, "shl")
 _operator(operator.xor, "xor")
+_operator(operator.and_, "and_")
 _operator(operator.rshift, "lshr")
 
 
@@ -205,12 +208,45 @@ def _chosen(comparison: str):
     @intrinsic
     def chosen(typing, one, other):
         def generate(context, builder, signature, args):
-            return builder.select(builder.icmp_signed(comparison, *args), *args)
+            compare = builder.fcmp_ordered if one.element == "float32" else builder.icmp_signed
+            return builder.select(compare(comparison, *args), *args)
 
-        return one(one, one), generate
+        return one(one, other), generate
 
     return chosen
 
 
-#: The smaller and the larger of two lanes of integers, lane by lane.
+#: The smaller and the larger of two lanes, lane by lane; of floats the second where one is nan.
 lower, higher = _chosen("<"), _chosen(">=")
+
+
+def _same_bits(element: str):
+    @intrinsic
+    def same_bits(typing, lanes):
+        other = Lanes(element, lanes.count)
+        return other(lanes), lambda context, builder, signature, args: builder.bitcast(args[0], other.llvm)
+
+    return same_bits
+
+
+#: The bits of 32-bit lanes, taken for integers or for floats.
+as_ints, as_floats = _same_bits("int32"), _same_bits("float32")
+
+
+@njit(inline="always")
+def exponential(x):
+    """``e^x`` of lanes of floats, to 2 units in the last place; below -87 as for -87, above 88 as for 88."""
+    x = lower(higher(x, spread(x, -87.0)), spread(x, 88.0))
+    # Adding 1.5 x 2^23 rounds to a whole number, which then stands in the last bits.
+    magic = spread(x, 12582912.0)
+    shifted = x * spread(x, 1.4426950408889634) + magic
+    whole = shifted - magic
+    r = x - whole * spread(x, 0.693145751953125) - whole * spread(x, 1.4286068203094172e-06)
+    series = spread(x, 1 / 720) * r + spread(x, 1 / 120)
+    series = series * r + spread(x, 1 / 24)
+    series = series * r + spread(x, 1 / 6)
+    series = series * r + spread(x, 0.5)
+    series = series * r + spread(x, 1.0)
+    series = series * r + spread(x, 1.0)
+    bits = as_ints(shifted)
+    return as_floats(as_ints(series) + (bits << spread(bits, 23)))

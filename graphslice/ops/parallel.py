@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -54,13 +53,6 @@ def one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) 
 
 @lru_cache
 def _single_cores(threads: int) -> ThreadPoolExecutor:
-    pool = ThreadPoolExecutor(threads, "graphslice-cores")
-    all_there = threading.Barrier(threads)
-
-    def begin(_: int) -> None:
-        torch.set_num_threads(1)  # of this thread, and of those that begin later
-        all_there.wait()
-
-    list(pool.map(begin, range(threads)))
-    torch.set_num_threads(threads)
-    return pool
+    # The setting holds for the thread that makes it, and for threads that begin later; setting it
+    # back for those would give these the other cores again.
+    return ThreadPoolExecutor(threads, "graphslice-cores", initializer=torch.set_num_threads, initargs=(1,))

@@ -68,6 +68,7 @@ class Structure:
 class Mixer(nn.Module):
     """Base of the mixers: ``forward(x [B, N, C], structure) -> [B, N, C]``.
 
+    A mixer defines :meth:`mixed`; the output projection, which all of the papers' end with, is here.
     Rows beyond ``structure.lengths`` are padding: they must not touch the others, and what comes
     out of them is not read.
 
@@ -89,14 +90,19 @@ class Mixer(nn.Module):
         if dim % heads:
             raise InputError(f"model.heads ({heads}) must divide model.dim ({dim})")
         self.dim, self.heads, self.layer, self.layers, self.dropout = dim, heads, layer, layers, dropout
+        self.output = nn.Linear(dim, dim)
 
     @property
     def active_dropout(self) -> float:
         """The dropout in force: none outside training."""
         return self.dropout if self.training else 0.0
 
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+        """``[B, N, C]``: what the rows tell each other, before the output projection."""
+        raise TypeError(f"{type(self).__name__} must define mixed(x, structure)")
+
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
-        raise TypeError(f"{type(self).__name__} must define forward(x, structure)")
+        return self.output(self.mixed(x, structure))
 
 
 #: Every mixer by the name that the command line knows.

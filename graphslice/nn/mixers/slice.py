@@ -13,23 +13,22 @@ from graphslice.ops import column_sort, max_exchange
 
 
 class _Slice(Mixer):
-    """A value projection, something done to the columns, an output projection."""
+    """A value projection, and something done to its columns."""
 
     reads = ("map",)
 
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
         self.value = nn.Linear(dim, dim)
-        self.output = nn.Linear(dim, dim)
 
 
 @register("slice-ascend")
 class SliceAscend(_Slice):
     """``Sort_col(P V)``, every channel ascending (Sliceformer, eq. 4)."""
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
         v = structure.mix(self.value(x), self.active_dropout)
-        return self.output(column_sort(v, structure.lengths))
+        return column_sort(v, structure.lengths)
 
 
 @register("slice-interleave")
@@ -48,18 +47,18 @@ class SliceInterleave(_Slice):
         phases = [2 ** (self.layers - self.layer) * i % (2 * dim) for i in range(1, dim + 1)]
         self.register_buffer("descending", torch.tensor([phase > dim for phase in phases]), persistent=False)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
         v = structure.mix(self.value(x), self.active_dropout)
-        return self.output(column_sort(v, structure.lengths, self.descending))
+        return column_sort(v, structure.lengths, self.descending)
 
 
 @register("slice-released")
 class SliceReleased(_Slice):
     """``P V + Sort_col(V)``, ascending: what the authors' published code runs."""
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
         v = self.value(x)
-        return self.output(structure.mix(v, self.active_dropout) + column_sort(v, structure.lengths))
+        return structure.mix(v, self.active_dropout) + column_sort(v, structure.lengths)
 
 
 @register("slice-max")
@@ -68,6 +67,6 @@ class SliceMax(_Slice):
 
     equivariant = True
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
         v = structure.mix(self.value(x), self.active_dropout)
-        return self.output(max_exchange(v, structure.mask))
+        return max_exchange(v, structure.mask)

@@ -20,12 +20,11 @@ class SoftmaxAttention(Mixer):
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
-        self.output = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
         batch, width, _ = x.shape
         q, k, v = (f(x).view(batch, width, self.heads, -1).transpose(1, 2) for f in (self.query, self.key, self.value))
         mixed = F.scaled_dot_product_attention(
             q, k, v, attn_mask=structure.bias.to(q.dtype), dropout_p=self.active_dropout
         )
-        return self.output(mixed.transpose(1, 2).reshape(batch, width, -1))
+        return mixed.transpose(1, 2).reshape(batch, width, -1)

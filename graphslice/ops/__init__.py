@@ -1,6 +1,7 @@
 """Operators that the mixers stand on."""
 
 from graphslice.ops.add_norm import add_norm
+from graphslice.ops.attention import attention
 from graphslice.ops.column_sort import column_sort
 from graphslice.ops.dropout import Dropout, dropout
 from graphslice.ops.gelu import bias_gelu
@@ -11,6 +12,7 @@ from graphslice.ops.walk_softmax import walk_bias, walk_softmax
 __all__ = [
     "Dropout",
     "add_norm",
+    "attention",
     "bias_gelu",
     "column_sort",
     "dropout",

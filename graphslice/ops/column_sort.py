@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.lanes import address_of, higher, ints16, load, longs8, lower, store
+from graphslice.ops.lanes import address_of, higher, hold, ints16, load, longs8, lower, store
 from graphslice.ops.parallel import over_parts
 
 BACKENDS = ("torch", "numba")
@@ -256,6 +256,7 @@ def _network_values(bits, lengths, flip, out, block, begin, end):
             for i in range(rows):
                 _write(keys[i, : last - first], flip[first:last], out[b, i, first:last])
         out[b, rows:] = bits[b, rows:]
+    hold(keys)
 
 
 @njit(cache=True, nogil=True)
@@ -277,6 +278,7 @@ def _network_with_rows(bits, lengths, flip, out, found, block, begin, end):
         out[b, rows:] = bits[b, rows:]
         for i in range(rows, width):
             found[b, i] = i
+    hold(keys)
 
 
 @njit(cache=True, nogil=True)

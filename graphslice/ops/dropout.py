@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from graphslice.ops.lanes import (
     address_of,
     floats16,
+    hold,
     ints16,
     load,
     numbered,
@@ -108,6 +109,7 @@ def keep_or_drop(source, first, size, keys, place, out):
         store(address_of(few), 0, keep(keys, place))
         for i in range(size):
             put(out, i, value_at(like, source, first + i) * few[i])
+        hold(few)
         return
     for block in range(0, size, 16):
         i = min(block, size - 16)

@@ -119,13 +119,19 @@ def put(typing, address, offset, value):
 
 @intrinsic
 def address_of(typing, array):
-    """Where a contiguous array begins: for room that a kernel made for itself, while it uses it."""
+    """Where a contiguous array begins: for room that a kernel makes for itself, up to :func:`hold`."""
 
     def generate(context, builder, signature, args):
         data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
         return builder.ptrtoint(data, ir.IntType(64))
 
     return types.intp(array), generate
+
+
+@intrinsic
+def hold(typing, array):
+    """Keep an array up to here, although only its address was used."""
+    return types.void(array), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 @intrinsic
@@ -184,14 +190,26 @@ def total(typing, lanes):
     """The sum of lanes of floats."""
 
     def generate(context, builder, signature, args):
-        element, vector = ir.FloatType(), signature.args[0].llvm
-        name = f"llvm.vector.reduce.fadd.v{lanes.count}f32"
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(element, [element, vector]), name
-        )
-        return builder.call(function, [ir.Constant(element, 0.0), args[0]], fastmath=("reassoc",))
+        zero = ir.Constant(ir.FloatType(), 0.0)
+        return _reduced(builder, "fadd", lanes, [zero, args[0]], ("reassoc",))
 
     return lanes.scalar(lanes), generate
+
+
+@intrinsic
+def largest(typing, lanes):
+    """The largest of lanes of floats, none of them nan."""
+
+    def generate(context, builder, signature, args):
+        return _reduced(builder, "fmax", lanes, args, ("nnan",))
+
+    return lanes.scalar(lanes), generate
+
+
+def _reduced(builder, operation: str, lanes: Lanes, args, flags):
+    function = ir.FunctionType(ir.FloatType(), [arg.type for arg in args])
+    name = f"llvm.vector.reduce.{operation}.v{lanes.count}f32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), args, fastmath=flags)
 
 
 @intrinsic

@@ -8,8 +8,9 @@ from numba import njit
 from torch import Tensor
 
 from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep_or_drop
-from graphslice.ops.lanes import address_of, floats8, floats16, load, put, spread, store, value_at
+from graphslice.ops.lanes import address_of, hold, put
 from graphslice.ops.parallel import over_parts
+from graphslice.ops.small_product import small_product, turn
 
 
 def map_values(maps: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
@@ -72,51 +73,6 @@ class _MapValues(torch.autograd.Function):
         return grad_maps if wanted else None, grad_v, None
 
 
-@njit(inline="always")
-def _product(like, a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns):
-    """``out = A B``: matrices by the addresses of their first elements, and strides in elements.
-
-    Four rows of A at a time share a read of B. Rows and columns beyond the last whole block are
-    covered by a block that overlaps the one before; there are at least as many columns as lanes.
-    """
-    last = rows - 1
-    for block in range(0, columns, len(like)):
-        c = min(block, columns - len(like))
-        for r0 in range(0, rows, 4):
-            r1, r2, r3 = min(r0 + 1, last), min(r0 + 2, last), min(r0 + 3, last)
-            a0, a1, a2, a3 = r0 * a_row, r1 * a_row, r2 * a_row, r3 * a_row
-            s0 = s1 = s2 = s3 = spread(like, np.float32(0))
-            for k in range(inner):
-                value = load(like, b, k * b_row + c)
-                at = k * a_column
-                s0 = s0 + spread(like, value_at(like, a, a0 + at)) * value
-                s1 = s1 + spread(like, value_at(like, a, a1 + at)) * value
-                s2 = s2 + spread(like, value_at(like, a, a2 + at)) * value
-                s3 = s3 + spread(like, value_at(like, a, a3 + at)) * value
-            store(out, r0 * out_row + c, s0)
-            store(out, r1 * out_row + c, s1)
-            store(out, r2 * out_row + c, s2)
-            store(out, r3 * out_row + c, s3)
-
-
-@njit(cache=True)
-def small_product(a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns):
-    """``out = A B`` for matrices of some tens of rows and at least 8 columns; see :func:`_product`."""
-    if columns >= 16:
-        _product(floats16(), a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns)
-    else:
-        _product(floats8(), a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns)
-
-
-@njit(cache=True)
-def turn(source, rows, row, columns, out, padded):
-    """``out = source`` transposed, its rows ``padded`` apart; by addresses."""
-    like = floats16()
-    for j in range(rows):
-        for c in range(columns):
-            put(out, c * padded + j, value_at(like, source, j * row + c))
-
-
 @njit(cache=True, nogil=True)
 def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
     maps, v, out = pointers
@@ -131,6 +87,7 @@ def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
                 used = address_of(room)
                 keep_or_drop(maps, first, pairs, keys, first, used)
             small_product(used, width, 1, v + its, channels, out + its, channels, width, width, own)
+    hold(room)
 
 
 @njit(cache=True, nogil=True)
@@ -168,3 +125,6 @@ def _backward(pointers, heads, width, channels, dropped, keys, maps_too, begin, 
             else:
                 for i in range(pairs):
                     put(into, i, square_room[i])
+    hold(room)
+    hold(turned_room)
+    hold(square_room)

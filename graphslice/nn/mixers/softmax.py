@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.nn.mixers.base import Mixer, Structure, register
+from graphslice.ops import attention
 
 
 @register("softmax")
@@ -22,9 +22,5 @@ class SoftmaxAttention(Mixer):
         self.value = nn.Linear(dim, dim)
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        batch, width, _ = x.shape
-        q, k, v = (f(x).view(batch, width, self.heads, -1).transpose(1, 2) for f in (self.query, self.key, self.value))
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=structure.bias.to(q.dtype), dropout_p=self.active_dropout
-        )
-        return mixed.transpose(1, 2).reshape(batch, width, -1)
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        return attention(q, k, v, structure.bias, self.heads, self.active_dropout)

@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from graphslice.resources import DEMO_CSV
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
 
 
 @pytest.fixture(scope="session")

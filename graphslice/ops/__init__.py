@@ -5,6 +5,7 @@ from graphslice.ops.attention import attention
 from graphslice.ops.column_sort import column_sort
 from graphslice.ops.dropout import Dropout, dropout
 from graphslice.ops.gelu import bias_gelu
+from graphslice.ops.map_sort import map_sort
 from graphslice.ops.map_values import map_values
 from graphslice.ops.max_exchange import max_exchange
 from graphslice.ops.walk_softmax import walk_bias, walk_softmax
@@ -16,6 +17,7 @@ __all__ = [
     "bias_gelu",
     "column_sort",
     "dropout",
+    "map_sort",
     "map_values",
     "max_exchange",
     "walk_bias",

@@ -2,10 +2,14 @@
 
 :func:`column_sort` is one function with several backends. ``torch`` is the reference and works on any
 device. ``numba`` is for float32, float16 and bfloat16 on the CPU: a sorting network, whose
-exchanges do not depend on the values, takes a contiguous row of channels at a time.
+exchanges do not depend on the values, takes a contiguous row of channels at a time. ``triton`` is for
+the same dtypes on a GPU, up to 4,096 rows: see :mod:`graphslice.ops.triton_sort`.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -15,7 +19,7 @@ from torch import Tensor
 from graphslice.ops.lanes import address_of, higher, hold, ints16, load, longs8, lower, store
 from graphslice.ops.parallel import over_parts
 
-BACKENDS = ("torch", "numba")
+BACKENDS = ("torch", "numba", "triton")
 
 
 def column_sort(
@@ -43,11 +47,13 @@ def column_sort(
     """
     if isinstance(order, str) and order not in ("ascending", "descending"):
         raise ValueError(f"order is 'ascending', 'descending' or a boolean tensor, not {order!r}")
-    known = x.device.type == "cpu" and x.dtype in _NUMBA_DTYPES
+    able = _able(x)
     if backend is None:
-        backend = "numba" if known else "torch"
-    if backend not in BACKENDS or (backend == "numba" and not known):
-        raise ValueError(f"backend {backend!r} does not sort {x.dtype} on {x.device.type}: one of {BACKENDS} does")
+        backend = able[0]
+    if backend not in able:
+        raise ValueError(
+            f"backend {backend!r} does not sort {x.shape[1]} rows of {x.dtype} on {x.device.type}: {able} do"
+        )
     if lengths is None:
         lengths = torch.full((x.shape[0],), x.shape[1], device=x.device)
     if isinstance(order, str):
@@ -57,11 +63,34 @@ def column_sort(
     return _sort(x, lengths, order, backend)
 
 
+def _able(x: Tensor) -> list[str]:
+    """The backends that sort such a tensor, the fastest first."""
+    able = ["torch"]
+    if x.device.type == "cpu" and x.dtype in _FAST_DTYPES:
+        able.insert(0, "numba")
+    kernels = triton_kernels(x.device)
+    if kernels and x.dtype in _FAST_DTYPES and x.shape[1] <= kernels.MOST_ROWS:
+        able.insert(0 if x.is_cuda else len(able), "triton")
+    return able
+
+
+@lru_cache
+def triton_kernels(device: torch.device) -> ModuleType | None:
+    """:mod:`graphslice.ops.triton_sort`, if it runs on a device: a GPU, or a CPU in Triton's interpreter."""
+    try:
+        from graphslice.ops import triton_sort
+    except ImportError:
+        return None
+    return triton_sort if device.type == "cuda" or (device.type == "cpu" and triton_sort.INTERPRETED) else None
+
+
 @torch.library.custom_op("graphslice::column_sort", mutates_args=())
 def _sort(x: Tensor, lengths: Tensor, descending: Tensor, backend: str) -> Tensor:
     """The sorted values."""
     if backend == "numba":
         return _numba_sort(x, lengths, descending, None)
+    if backend == "triton":
+        return triton_kernels(x.device).sort(x, lengths, descending, x.new_empty(x.shape, dtype=_index_dtype(x)))
     return _torch_sort(x, lengths, descending)[0]
 
 
@@ -76,6 +105,9 @@ def _sort_with_rows(x: Tensor, lengths: Tensor, descending: Tensor, backend: str
     if backend == "numba":
         rows = x.new_empty(x.shape, dtype=_index_dtype(x))
         return _numba_sort(x, lengths, descending, rows), rows
+    if backend == "triton":
+        rows = x.new_empty(x.shape, dtype=_index_dtype(x))
+        return triton_kernels(x.device).sort(x, lengths, descending, rows), rows
     return _torch_sort(x, lengths, descending)
 
 
@@ -89,7 +121,7 @@ def _unsort(grad: Tensor, rows: Tensor, backend: str) -> Tensor:
     """The inverse permutation of every channel."""
     grad = grad.contiguous()
     result = torch.empty_like(grad)
-    if backend == "torch":
+    if backend != "numba":
         return result.scatter_(1, rows.long(), grad)
     grad_bits, result_bits = _bits(grad), _bits(result)
     over_parts(lambda begin, end: _scatter(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
@@ -140,7 +172,7 @@ def _torch_order(x: Tensor, valid: Tensor, descending: bool) -> Tensor:
 
 # --- numba ----------------------------------------------------------------------------------------
 
-_NUMBA_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_FAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _bits(x: Tensor) -> np.ndarray:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from graphslice.ops import Dropout, dropout
+from graphslice.ops.dropout import drawing_from
 
 
 @pytest.mark.parametrize("p", [0.03, 0.1, 0.5, 0.9])
@@ -15,10 +16,32 @@ def test_rate_and_mean(p):
     kept = dropout(torch.ones(n), p) != 0
     bound = 5 * math.sqrt(p * (1 - p) / n)
     assert abs(1 - kept.float().mean().item() - p) < bound
-    # Four values share a draw of the generator: each of the four must be met as often, and on its own.
-    lanes = kept.view(-1, 4).double()
-    assert (1 - lanes.mean(0) - p).abs().max() < 2 * bound
-    assert torch.corrcoef(lanes.T).fill_diagonal_(0).abs().max() < 5 / math.sqrt(n / 4)
+    # Sixteen values are hashed at a time: each must be met as often, and on its own.
+    lanes = kept.view(-1, 16).double()
+    assert (1 - lanes.mean(0) - p).abs().max() < 4 * bound
+    assert torch.corrcoef(lanes.T).fill_diagonal_(0).abs().max() < 5 / math.sqrt(n / 16)
+
+
+def test_neighbours_and_successive_draws_are_independent():
+    torch.manual_seed(1)
+    n = 1 << 18
+    draws = torch.stack([(dropout(torch.ones(n), 0.5) != 0).double() for _ in range(6)])
+    bound = 5 / math.sqrt(n)
+    assert torch.corrcoef(draws).fill_diagonal_(0).abs().max() < bound
+    for distance in (1, 2, 3, 16, 19, 256, 4864):
+        pair = torch.stack([draws[0, :-distance], draws[0, distance:]])
+        assert torch.corrcoef(pair)[0, 1].abs() < bound
+
+
+def test_threads_of_their_own_seed_do_not_touch_the_generator():
+    torch.manual_seed(0)
+    expected = dropout(torch.ones(100), 0.5)
+    torch.manual_seed(0)
+    with drawing_from(7):
+        one = dropout(torch.ones(100), 0.5)
+    with drawing_from(7):
+        assert torch.equal(dropout(torch.ones(100), 0.5), one)
+    assert torch.equal(dropout(torch.ones(100), 0.5), expected)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.75])

@@ -27,8 +27,7 @@ class SliceAscend(_Slice):
     """``Sort_col(P V)``, every channel ascending (Sliceformer, eq. 4)."""
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        v = structure.mix(self.value(x), self.active_dropout)
-        return column_sort(v, structure.lengths)
+        return structure.mix_and_sort(self.value(x), dropout=self.active_dropout)
 
 
 @register("slice-interleave")
@@ -48,8 +47,7 @@ class SliceInterleave(_Slice):
         self.register_buffer("descending", torch.tensor([phase > dim for phase in phases]), persistent=False)
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        v = structure.mix(self.value(x), self.active_dropout)
-        return column_sort(v, structure.lengths, self.descending)
+        return structure.mix_and_sort(self.value(x), self.descending, self.active_dropout)
 
 
 @register("slice-released")

@@ -1,0 +1,284 @@
+"""Sorting on a GPU, in Triton: a whole column in the registers of one program.
+
+A value becomes an integer that is ordered as it is, its row is put behind it, and the integers are
+sorted: no two are equal, so the sort is stable, and the rows come out with the values. Importing
+this file needs ``triton``; with ``TRITON_INTERPRET=1`` in the environment before that, the kernels run on
+the CPU, slowly.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+#: Rows that the plain sort takes, and those that the sort behind the product takes.
+MOST_ROWS, MOST_MAPPED = 4096, 128
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+# The bits of infinity: whatever is beyond them is nan.
+_INFINITY = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
+
+
+@triton.jit
+def _packed(values, rows, valid, flip, INFINITY: tl.constexpr):
+    """Integers ordered as the values, the row behind each; nan, then the padding, behind all values.
+
+    ``flip`` is -1 for a column that is to descend, else 0; of the padding it is not asked.
+    """
+    if values.dtype == tl.float32:
+        bits = values.to(tl.int32, bitcast=True)
+        bits = tl.where((bits & 0x7FFFFFFF) > INFINITY, 0x7FFFFFFF, bits)
+        bits = tl.where((bits & 0x7FFFFFFF) == 0, 0, bits)
+        keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) ^ flip
+        keys = tl.where(valid, keys, 0x7FFFFFFF)
+        return (keys.to(tl.int64) << 32) | rows
+    else:
+        bits = values.to(tl.int16, bitcast=True).to(tl.int32)
+        bits = tl.where((bits & 0x7FFF) > INFINITY, 0x7FFF, bits)
+        bits = tl.where((bits & 0x7FFF) == 0, 0, bits)
+        keys = (bits ^ ((bits >> 15) & 0x7FFF)) ^ flip
+        keys = tl.where(valid, keys, 0x7FFF)
+        return (keys << 16) | rows
+
+
+@triton.jit
+def _unpacked(packed, flip, DTYPE: tl.constexpr):
+    """The values and the rows of :func:`_packed`."""
+    if DTYPE == tl.float32:
+        keys = (packed >> 32).to(tl.int32) ^ flip
+        bits = keys ^ ((keys >> 31) & 0x7FFFFFFF)
+        return bits.to(tl.float32, bitcast=True), packed.to(tl.int32)
+    else:
+        keys = (packed >> 16) ^ flip
+        bits = keys ^ ((keys >> 15) & 0x7FFF)
+        return bits.to(tl.int16).to(DTYPE, bitcast=True), packed & 0xFFFF
+
+
+@triton.jit
+def _sort_kernel(
+    x, lengths, descending, out, found, N, C, INFINITY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    b = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    rows = tl.arange(0, ROWS)
+    inside = (columns < C)[:, None] & (rows < N)[None, :]
+    at = b * N * C + rows[None, :].to(tl.int64) * C + columns[:, None]
+    values = tl.load(x + at, mask=inside, other=0.0)
+    length = tl.load(lengths + b)
+    flip = -tl.load(descending + columns, mask=columns < C, other=0).to(tl.int32)[:, None]
+    valid = (rows < length)[None, :] & inside
+    packed = tl.sort(_packed(values, rows[None, :], valid, flip, INFINITY), dim=1)
+    sorted_values, origin = _unpacked(packed, flip, x.dtype.element_ty)
+    tl.store(out + at, tl.where(valid, sorted_values, values), mask=inside)
+    tl.store(found + at, origin.to(found.dtype.element_ty), mask=inside)
+
+
+def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor:
+    """The sorted values of ``x [B, N, C]``, N at most ``MOST_ROWS``; ``rows`` is filled with where they came from."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    batch, width, channels = x.shape
+    if x.numel():
+        padded = triton.next_power_of_2(max(2, width))
+        columns = max(1, min(triton.next_power_of_2(channels), 4096 // padded, 64))
+        warps = 4 if padded * columns <= 4096 else 16
+        _sort_kernel[batch, triton.cdiv(channels, columns)](
+            x,
+            lengths,
+            descending.to(torch.int8),
+            out,
+            rows,
+            width,
+            channels,
+            INFINITY=_INFINITY[x.dtype],
+            ROWS=padded,
+            COLUMNS=columns,
+            num_warps=warps,
+        )
+    return out
+
+
+# --- Sort_col(P V) ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def _kept(seed, first, N, i, j, P_DROP: tl.constexpr):
+    """The factor of dropout for entries (i, j) of the map that begins at ``first``: 0 or ``1 / (1 - p)``."""
+    draws = tl.rand(tl.load(seed), (first + i * N + j).to(tl.uint32))
+    return tl.where(draws >= P_DROP, 1 / (1 - P_DROP), 0.0)
+
+
+@triton.jit
+def _dot(a, b, INTERPRETED: tl.constexpr):
+    if INTERPRETED:  # the interpreter cannot multiply bfloat16
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _map_sort_kernel(
+    maps,
+    v,
+    lengths,
+    descending,
+    seed,
+    out,
+    ranks,
+    H,
+    N,
+    D,
+    P_DROP: tl.constexpr,
+    INFINITY: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """One sample and head: ``[COLUMNS, ROWS]`` of ``(P V)`` transposed, sorted along its rows."""
+    pair = tl.program_id(0).to(tl.int64)
+    b, h = pair // H, pair % H
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    i, j = tl.arange(0, ROWS)[None, :], tl.arange(0, ROWS)[:, None]
+    turned_map = tl.load(maps + pair * N * N + i * N + j, mask=(i < N) & (j < N), other=0.0)
+    if P_DROP > 0:
+        turned_map = (turned_map * _kept(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
+    sample = b * N * H * D + h * D
+    own = (columns < D)[:, None]
+    turned_v = tl.load(v + sample + i * H * D + columns[:, None], mask=own & (i < N), other=0.0)
+    product = _dot(turned_v, turned_map, INTERPRETED).to(v.dtype.element_ty)
+
+    valid = own & (i < tl.load(lengths + b))
+    flip = -tl.load(descending + h * D + columns, mask=columns < D, other=0).to(tl.int32)[:, None]
+    packed = tl.sort(_packed(product, i, valid, flip, INFINITY), dim=1)
+    values, origin = _unpacked(packed, flip, v.dtype.element_ty)
+    inside = own & (i < N)
+    at = sample + i * H * D + columns[:, None]
+    tl.store(out + at, tl.where(valid, values, 0.0), mask=inside)
+    # Where each row went: backward then reads its gradient from there.
+    tl.store(ranks + sample + origin * H * D + columns[:, None], i.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _map_sort_backward_kernel(
+    maps,
+    v,
+    lengths,
+    seed,
+    ranks,
+    grad,
+    grad_maps,
+    grad_v,
+    H,
+    N,
+    D,
+    P_DROP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    pair = tl.program_id(0).to(tl.int64)
+    b, h = pair // H, pair % H
+    rows, others = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    sample = b * N * H * D + h * D
+    length = tl.load(lengths + b)
+    # [j, i]: the map transposed, for the gradient of V.
+    turned_map = tl.load(maps + pair * N * N + others * N + rows, mask=(rows < N) & (others < N), other=0.0)
+    if P_DROP > 0:
+        turned_map = (turned_map * _kept(seed, pair * N * N, N, others, rows, P_DROP)).to(v.dtype.element_ty)
+    of_map = tl.zeros((ROWS, ROWS), tl.float32)
+    for first in range(0, D, COLUMNS):
+        columns = first + tl.arange(0, COLUMNS)[None, :]
+        inside = (rows < N) & (columns < D)
+        at = sample + rows * H * D + columns
+        rank = tl.load(ranks + at, mask=inside, other=0).to(tl.int32)
+        unsorted = tl.load(grad + sample + rank * H * D + columns, mask=inside & (rows < length), other=0.0)
+        tl.store(
+            grad_v + at,
+            _dot(turned_map, unsorted, INTERPRETED).to(grad_v.dtype.element_ty),
+            mask=inside,
+        )
+        turned_columns = first + tl.arange(0, COLUMNS)[:, None]
+        turned_v = tl.load(
+            v + sample + others * H * D + turned_columns, mask=(turned_columns < D) & (others < N), other=0.0
+        )
+        of_map += _dot(unsorted, turned_v, INTERPRETED)
+    if P_DROP > 0:
+        of_map = of_map * _kept(seed, pair * N * N, N, rows, others, P_DROP)
+    at = pair * N * N + rows * N + others
+    tl.store(grad_maps + at, of_map.to(grad_maps.dtype.element_ty), mask=(rows < N) & (others < N))
+
+
+def _tiles(width: int, own: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, and its warps."""
+    rows = max(16, triton.next_power_of_2(width))
+    columns = min(max(16, triton.next_power_of_2(own)), 64)
+    return rows, columns, {16: 1, 32: 4, 64: 8, 128: 16}[rows]
+
+
+def map_sort(
+    maps: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
+) -> tuple[Tensor, Tensor]:
+    """``Sort_col(dropout(P) V)`` and ``uint8 [B, N, C]`` the row that each row went to.
+
+    ``maps [B, H, N, N]`` and ``v [B, N, C]`` of one dtype, N at most ``MOST_MAPPED``; 0 in the padding.
+    """
+    maps, v = maps.contiguous(), v.contiguous()
+    out, ranks = torch.empty_like(v), torch.empty(v.shape, dtype=torch.uint8, device=v.device)
+    batch, width, channels = v.shape
+    heads = maps.shape[1]
+    rows, columns, warps = _tiles(width, channels // heads)
+    if v.numel():
+        _map_sort_kernel[batch * heads, triton.cdiv(channels // heads, columns)](
+            maps,
+            v,
+            lengths,
+            descending.to(torch.int8),
+            seed,
+            out,
+            ranks,
+            heads,
+            width,
+            channels // heads,
+            P_DROP=p,
+            INFINITY=_INFINITY[v.dtype],
+            ROWS=rows,
+            COLUMNS=columns,
+            INTERPRETED=INTERPRETED,
+            num_warps=warps,
+        )
+    return out, ranks
+
+
+def map_sort_backward(
+    grad: Tensor, maps: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the maps and of V."""
+    maps, v, grad = maps.contiguous(), v.contiguous(), grad.contiguous()
+    grad_maps, grad_v = torch.empty_like(maps), torch.empty_like(v)
+    batch, width, channels = v.shape
+    heads = maps.shape[1]
+    rows, columns, warps = _tiles(width, channels // heads)
+    if v.numel():
+        _map_sort_backward_kernel[batch * heads,](
+            maps,
+            v,
+            lengths,
+            seed,
+            ranks,
+            grad,
+            grad_maps,
+            grad_v,
+            heads,
+            width,
+            channels // heads,
+            P_DROP=p,
+            ROWS=rows,
+            COLUMNS=columns,
+            INTERPRETED=INTERPRETED,
+            num_warps=warps,
+        )
+    return grad_maps, grad_v

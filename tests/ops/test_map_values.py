@@ -1,0 +1,136 @@
+"""map_values and attention against torch's products, softmax and scaled_dot_product_attention."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from graphslice.ops import attention, map_values
+
+# Channels of a head: fewer than any lanes, 8, between, 16, 24 as in the paper, and more.
+SHAPES = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 21), st.sampled_from([4, 8, 10, 16, 24, 40]))
+
+
+def by_head(x, heads):
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+def plain(maps, v):
+    return (maps @ by_head(v, maps.shape[1])).transpose(1, 2).reshape(v.shape)
+
+
+def plain_attention(q, k, v, bias, heads):
+    q, k, v_ = (by_head(t, heads) for t in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v_, attn_mask=bias).transpose(1, 2).reshape(v.shape)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**20), SHAPES)
+def test_product_and_gradients(seed, shape):
+    batch, heads, width, own = shape
+    torch.manual_seed(seed)
+    maps = torch.rand(batch, heads, width, width).requires_grad_()
+    v = torch.randn(batch, width, heads * own).requires_grad_()
+    upstream = torch.randn(v.shape)
+    close(map_values(maps, v), plain(maps, v))
+    for one, other in zip(
+        torch.autograd.grad(map_values(maps, v), (maps, v), upstream),
+        torch.autograd.grad(plain(maps, v), (maps, v), upstream),
+        strict=True,
+    ):
+        close(one, other)
+    with torch.no_grad():
+        close(map_values(maps, v), plain(maps, v))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**20), SHAPES)
+def test_attention_and_gradients(seed, shape):
+    batch, heads, width, own = shape
+    torch.manual_seed(seed)
+    q, k, v = (torch.randn(batch, width, heads * own).requires_grad_() for _ in range(3))
+    lengths = torch.randint(1, width + 1, (batch,))
+    padding = (torch.arange(width) >= lengths[:, None])[:, None, None]
+    bias = (3 * torch.randn(batch, heads, width, width)).masked_fill(padding, -torch.inf).requires_grad_()
+    upstream = torch.randn(v.shape)
+    close(attention(q, k, v, bias, heads), plain_attention(q, k, v, bias, heads))
+    for one, other in zip(
+        torch.autograd.grad(attention(q, k, v, bias, heads), (q, k, v, bias), upstream),
+        torch.autograd.grad(plain_attention(q, k, v, bias, heads), (q, k, v, bias), upstream),
+        strict=True,
+    ):
+        close(one, other)
+    with torch.no_grad():
+        close(attention(q, k, v, bias, heads), plain_attention(q, k, v, bias, heads))
+
+
+def test_far_apart_scores_and_a_mask_for_all_heads():
+    q = torch.full((1, 3, 16), 30.0)
+    k, v = torch.randn(2, 1, 3, 16) * 30
+    bias = torch.zeros(1, 2, 3, 3)
+    close(attention(q, k, v, bias, 2), plain_attention(q, k, v, bias, 2))
+    shared = torch.tensor([0.0, 0.0, -torch.inf]).view(1, 1, 1, 3)
+    close(attention(q, k, v, shared, 2), plain_attention(q, k, v, shared, 2))
+
+
+def test_padding_does_not_reach_the_others():
+    q, k, v = torch.randn(3, 1, 20, 32)
+    bias = torch.randn(1, 2, 20, 20)
+    bias[..., 11:] = -torch.inf
+    found = attention(q, k, v, bias, 2)[:, :11]
+    k[:, 11:], v[:, 11:] = 1e4, -1e4
+    assert torch.equal(attention(q, k, v, bias, 2)[:, :11], found)
+
+
+@pytest.mark.parametrize("width", [3, 4, 17])
+def test_dropout_is_the_same_backward_and_has_its_rate(width):
+    """The product is linear in the map and in V, so <gradient, argument> is <upstream, result> for each."""
+    maps = torch.rand(40, 2, width, width).requires_grad_()
+    v = torch.randn(40, width, 32).requires_grad_()
+    upstream = torch.randn(v.shape)
+    torch.manual_seed(0)
+    found = map_values(maps, v, 0.3)
+    of_maps, of_v = torch.autograd.grad(found, (maps, v), upstream)
+    expected = (upstream * found).sum()
+    torch.testing.assert_close((of_maps * maps).sum(), expected, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close((of_v * v).sum(), expected, rtol=1e-4, atol=1e-3)
+    kept = (of_maps != 0).float()
+    assert abs(kept.mean() - 0.7) < 5 * (0.21 / kept.numel()) ** 0.5
+    torch.testing.assert_close(found, plain(maps * kept / 0.7, v), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_of_attention_is_the_same_backward():
+    q, k = torch.randn(2, 6, 9, 32)
+    v, bias = torch.randn(6, 9, 32).requires_grad_(), torch.randn(6, 2, 9, 9)
+    torch.manual_seed(1)
+    found = attention(q, k, v, bias, 2, 0.4)
+    (of_v,) = torch.autograd.grad(found, v, torch.ones_like(found))
+    torch.testing.assert_close((of_v * v).sum(), found.sum(), rtol=1e-4, atol=1e-3)
+    # Against the map itself: its columns times V = identity, one head's channels at a time.
+    torch.manual_seed(1)
+    identity = torch.zeros(6, 9, 32)
+    identity[:, range(9), range(9)] = identity[:, range(9), range(16, 25)] = 1
+    dropped = by_head(attention(q, k, identity, bias, 2, 0.4), 2)[..., :9]
+    maps = torch.softmax(by_head(q, 2) @ by_head(k, 2).transpose(2, 3) / 4 + bias, -1)
+    kept = dropped != 0
+    assert abs(kept.float().mean() - 0.6) < 0.08
+    close(dropped, maps * kept / 0.6)
+
+
+def test_threads_change_nothing():
+    maps, v = torch.rand(600, 2, 9, 9), torch.randn(600, 9, 64)
+    bias = torch.randn(600, 2, 9, 9)
+    results = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            torch.manual_seed(0)
+            results.append((map_values(maps, v, 0.1), attention(v, v, v, bias, 2, 0.1)))
+        finally:
+            torch.set_num_threads(1)
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

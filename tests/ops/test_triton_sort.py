@@ -32,7 +32,7 @@ def test_sort_agrees_with_torch(shape, dtype):
     lengths = torch.randint(0, shape[1] + 1, shape[:1])
     results = []
     for backend in ("torch", "triton"):
-        leaf = x.to(DEVICE).requires_grad_()
+        leaf = x.clone().to(DEVICE).requires_grad_()
         found = column_sort(leaf, lengths.to(DEVICE), descending(shape[2]), backend=backend)
         found.backward(torch.arange(x.numel(), device=DEVICE).view(shape).to(dtype))
         results.append((found.detach().float(), leaf.grad.float()))

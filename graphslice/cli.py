@@ -153,6 +153,7 @@ def _train_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
     parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
     parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
@@ -205,7 +206,7 @@ def _train(options: Namespace, arguments: list[str]) -> None:
         sections = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
         config = replace(config, data=replace(config.data, **given), **sections)
         folder = Path(options.out) if options.out else default_out(config.data)
-        train(config, folder, overwrite=options.overwrite, console=console)
+        train(config, folder, overwrite=options.overwrite, profile=options.profile, console=console)
     except Interrupted:
         console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None

@@ -114,6 +114,8 @@ class TrainerConfig:
         accelerator: auto (a GPU where there is one), cpu, cuda or mps.
         devices: how many devices; auto takes every GPU, or one CPU process.
         precision: auto (bf16-mixed on GPUs that have bf16, else 32), 32, bf16-mixed or 16-mixed.
+        compile: on (torch.compile, with CUDA graphs on a GPU), off, or auto (on for GPU runs of at least
+            5,000 steps, which earn the minutes back that it takes).
         workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
         patience: stop after this many epochs without a better validation MAE; never when not given.
         checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
@@ -127,6 +129,7 @@ class TrainerConfig:
     accelerator: str = "auto"
     devices: str = "auto"
     precision: str = "auto"
+    compile: str = "auto"
     workers: str = "auto"
     patience: int | None = None
     checkpoint_minutes: float = 10.0
@@ -143,6 +146,8 @@ class TrainerConfig:
             raise InputError(f"trainer.checkpoint_minutes must be more than 0, not {self.checkpoint_minutes}")
         if self.workers != "auto" and not self.workers.isdigit():
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
+        if self.compile not in ("auto", "on", "off"):
+            raise InputError(f"trainer.compile is auto, on or off, not {self.compile!r}")
         if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):
             raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {self.precision!r}")
 

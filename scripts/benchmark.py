@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|predict [--json]``.
 
 Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
 less so. ``--json`` prints one line to keep instead of the table.
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "files": "memory and rate of the command line on large files",
     "sort": "column_sort beside torch.sort",
     "step": "training and inference of the model beside plain PyTorch and the arithmetic floor",
+    "predict": "prediction of molecules in memory, the same way",
 }
 
 

@@ -73,6 +73,7 @@ def collate_rows(
     *,
     path_ties: PathTies = "mean",
     max_path: int = 5,
+    multiple: int = 1,
     targets: np.ndarray | None = None,
 ) -> GraphBatch:
     """Make one batch of some molecules of a store.
@@ -83,10 +84,14 @@ def collate_rows(
         path_ties: what the edge encoding reads where several shortest paths exist: ``"mean"`` of
             all of them, or the one of ``"floyd-warshall"``, as the original code does.
         max_path: how many bonds of a path count, from its start.
+        multiple: pad the atoms so that with the graph token there is a multiple of so many rows.
         targets: ``float [R, T]`` of all rows of the store, nan where unknown.
     """
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, bonds, words = store.gather(rows)
+    if extra := -(atoms.shape[1] + 1) % multiple:
+        atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
+        degrees = np.pad(degrees, ((0, 0), (0, extra)))
     pairs, distances, ptr, codes, weights = paths.pair_walks(
         atom_ptr, bond_ptr, bonds, words, _TIE_RULES[path_ties], max_path, atoms.shape[1]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,6 +119,9 @@ class BatchLoader:
         targets: ``float [rows of the store, T]``.
         threads: how many; 0 prepares each batch when it is asked for.
         pin_memory: put the batches where a GPU can fetch them by itself.
+
+    Attributes:
+        waited: seconds spent waiting for the threads so far.
     """
 
     AHEAD = 2  # batches a thread may be ahead
@@ -135,6 +139,7 @@ class BatchLoader:
     ) -> None:
         self.store, self.rows, self.batches, self.settings = store, rows, batches, settings
         self.targets, self.threads, self.pin_memory = targets, threads, pin_memory
+        self.waited = 0.0
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -149,12 +154,18 @@ class BatchLoader:
                 for indices in self.batches:
                     pending.append(pool.submit(self._make, indices))
                     if len(pending) > self.AHEAD * self.threads:
-                        yield pending.popleft().result()
+                        yield self._wait(pending.popleft())
                 while pending:
-                    yield pending.popleft().result()
+                    yield self._wait(pending.popleft())
             finally:
                 for future in pending:
                     future.cancel()
+
+    def _wait(self, batch: Future[GraphBatch]) -> GraphBatch:
+        begin = time.perf_counter()
+        made = batch.result()
+        self.waited += time.perf_counter() - begin
+        return made
 
     def _make(self, indices: list[int] | np.ndarray) -> GraphBatch:
         batch = collate_rows(self.store, self.rows[indices], targets=self.targets, **self.settings)

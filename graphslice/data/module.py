@@ -107,7 +107,8 @@ class MoleculeData(pl.LightningDataModule):
             self.store,
             rows,
             batches,
-            self.config.collate_settings,
+            # Few different lengths on a GPU: kernels are compiled and captured for each.
+            self.config.collate_settings | {"multiple": 4 if self._on_gpu() else 1},
             targets=self.source.targets,
             threads=self._threads(),
             pin_memory=self._on_gpu(),

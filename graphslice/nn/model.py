@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -170,6 +171,7 @@ class GraphTransformer(nn.Module):
         self.head = nn.Linear(config.dim * len(self.readouts), config.tasks)
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
+        self._compiled: tuple[Callable[..., Tensor] | None, int] = (None, -1)
         self._block_parameters = sum(p.numel() for p in self.blocks.parameters())
         self.reset_parameters()
 
@@ -196,22 +198,42 @@ class GraphTransformer(nn.Module):
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
         x = self.input_dropout(self.atoms(batch))
         structure = self.pairs(batch)
-        return self.head(self.read_out(self._through_blocks(x, structure), structure.mask))
+        normed = self._through_blocks(x, structure)
+        # In full precision: bfloat16 would round predictions to three digits.
+        with torch.autocast(x.device.type, enabled=False):
+            return self.head(self.read_out(normed.float(), structure.mask).to(self.head.weight.dtype))
+
+    def compile_blocks(self, batch_size: int, **options) -> None:
+        """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
+
+        A compiled function is made for every number of rows that it meets: let them be few, as
+        :func:`graphslice.data.batch.collate_rows` makes them with ``multiple``.
+
+        Args:
+            batch_size: molecules of a batch.
+            options: of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
+        """
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        self._compiled = torch.compile(self._run_blocks, dynamic=False, fullgraph=True, **options), batch_size
 
     def _through_blocks(self, x: Tensor, structure: Structure) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
+        given = {name: getattr(structure, name) for name in self.blocks[0].mixer.reads}
+        if torch.is_autocast_enabled(x.device.type):  # once, not in every layer
+            given = {name: part.to(torch.get_autocast_dtype(x.device.type)) for name, part in given.items()}
+        given["lengths"] = structure.lengths
+        compiled, batch_size = self._compiled
+        if len(x) == batch_size:
+            return compiled(x, given)
         parts = parts_of(len(x), self._block_parameters, x.device)
         if parts == 1:
-            return self._run_blocks(x, structure)
+            return self._run_blocks(x, given)
         parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
-        given = {name: getattr(structure, name) for name in self.blocks[0].mixer.reads}
+        return run_in_parts(self._run_blocks, x, given, parameters, parts)
 
-        def run(x: Tensor, given: dict[str, Tensor]) -> Tensor:
-            return self._run_blocks(x, Structure.of_parts(given.pop("lengths"), x.shape[1], **given))
-
-        return run_in_parts(run, x, {**given, "lengths": structure.lengths}, parameters, parts)
-
-    def _run_blocks(self, x: Tensor, structure: Structure) -> Tensor:
+    def _run_blocks(self, x: Tensor, given: dict[str, Tensor]) -> Tensor:
+        """The blocks, given the lengths and what the mixers read of a structure."""
+        structure = Structure.of_parts(x.shape[1], **given)
         norms = [*(block.mixer_norm for block in self.blocks), self.norm]
         normed = norms[0](x)
         for block, norm in zip(self.blocks, norms[1:], strict=True):

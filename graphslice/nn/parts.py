@@ -28,9 +28,7 @@ def parts_of(samples: int, parameters: int, device: torch.device) -> int:
     return parts if parts > 1 and parts * parameters <= _GRADIENTS else 1
 
 
-def run_in_parts(
-    run: Run, x: Tensor, given: dict[str, Tensor], parameters: Sequence[Tensor], parts: int
-) -> Tensor:
+def run_in_parts(run: Run, x: Tensor, given: dict[str, Tensor], parameters: Sequence[Tensor], parts: int) -> Tensor:
     """``run(x, given)``, computed for some samples on each core.
 
     Args:

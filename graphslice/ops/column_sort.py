@@ -8,7 +8,7 @@ the same dtypes on a GPU, up to 4,096 rows: see :mod:`graphslice.ops.triton_sort
 
 from __future__ import annotations
 
-from functools import lru_cache
+import os
 from types import ModuleType
 
 import numpy as np
@@ -18,6 +18,13 @@ from torch import Tensor
 
 from graphslice.ops.lanes import address_of, higher, hold, ints16, load, longs8, lower, store
 from graphslice.ops.parallel import over_parts
+
+try:  # only where it can run: importing Triton takes a second
+    if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
+        raise ImportError
+    from graphslice.ops import triton_sort as _KERNELS
+except ImportError:
+    _KERNELS = None
 
 BACKENDS = ("torch", "numba", "triton")
 
@@ -74,14 +81,9 @@ def _able(x: Tensor) -> list[str]:
     return able
 
 
-@lru_cache
 def triton_kernels(device: torch.device) -> ModuleType | None:
     """:mod:`graphslice.ops.triton_sort`, if it runs on a device: a GPU, or a CPU in Triton's interpreter."""
-    try:
-        from graphslice.ops import triton_sort
-    except ImportError:
-        return None
-    return triton_sort if device.type == "cuda" or (device.type == "cpu" and triton_sort.INTERPRETED) else None
+    return _KERNELS if _KERNELS and (device.type == "cuda" or _KERNELS.INTERPRETED) else None
 
 
 @torch.library.custom_op("graphslice::column_sort", mutates_args=())

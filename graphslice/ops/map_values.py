@@ -65,9 +65,7 @@ class _MapValues(torch.autograd.Function):
         heads, width, channels = maps.shape[1], v.shape[1], v.shape[2]
 
         def kernel(begin: int, end: int) -> None:
-            _backward(
-                pointers, heads, width, channels, ctx.keys is not None, ctx.keys or NO_KEYS, wanted, begin, end
-            )
+            _backward(pointers, heads, width, channels, ctx.keys is not None, ctx.keys or NO_KEYS, wanted, begin, end)
 
         over_parts(kernel, len(v), 4 * v.numel())
         return grad_maps if wanted else None, grad_v, None

@@ -28,7 +28,7 @@ def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
     Returns:
         ``[B, N, C]``; rows outside the mask are unchanged.
     """
-    if v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
+    if v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
         return _NumbaExchange.apply(v, mask)
     return exchange_in_torch(v, mask)
 

@@ -49,7 +49,7 @@ def _packed(values, rows, valid, flip, INFINITY: tl.constexpr):
 @triton.jit
 def _unpacked(packed, flip, DTYPE: tl.constexpr):
     """The values and the rows of :func:`_packed`."""
-    if DTYPE == tl.float32:
+    if tl.float32 == DTYPE:
         keys = (packed >> 32).to(tl.int32) ^ flip
         bits = keys ^ ((keys >> 31) & 0x7FFFFFFF)
         return bits.to(tl.float32, bitcast=True), packed.to(tl.int32)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from graphslice.checkpoint import LAST
 
@@ -97,3 +100,67 @@ class RunProgress(pl.Callback):
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self.bar.stop()
+
+
+class StepProfile(pl.Callback):
+    """Where the time of training went, in one table at its end.
+
+    On a GPU every part is waited for, so that its time is its own; that slows the run a little.
+
+    Args:
+        console: where the table goes.
+        waited: gives the seconds that the loader has spent waiting for its threads so far.
+    """
+
+    PARTS = ("data", "wait", "forward", "backward", "optimiser", "rest")
+
+    def __init__(self, console: Console, waited: Callable[[], float]) -> None:
+        self.console, self.waited = console, waited
+        self.seconds = dict.fromkeys(self.PARTS, 0.0)
+        self.steps = 0
+
+    def _lap(self, part: str, module: pl.LightningModule) -> None:
+        if module.device.type == "cuda":
+            torch.cuda.synchronize(module.device)
+        now = time.perf_counter()
+        self.seconds[part] += now - self._since
+        self._since = now
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._since, self._waited = time.perf_counter(), self.waited()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._lap("rest", module)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
+        self._lap("data", module)
+        waited = self.waited()
+        self.seconds["wait"] += waited - self._waited
+        self.seconds["data"] -= waited - self._waited
+        self._waited = waited
+
+    def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss) -> None:
+        self._lap("forward", module)
+
+    def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._lap("backward", module)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
+    ) -> None:
+        self._lap("optimiser", module)
+        self.steps += 1
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._lap("rest", module)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._lap("rest", module)
+        if not trainer.is_global_zero:
+            return
+        table = Table("part", "seconds", "share", "ms a step", title=f"{self.steps:,} steps")
+        total = sum(self.seconds.values())
+        for part, seconds in [*self.seconds.items(), ("all", total)]:
+            share, each = f"{100 * seconds / max(total, 1e-9):.1f}%", f"{1e3 * seconds / max(self.steps, 1):.2f}"
+            table.add_row(part, f"{seconds:.2f}", share, each)
+        self.console.print(table)

@@ -28,7 +28,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation import scores
 from graphslice.predict import Predictor
 from graphslice.progress import molecule_progress
-from graphslice.training.callbacks import LastCheckpoint, RunProgress
+from graphslice.training.callbacks import LastCheckpoint, RunProgress, StepProfile
 from graphslice.training.module import Regression
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def train(
     data: Iterable[Data] | None = None,
     target_names: Sequence[str] | None = None,
     overwrite: bool = False,
+    profile: bool = False,
     console: Console | None = None,
 ) -> RunResult:
     """Train a model into a run folder.
@@ -72,6 +73,7 @@ def train(
             ``config.data.dataset``.
         target_names: names of the targets of ``data``.
         overwrite: replace the run that ``out`` holds.
+        profile: report at the end where the time of training went.
         console: where to report.
 
     Returns:
@@ -91,7 +93,7 @@ def train(
         )
     source = pyg_source(data, target_names) if data is not None else load_source(config.data)
     config = _resolved(config, source)
-    return _run(config, source, out, fresh=True, console=console)
+    return _run(config, source, out, fresh=True, profile=profile, console=console)
 
 
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
@@ -144,7 +146,9 @@ def _resolved(config: RunConfig, source: Source) -> RunConfig:
     return replace(config, data=data, model=replace(config.model, tasks=len(source.target_names)))
 
 
-def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: Console | None) -> RunResult:
+def _run(
+    config: RunConfig, source: Source, out: Path, *, fresh: bool, profile: bool = False, console: Console | None
+) -> RunResult:
     console = (console or Console(stderr=True)) if _is_first_process() else Console(quiet=True)
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
@@ -158,6 +162,8 @@ def _run(config: RunConfig, source: Source, out: Path, *, fresh: bool, console: 
 
     progress = RunProgress(steps, config.trainer.batch_size, console)
     trainer = _trainer(config, out, steps, progress, fresh)
+    if profile:
+        trainer.callbacks.insert(0, StepProfile(console, lambda: trainer.train_dataloader.waited))
     if fresh and _is_first_process():
         _write_start(out, config, data)
     _describe(console, data, module, steps)

@@ -10,9 +10,11 @@ from graphslice.data.batch import GraphBatch
 from graphslice.nn import GraphTransformer
 from graphslice.ops import walk_bias
 
+MIXERS = ("softmax", "slice-ascend")
+
 
 def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
-    """What ``model.standardised(batch)`` computes, for the mixers softmax and slice-ascend, reading the token.
+    """What ``model.standardised(batch)`` computes, for one of :data:`MIXERS`, reading the token.
 
     As the published code does it: the bias is copied for every layer, every layer takes its
     softmax, and sorts with :func:`torch.sort`.
@@ -35,9 +37,12 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
         normed, mixer = block.mixer_norm(x), block.mixer
         scores = bias.clone()
         if config.mixer == "softmax":
-            scores = scores + by_head(mixer.query(normed)) @ by_head(mixer.key(normed)).transpose(2, 3) * (
-                channels / config.heads
-            ) ** -0.5
+            scores = (
+                scores
+                + by_head(mixer.query(normed))
+                @ by_head(mixer.key(normed)).transpose(2, 3)
+                * (channels / config.heads) ** -0.5
+            )
         maps = torch.softmax(scores.masked_fill(~valid[:, None, None], -torch.inf), dim=-1)
         mixed = dropout(maps, config.attention_dropout) @ by_head(mixer.value(normed))
         mixed = mixed.transpose(1, 2).reshape(size, width, channels)

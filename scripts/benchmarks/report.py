@@ -41,14 +41,22 @@ def print_table(figures: list[dict]) -> None:
         print("| " + " | ".join(f"{line[c]:,}" if c == "value" else str(line[c]) for c in columns) + " |")
 
 
-def interleaved(functions: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
-    """Median seconds of each function, taken in turns so that a drifting machine drifts for all."""
+def interleaved(
+    functions: dict[str, Callable[[], object]], repeats: int = 7, synchronize: Callable[[], None] | None = None
+) -> dict[str, float]:
+    """Median seconds of each function, taken in turns so that a drifting machine drifts for all.
+
+    ``synchronize`` waits for a device that works on after a function has returned.
+    """
+    wait = synchronize or (lambda: None)
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()  # compile, fill the caches
+    wait()
     for _ in range(repeats):
         for name, function in functions.items():
             begin = time.perf_counter()
             function()
+            wait()
             times[name].append(time.perf_counter() - begin)
     return {name: float(np.median(values)) for name, values in times.items()}

@@ -1,17 +1,19 @@
-"""Sorting every channel of a batch over its rows, beside ``torch.sort`` along the same dimension."""
+"""Sorting every channel of a batch over its rows, beside the torch backend and ``torch.sort`` alone."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 
 from benchmarks.report import figure, interleaved
-from graphslice.ops import column_sort
+from graphslice.ops import column_sort, map_sort
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", nargs="+", default=["256x18x256"], help="B x N x C")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", action="store_true", help="N from 2 to 4,096 as well")
 
 
@@ -21,36 +23,81 @@ def run(options: argparse.Namespace) -> list[dict]:
         shapes += [(max(1, 4096 // rows), rows, 256) for rows in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)]
     figures = []
     for shape in shapes:
-        figures += _sorted(shape, asked=shape == (256, 18, 256))
+        figures += _sorted(shape, options.device, asked=shape == (256, 18, 256))
+    if options.device == "cuda":
+        figures += _mapped()
     return figures
 
 
-def _sorted(shape: tuple[int, int, int], asked: bool) -> list[dict]:
-    x, upstream = torch.randn(shape), torch.randn(shape)
+def _sorted(shape: tuple[int, int, int], device: str, asked: bool) -> list[dict]:
+    x, upstream = torch.randn(2, *shape, device=device)
     leaf = x.clone().requires_grad_()
+
+    def both(backend: str | None) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(column_sort(leaf, backend=backend), leaf, upstream)
+
     times = interleaved(
         {
-            "torch": lambda: torch.sort(x, dim=1, stable=True),
+            "plain": lambda: torch.sort(x, dim=1, stable=True),
+            "torch": lambda: column_sort(x, backend="torch"),
             "ours": lambda: column_sort(x),
-            "torch both": lambda: torch.autograd.grad(torch.sort(leaf, dim=1, stable=True).values, leaf, upstream),
-            "ours both": lambda: torch.autograd.grad(column_sort(leaf), leaf, upstream),
+            "plain both": lambda: torch.autograd.grad(torch.sort(leaf, dim=1, stable=True).values, leaf, upstream),
+            "torch both": both("torch"),
+            "ours both": both(None),
         },
-        15,
+        9,
+        synchronize=torch.cuda.synchronize if device == "cuda" else None,
     )
     name = " x ".join(map(str, shape))
-    return [
-        figure(
-            f"{name}: forward",
-            times["torch"] / times["ours"],
-            "x torch.sort",
-            asked=">= 20" if asked else ">= 1",
-            beside=f"{1e3 * times['ours']:.3g} ms",
-        ),
-        figure(
-            f"{name}: forward and backward",
-            times["torch both"] / times["ours both"],
-            "x torch.sort",
-            asked=">= 10" if asked else ">= 1",
-            beside=f"{1e3 * times['ours both']:.3g} ms",
-        ),
-    ]
+    figures = []
+    for step, suffix, least in (("forward", "", 20), ("forward and backward", " both", 10)):
+        ours = times["ours" + suffix]
+        figures.append(
+            figure(
+                f"{name}: {step}",
+                times["torch" + suffix] / ours,
+                "x the torch backend",
+                asked=f">= {least if asked else 1}",
+                beside=f"{1e3 * ours:.3g} ms; {times['plain' + suffix] / ours:.3g} x torch.sort alone",
+            )
+        )
+    return figures
+
+
+def _mapped(batch: int = 1024, heads: int = 32, width: int = 19, channels: int = 768) -> list[dict]:
+    """The kernel for ``Sort_col(P V)`` on a GPU, at the paper's size, in bfloat16."""
+    maps = torch.softmax(torch.randn(batch, heads, width, width, device="cuda"), -1).bfloat16().requires_grad_()
+    v = torch.randn(batch, width, channels, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    lengths = torch.full((batch,), width, device="cuda")
+    upstream = torch.randn_like(v)
+    leaves = (maps, v)
+
+    def step(backend: str, backward: bool) -> Callable[[], object]:
+        def run() -> object:
+            found = map_sort(maps, v, lengths, p=0.1, backend=backend)
+            return torch.autograd.grad(found, leaves, upstream) if backward else found
+
+        return run
+
+    functions = {
+        f"{backend}{suffix}": step(backend, bool(suffix)) for backend in ("torch", "triton") for suffix in ("", " both")
+    }
+    copy = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)
+    functions["copy"] = lambda: copy.clone()
+    times = interleaved(functions, 15, synchronize=torch.cuda.synchronize)
+    bandwidth = 2 * copy.numel() / times["copy"]
+    figures = []
+    # Bytes: P, V and the upstream gradient read, the result, the ranks and the gradients written.
+    of_maps, of_v = 2 * maps.numel(), 2 * v.numel()
+    for suffix, least in (("", of_maps + 2.5 * of_v), (" both", 3 * of_maps + 6 * of_v)):
+        ours = times["triton" + suffix]
+        figures.append(
+            figure(
+                f"Sort_col(P V), {batch} x {width} x {channels}: {'forward and backward' if suffix else 'forward'}",
+                times["torch" + suffix] / ours,
+                "x the product, then the sort",
+                asked=">= 10",
+                beside=f"{1e3 * ours:.3g} ms; {100 * least / ours / bandwidth:.0f}% of the memory's rate",
+            )
+        )
+    return figures

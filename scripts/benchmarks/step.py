@@ -10,16 +10,20 @@ import argparse
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks import eager
-from benchmarks.report import figure
 
+from benchmarks import eager
+from benchmarks.report import figure, interleaved
+from graphslice.config import GraphConfig
 from graphslice.data.batch import GraphBatch, collate_rows
 from graphslice.data.featurize import featurize
-from graphslice.config import GraphConfig
+from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer, ModelConfig
+from graphslice.nn.mixers import MIXERS
 from graphslice.resources import DEMO_CSV
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
@@ -29,9 +33,17 @@ REFERENCE = {
     ("slice-ascend", 768): (43 / 70, 138 / 209),
     ("softmax", 768): (33 / 47, 116 / 140),
 }
+#: Training molecules of PCQM4M-LSC.
+PCQM4M = 3_045_360
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument("--compile", action="store_true", help="torch.compile, with CUDA graphs on a GPU")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the time of a training step against size, every mixer")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixers", nargs="+", default=["slice-ascend", "softmax", "slice-max"])
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--dim", type=int, default=256)
@@ -44,26 +56,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[dict]:
-    batch = molecules(options.batch, options.atoms).to(options.device)
+    store, rows = demo_of(options.atoms)
+    batch = collate_rows(store, np.resize(rows, options.batch), multiple=4 if options.device == "cuda" else 1)
     figures = []
     for mixer in options.mixers:
         torch.manual_seed(0)
-        dropouts = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), options.dropout)
-        config = ModelConfig(
-            mixer, options.layers, options.dim, options.heads, options.dim, readout="token", **dropouts
-        )
-        figures += _steps(GraphTransformer(config).to(options.device), batch, options.turns)
+        model = GraphTransformer(model_config(mixer, options)).to(options.device)
+        figures += _steps(model, batch.to(options.device), options)
+    if options.plot:
+        _plot(Path(options.plot), options)
     return figures
 
 
-def molecules(count: int, atoms: int) -> GraphBatch:
-    """A batch of molecules of the demo set with so many atoms each, repeated as often as it takes."""
+def _plot(path: Path, options: argparse.Namespace) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    store, _ = demo_of(18)
+    counts = np.bincount(store.sizes[store.sizes > 0])
+    sizes = [size for size in (6, 10, 14, 18, 24, 30, 40, 50) if size < len(counts) and counts[size]]
+    drawing = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(drawing)
+    axes = drawing.add_subplot()
+    steps = {}
+    for mixer in sorted(MIXERS):
+        torch.manual_seed(0)
+        model = GraphTransformer(model_config(mixer, options)).to(options.device)
+        for size in sizes:
+            batch = collate_rows(store, np.resize(np.flatnonzero(store.sizes == size), options.batch))
+            steps[mixer, size] = partial(_train_once, model, batch.to(options.device))
+    times = interleaved(steps, options.turns, synchronize=torch.cuda.synchronize if options.device == "cuda" else None)
+    for mixer in sorted(MIXERS):
+        axes.plot(sizes, [1e3 * times[mixer, size] for size in sizes], marker="o", markersize=3, label=mixer)
+    axes.set_xlabel("atoms of each molecule")
+    axes.set_ylabel(f"forward and backward, batch of {options.batch} (ms)")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    drawing.savefig(path, dpi=150)
+
+
+def _train_once(model: GraphTransformer, batch: GraphBatch) -> None:
+    model.zero_grad()
+    model.standardised(batch).abs().mean().backward()
+
+
+def model_config(mixer: str, options: argparse.Namespace) -> ModelConfig:
+    dropouts = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), options.dropout)
+    return ModelConfig(mixer, options.layers, options.dim, options.heads, options.dim, readout="token", **dropouts)
+
+
+def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
+    """The demo set, and its rows that have so many atoms."""
     lines = DEMO_CSV.read_text().splitlines()[1:]
     store, _ = featurize([line.split(",")[0] for line in lines], GraphConfig())
     rows = np.flatnonzero(store.sizes == atoms)
     if not len(rows):
         raise SystemExit(f"no molecule of the demo set has {atoms} atoms: choose another --atoms")
-    return collate_rows(store, np.resize(rows, count))
+    return store, rows
 
 
 def products(config: ModelConfig, batch: GraphBatch) -> float:
@@ -95,11 +144,13 @@ def seconds(function: Callable[[], object], device: str) -> float:
     return time.perf_counter() - begin
 
 
-def _steps(model: GraphTransformer, batch: GraphBatch, turns: int) -> list[dict]:
+def _steps(model: GraphTransformer, batch: GraphBatch, options: argparse.Namespace) -> list[dict]:
     device = batch.atoms.device.type
     autocast = torch.autocast(device, torch.bfloat16) if device == "cuda" else nullcontext()
-    comparable = model.config.mixer in ("softmax", "slice-ascend")
+    comparable = model.config.mixer in eager.MIXERS
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    if options.compile:
+        model.compile_blocks(len(batch), mode="reduce-overhead" if device == "cuda" else "default")
 
     def infer(forward: Callable[[], torch.Tensor]) -> Callable[[], None]:
         def step() -> None:
@@ -113,6 +164,7 @@ def _steps(model: GraphTransformer, batch: GraphBatch, turns: int) -> list[dict]
         def step() -> None:
             model.train()
             optimizer.zero_grad()
+            torch.compiler.cudagraph_mark_step_begin()
             with autocast:
                 loss = forward().abs().mean()
             loss.backward()
@@ -128,7 +180,7 @@ def _steps(model: GraphTransformer, batch: GraphBatch, turns: int) -> list[dict]
     measure = matrix_rate(device, torch.bfloat16 if device == "cuda" else torch.float32)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     shares: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(-2, turns):
+    for turn in range(-3, options.turns):
         for name, function in functions.items():
             before = measure()
             time_of = seconds(function, device)
@@ -150,5 +202,14 @@ def _steps(model: GraphTransformer, batch: GraphBatch, turns: int) -> list[dict]
             figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
         if name in known:
             beside = f"its share: {100 * known[name]:.0f}%"
-            figures.append(figure(f"{label}: share of the floor", rate / known[name], "x the original's", beside=beside))
+            figures.append(
+                figure(f"{label}: share of the floor", rate / known[name], "x the original's", beside=beside)
+            )
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        functions["training"]()
+        peak = torch.cuda.max_memory_allocated() / 2**20
+        figures.append(figure(f"{config.mixer}, training: peak memory", peak, "MiB"))
+        epoch = PCQM4M * float(np.median(taken["training"])) / len(batch) / 60
+        figures.append(figure(f"{config.mixer}, training: an epoch of PCQM4M-LSC", epoch, "minutes, at this size"))
     return figures

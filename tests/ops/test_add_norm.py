@@ -39,9 +39,7 @@ def test_values_and_gradients(seed, shape, dtype):
 @pytest.mark.parametrize("which", [0, 1])
 def test_either_output_may_go_unused(which):
     given_ = arguments(0, (4, 32))
-    grads = [
-        torch.autograd.grad(function(*given_)[which].sin().sum(), given_[:2]) for function in (add_norm, plain)
-    ]
+    grads = [torch.autograd.grad(function(*given_)[which].sin().sum(), given_[:2]) for function in (add_norm, plain)]
     for found, expected in zip(*grads, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -16,9 +16,7 @@ def test_values_and_gradients(shape):
     upstream = torch.randn(shape)
     found, expected = bias_gelu(x, bias), F.gelu(x.double() + bias.double())
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=2e-6)
-    grads = [
-        torch.autograd.grad(y, (x, bias), g) for y, g in ((found, upstream), (expected, upstream.double()))
-    ]
+    grads = [torch.autograd.grad(y, (x, bias), g) for y, g in ((found, upstream), (expected, upstream.double()))]
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 

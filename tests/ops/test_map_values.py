@@ -9,7 +9,9 @@ from torch.nn import functional as F
 from graphslice.ops import attention, map_values
 
 # Channels of a head: fewer than any lanes, 8, between, 16, 24 as in the paper, and more.
-SHAPES = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 21), st.sampled_from([4, 8, 10, 16, 24, 40]))
+SHAPES = st.tuples(
+    st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 21), st.sampled_from([4, 8, 10, 16, 24, 40])
+)
 
 
 def by_head(x, heads):

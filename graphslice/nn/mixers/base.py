@@ -36,8 +36,8 @@ class Structure:
         self._bias, self._map = bias, map
 
     @classmethod
-    def of_parts(cls, lengths: Tensor, width: int, **parts: Tensor) -> Structure:
-        """With the ``map`` or ``bias`` of some samples of another structure."""
+    def of_parts(cls, width: int, lengths: Tensor, **parts: Tensor) -> Structure:
+        """With the ``map`` or ``bias`` that was read of another structure."""
         structure = cls(lengths, width)
         structure.__dict__.update(parts)  # where a cached property keeps its value
         return structure

@@ -126,7 +126,7 @@ def _unsort(grad: Tensor, rows: Tensor, backend: str) -> Tensor:
     if backend != "numba":
         return result.scatter_(1, rows.long(), grad)
     grad_bits, result_bits = _bits(grad), _bits(result)
-    over_parts(lambda begin, end: _scatter(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
+    over_parts(lambda begin, end: unsort(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
     return result
 
 
@@ -187,21 +187,26 @@ def _numba_sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor | N
     # Every float16 and bfloat16 is a float32.
     values = x.detach().contiguous().float()
     out = torch.empty_like(values)
-    flip = descending.numpy().astype(np.int32) * np.int32(-1)
-    bits, out_bits = _bits(values), _bits(out)
-    # Compiled code checks no bounds.
-    sizes = lengths.numpy().astype(np.int64).clip(0, x.shape[1])
+    bits = _bits(values)
+    out_bits, flip, sizes = sort_arguments(out, lengths, descending)
     # Channels that a network sorts at a time: few enough that all their rows stay in a near cache.
     block = 256 if x.shape[1] <= 32 else 128 if x.shape[1] <= 128 else 64
 
     def kernel(begin: int, end: int) -> None:
         if rows is None:
-            _network_values(bits, sizes, flip, out_bits, block, begin, end)
+            sort_values(bits, sizes, flip, out_bits, block, begin, end)
         else:
-            _network_with_rows(bits, sizes, flip, out_bits, rows.numpy(), block, begin, end)
+            sort_with_rows(bits, sizes, flip, out_bits, rows.numpy(), block, begin, end)
 
     over_parts(kernel, x.shape[0], x.numel() * x.shape[1])
     return out.to(x.dtype)
+
+
+def sort_arguments(out: Tensor, lengths: Tensor, descending: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For :func:`sort_values`: the bits of the result, -1 for a channel that descends, and the lengths within it."""
+    flip = descending.numpy().astype(np.int32) * np.int32(-1)
+    # Compiled code checks no bounds.
+    return _bits(out), flip, lengths.numpy().astype(np.int64).clip(0, out.shape[1])
 
 
 @njit(cache=True, inline="always")
@@ -276,7 +281,7 @@ def _network(like, keys, rows, width, channels):
 
 
 @njit(cache=True, nogil=True)
-def _network_values(bits, lengths, flip, out, block, begin, end):
+def sort_values(bits, lengths, flip, out, block, begin, end):
     width, channels = bits.shape[1:]
     keys = np.empty((width, block), np.int32)
     at = address_of(keys)
@@ -294,7 +299,7 @@ def _network_values(bits, lengths, flip, out, block, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _network_with_rows(bits, lengths, flip, out, found, block, begin, end):
+def sort_with_rows(bits, lengths, flip, out, found, block, begin, end):
     width, channels = bits.shape[1:]
     # The row behind the value: no two are equal, so the network is stable.
     keys = np.empty((width, block), np.int64)
@@ -316,7 +321,7 @@ def _network_with_rows(bits, lengths, flip, out, found, block, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _scatter(grad, rows, result, begin, end):
+def unsort(grad, rows, result, begin, end):
     width, channels = grad.shape[1:]
     for b in range(begin, end):
         for i in range(width):

@@ -42,7 +42,7 @@ def _mapped(maps: Tensor, v: Tensor, keys: tuple | None) -> Tensor:
     heads, width, channels = maps.shape[1], v.shape[1], v.shape[2]
 
     def kernel(begin: int, end: int) -> None:
-        _forward(pointers, heads, width, channels, keys is not None, keys or NO_KEYS, begin, end)
+        product_of_samples(pointers, heads, width, channels, keys is not None, keys or NO_KEYS, begin, end)
 
     over_parts(kernel, len(v), 4 * v.numel())
     return out
@@ -65,14 +65,16 @@ class _MapValues(torch.autograd.Function):
         heads, width, channels = maps.shape[1], v.shape[1], v.shape[2]
 
         def kernel(begin: int, end: int) -> None:
-            _backward(pointers, heads, width, channels, ctx.keys is not None, ctx.keys or NO_KEYS, wanted, begin, end)
+            gradients_of_samples(
+                pointers, heads, width, channels, ctx.keys is not None, ctx.keys or NO_KEYS, wanted, begin, end
+            )
 
         over_parts(kernel, len(v), 4 * v.numel())
         return grad_maps if wanted else None, grad_v, None
 
 
 @njit(cache=True, nogil=True)
-def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
+def product_of_samples(pointers, heads, width, channels, dropped, keys, begin, end):
     maps, v, out = pointers
     own, pairs = channels // heads, width * width
     room = np.empty(pairs, np.float32)
@@ -89,7 +91,7 @@ def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _backward(pointers, heads, width, channels, dropped, keys, maps_too, begin, end):
+def gradients_of_samples(pointers, heads, width, channels, dropped, keys, maps_too, begin, end):
     maps, v, grad, grad_v, grad_maps = pointers
     own, pairs = channels // heads, width * width
     padded = max(8, width)  # as many columns as lanes

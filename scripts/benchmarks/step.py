@@ -202,9 +202,7 @@ def _steps(model: GraphTransformer, batch: GraphBatch, options: argparse.Namespa
             figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
         if name in known:
             beside = f"its share: {100 * known[name]:.0f}%"
-            figures.append(
-                figure(f"{label}: share of the floor", rate / known[name], "x the original's", beside=beside)
-            )
+            figures.append(figure(f"{label}: share", rate / known[name], "x the original's", beside=beside))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         functions["training"]()

@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from graphslice.errors import InputError
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "split.csv", "rejected.csv", "test.png", "logs"}
+NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def strict_json(path):
@@ -254,6 +257,31 @@ def test_the_same_seed_gives_the_same_weights(tmp_path, demo_csv, tiny_config, w
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
+def test_the_same_seed_gives_the_same_weights_on_several_cores(tmp_path, demo_csv, tiny_config, weights_of):
+    model = {"mixer": "slice-ascend", "dropout": 0.2, "attention_dropout": 0.2, "dim": 32, "heads": 2}
+    config = tiny_config(demo_csv, model=model, trainer={"max_epochs": 1, "batch_size": 64})
+    torch.set_num_threads(3)
+    try:
+        runs = []
+        for name in ("a", "b"):
+            train(config, tmp_path / name)
+            runs.append(weights_of(tmp_path / name))
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+def test_a_compiled_run(tmp_path, demo_csv, tiny_config):
+    """Ends near the plain one; its batches have several lengths, and the last of an epoch another size."""
+    maes = []
+    for name in ("off", "on"):
+        config = tiny_config(demo_csv, model=NO_DROPOUT, trainer={"max_epochs": 1, "compile": name})
+        maes.append(train(config, tmp_path / name).metrics["valid"]["mae"])
+    assert maes[0] == pytest.approx(maes[1], rel=1e-3)
+
+
 def test_early_stopping(tmp_path, demo_csv, tiny_config):
     """With a step so small that nothing changes, no epoch is better than the first."""
     config = tiny_config(
@@ -289,3 +317,16 @@ def test_a_diverged_run_says_so(demo_csv, tiny_config, tmp_path):
     config = tiny_config(demo_csv, optimizer={"peak_lr": 1e30}, trainer={"max_epochs": 2})
     with pytest.raises(InputError, match="diverged"):
         train(config, tmp_path / "run")
+
+
+def test_profile(demo_csv, tiny_config, tmp_path):
+    """The parts of the time, in a table; they sum to the whole."""
+    config = tiny_config(demo_csv)
+    output = io.StringIO()
+    train(config, tmp_path / "run", profile=True, console=Console(file=output, width=100))
+    rows = re.findall(r"│ (\w+)\s*│ ([\d.]+)\s*│ ([\d.]+)%\s*│ ([\d.]+)\s*│", output.getvalue())
+    assert [row[0] for row in rows] == ["data", "wait", "forward", "backward", "optimiser", "rest", "all"]
+    seconds = [float(row[1]) for row in rows]
+    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.05)
+    assert all(second > 0 for name, second in zip([row[0] for row in rows], seconds, strict=True) if name != "wait")
+    assert re.search(r"\d+ steps", output.getvalue())

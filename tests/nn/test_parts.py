@@ -1,0 +1,178 @@
+"""Blocks run part by part on several cores, against all at once."""
+
+import pytest
+import torch
+
+from graphslice.chem import smiles_to_graph
+from graphslice.data.batch import collate
+from graphslice.nn import GraphTransformer, ModelConfig
+from graphslice.nn.mixers import MIXERS
+from graphslice.nn.parts import parts_of, run_in_parts
+from graphslice.ops import dropout
+
+SMILES = [
+    "c1ccccc1",
+    "C",
+    "CC(C)(C)C",
+    "C1CC2CCC1CC2",
+    "O=C(O)c1ccc(N)cc1",
+    "[Na+].[Cl-]",
+    "C" * 30,
+    "N[C@@H](C)C(=O)O",
+]
+
+
+@pytest.fixture
+def three_threads():
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def batch():
+    return collate([smiles_to_graph(smiles) for smiles in SMILES * 4])
+
+
+def model_of(mixer: str, **settings) -> GraphTransformer:
+    """Of sizes for which the compiled kernels are used."""
+    torch.manual_seed(0)
+    config = ModelConfig(mixer=mixer, layers=2, dim=32, heads=2, ffn_dim=48, init="fan-in", **settings)
+    return GraphTransformer(config)
+
+
+def step(model, batch) -> list[torch.Tensor]:
+    model.zero_grad()
+    out = model(batch)
+    out.sin().sum().backward()
+    return [out.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+def assert_close(found, expected):
+    scale = max(float(tensor.abs().max()) for tensor in expected[1:])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6 * scale)
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_parts_change_nothing(mixer, batch, three_threads):
+    model = model_of(mixer, dropout=0.0, input_dropout=0.0, attention_dropout=0.0)
+    assert parts_of(len(batch), model.num_parameters, torch.device("cpu")) == 3
+    together = step(model, batch)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(batch), together[0], rtol=1e-5, atol=1e-5)
+    torch.set_num_threads(1)
+    assert_close(together, step(model, batch))
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_the_kernels_compute_what_double_precision_does(mixer, batch):
+    model = model_of(mixer, dropout=0.0, input_dropout=0.0, attention_dropout=0.0)
+    found = step(model, batch)
+    expected = [tensor.float() for tensor in step(model.double(), batch)]
+    scale = max(float(tensor.abs().max()) for tensor in expected[1:])
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    if mixer in ("softmax", "slice-max"):  # a sort may exchange two values that differ in the last bit
+        for one, other in zip(found[1:], expected[1:], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize("mixer", ["softmax", "slice-ascend"])
+def test_the_seed_decides_what_is_dropped(mixer, batch, three_threads):
+    model = model_of(mixer, dropout=0.2, input_dropout=0.1, attention_dropout=0.2).train()
+    results = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        results.append(step(model, batch))
+    assert all(torch.equal(one, other) for one, other in zip(*results[:2], strict=True))
+    assert not torch.equal(results[0][0], results[2][0])
+
+
+def test_every_part_drops_differently(three_threads):
+    torch.manual_seed(0)
+    x = torch.ones(30, 16, requires_grad=True)
+    found = run_in_parts(lambda x, given: dropout(x, 0.5), x, {}, [], 3)
+    first, second, third = found.detach().chunk(3)
+    assert not torch.equal(first, second) and not torch.equal(second, third)
+    found.sum().backward()
+    torch.testing.assert_close(x.grad, found.detach())
+
+
+def test_unused_parameters_and_given_tensors(three_threads):
+    x, scale, unused = torch.randn(9, 4, requires_grad=True), torch.randn(4, requires_grad=True), torch.randn(2)
+    unused.requires_grad_()
+    given = {"weights": torch.rand(9, 1, requires_grad=True), "lengths": torch.arange(9)}
+
+    def run(x, given):
+        return x * scale * given["weights"] + given["lengths"][:, None]
+
+    found = run_in_parts(run, x, given, [scale, unused], 4)
+    torch.testing.assert_close(found, run(x, given))
+    grads = [
+        torch.autograd.grad(out.square().sum(), (x, scale, given["weights"]), retain_graph=True)
+        for out in (run(x, given), found)
+    ]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(RuntimeError, match="already"):
+        torch.autograd.grad(found.sum(), x)
+
+
+def test_grad_mode_and_autocast_reach_the_parts(three_threads):
+    x = torch.randn(9, 16)
+    seen = []
+
+    def run(x, given):
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        return x @ torch.ones(16, 16)
+
+    with torch.inference_mode():
+        run_in_parts(run, x, {}, [], 3)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert run_in_parts(run, x, {}, [], 3).dtype == torch.bfloat16
+    assert run_in_parts(run, x.requires_grad_(), {}, [], 3).dtype == torch.float32
+    assert seen == 3 * [(False, True)] + 3 * [(False, False)] + 3 * [(True, False)]
+
+
+def test_an_error_in_a_part_is_raised(three_threads):
+    def run(x, given):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        run_in_parts(run, torch.randn(9, 2), {}, [], 3)
+
+
+def test_large_models_and_small_batches_are_not_cut(three_threads):
+    assert parts_of(2, 10, torch.device("cpu")) == 1
+    assert parts_of(100, 10**9, torch.device("cpu")) == 1
+    assert parts_of(100, 10, torch.device("meta")) == 1
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_compiled_blocks(mixer, batch):
+    """The graph is captured whole, without a break; only batches of the size asked for go through it."""
+    model = model_of(mixer, dropout=0.0, input_dropout=0.0, attention_dropout=0.0)
+    expected = step(model, batch)
+    counted = []
+
+    def backend(graph, inputs):
+        counted.append(len(inputs))
+        return graph
+
+    model.compile_blocks(len(batch), backend=backend)
+    assert_close(step(model, batch), expected)
+    assert len(counted) == 1
+    model(collate([smiles_to_graph(smiles) for smiles in SMILES]))
+    assert len(counted) == 1
+
+
+def test_bf16_stays_near_float32(batch):
+    """Of a fresh model, whose predictions differ little; those of trained ones are nearer in proportion."""
+    for mixer in sorted(MIXERS):
+        model = model_of(mixer, readout="mean").eval()
+        with torch.no_grad():
+            exact = model(batch)
+            with torch.autocast("cpu", torch.bfloat16):
+                found = model(batch)
+        assert found.dtype == torch.float32
+        assert (found - exact).square().mean().sqrt() < 0.05 * exact.std(), mixer

@@ -104,39 +104,42 @@ def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
     padded = -(-width // 16) * 16
     scale = spread(like, np.float32(1 / np.sqrt(own)))
     turned, scores = np.zeros(channels * padded, np.float32), np.zeros(width * padded, np.float32)
-    biases, kept = np.full(padded, -np.inf, np.float32), np.empty(pairs, np.float32)
-    by_channel, square = address_of(turned), address_of(scores)
+    whole = width // 16 * 16
+    tails, peaks = np.full(16 * width, -np.inf, np.float32), np.empty(width, np.float32)
+    kept = np.empty(pairs, np.float32)
+    by_channel, square, ends = address_of(turned), address_of(scores), address_of(tails)
     for b in range(begin, end):
         turn(k + 4 * b * width * channels, width, channels, channels, by_channel, padded)
         for h in range(heads):
             first, its = (b * heads + h) * pairs, 4 * (b * width * channels + h * own)
             of_head = by_channel + 4 * h * own * padded
             small_product(q + its, channels, 1, of_head, padded, square, padded, width, own, padded)
+            # In passes over all rows: those of one pass do not wait for each other, and fill the pipeline.
+            for i in range(width):
+                for j in range(whole, width):
+                    tails[16 * i + j - whole] = _value(bias, first + i * width + j)
             for i in range(width):
                 row = square + 4 * i * padded
-                for block in range(0, width, 16):
-                    if block + 16 <= width:
-                        added = load(like, bias, first + i * width + block)
-                    else:
-                        for j in range(block, width):
-                            put(address_of(biases), j, _value(bias, first + i * width + j))
-                        added = load(like, address_of(biases), block)
-                    store(row, block, load(like, row, block) * scale + added)
-                most = load(like, row, 0)
-                for block in range(16, padded, 16):
-                    most = higher(most, load(like, row, block))
-                highest, sums = spread(like, largest(most)), floats16()
+                most = spread(like, np.float32(-np.inf))
+                for block in range(0, padded, 16):
+                    added = load(like, bias, first + i * width + block) if block < whole else load(like, ends, 16 * i)
+                    score = load(like, row, block) * scale + added
+                    store(row, block, score)
+                    most = higher(most, score)
+                peaks[i] = largest(most)
+            for i in range(width):
+                row, highest, sums = square + 4 * i * padded, spread(like, peaks[i]), floats16()
                 for block in range(0, padded, 16):
                     part = exponential(load(like, row, block) - highest)
                     store(row, block, part)
                     sums = sums + part
-                share = np.float32(1) / total(sums)
-                for block in range(0, width, 16):
-                    if block + 16 <= width:
-                        store(maps, first + i * width + block, load(like, row, block) * spread(like, share))
-                    else:
-                        for j in range(block, width):
-                            put(maps, first + i * width + j, _value(row, j) * share)
+                peaks[i] = np.float32(1) / total(sums)
+            for i in range(width):
+                row, at = square + 4 * i * padded, first + i * width
+                for block in range(0, whole, 16):
+                    store(maps, at + block, load(like, row, block) * spread(like, peaks[i]))
+                for j in range(whole, width):
+                    put(maps, at + j, _value(row, j) * peaks[i])
             used = maps + 4 * first
             if dropped:
                 used = address_of(kept)
@@ -144,7 +147,7 @@ def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
             small_product(used, width, 1, v + its, channels, out + its, channels, width, width, own)
     hold(turned)
     hold(scores)
-    hold(biases)
+    hold(tails)
     hold(kept)
 
 

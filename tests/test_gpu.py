@@ -11,7 +11,7 @@ from graphslice.config import RunConfig
 from graphslice.data.batch import collate
 from graphslice.nn import GraphTransformer, ModelConfig
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops import column_sort
+from graphslice.ops import column_sort, map_sort
 from graphslice.predict import load
 from graphslice.training import train
 
@@ -58,3 +58,62 @@ def test_a_run_on_the_gpu_uses_bf16_and_is_read_on_the_cpu(tmp_path):
     on_gpu = load(result.folder, "cuda").predict(SMILES)
     on_cpu = load(result.folder, "cpu").predict(SMILES)
     assert np.allclose(on_gpu, on_cpu, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [5, 19, 33, 128])
+def test_the_kernel_of_the_sorted_product(dtype, width):
+    """Exact products and many ties, at the sizes of the paper; see tests/ops/test_triton_sort.py for more."""
+    torch.manual_seed(0)
+    maps = (torch.randint(0, 5, (64, 32, width, width), device="cuda") / 16).to(dtype)
+    v = torch.randint(-4, 5, (64, width, 768), device="cuda").to(dtype)
+    lengths = torch.randint(1, width + 1, (64,), device="cuda")
+    valid = (torch.arange(width, device="cuda") < lengths[:, None])[:, :, None]
+    maps *= valid[:, None, :, 0, None] if width <= 33 else 1
+    upstream = torch.randint(-3, 4, v.shape, device="cuda").to(dtype) * valid
+    results = []
+    for backend in ("torch", "triton"):
+        leaves = maps.clone().requires_grad_(), v.clone().requires_grad_()
+        found = map_sort(*leaves, lengths, backend=backend)
+        results.append(((found * valid).detach(), *torch.autograd.grad(found, leaves, upstream)))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(
+            one.float(), other.float(), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_captured_steps_compute_what_eager_ones_do(batch, mixer):
+    """Several steps through CUDA graphs, of two lengths in turn."""
+    torch.manual_seed(0)
+    no_dropout = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), 0.0)
+    model = GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, **no_dropout)).cuda()
+    batches = [
+        batch.to("cuda"),
+        collate([smiles_to_graph(s) for s in ["CCO", "C", "CC", "CN", "CO", "C#N"]]).to("cuda"),
+    ]
+
+    def steps() -> list[torch.Tensor]:
+        found = []
+        for _ in range(4):
+            for each in batches:
+                model.zero_grad()
+                torch.compiler.cudagraph_mark_step_begin()
+                out = model(each)
+                out.square().sum().backward()
+                found += [out.detach().clone(), model.blocks[0].mixer.value.weight.grad.clone()]
+        return found
+
+    eager = steps()
+    model.compile_blocks(len(batch), mode="reduce-overhead")
+    for one, other in zip(steps(), eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+
+
+def test_a_compiled_run_in_bf16_ends_near_the_plain_one(tmp_path):
+    maes = []
+    for compiled in ("off", "on"):
+        config = RunConfig.preset("demo")
+        config.trainer.max_epochs, config.trainer.accelerator, config.trainer.compile = 3, "cuda", compiled
+        maes.append(train(config, tmp_path / compiled).metrics["valid"]["mae"])
+    assert abs(maes[0] - maes[1]) < 0.1 * maes[0]

@@ -187,6 +187,19 @@ def test_many_rows(rows):
     assert torch.equal(x.grad, expected)
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_as_many_rows_as_are_promised(backend):
+    rows = 65_536
+    x = torch.randint(0, 5000, (1, rows, 3), generator=torch.Generator().manual_seed(0)).float().requires_grad_()
+    found = column_sort(x, torch.tensor([rows - 5]), backend=backend)
+    found.backward(torch.arange(3.0 * rows).view(1, rows, 3))
+    order = np.argsort(x[0, :-5].detach().numpy(), axis=0, kind="stable")
+    np.testing.assert_array_equal(found[0, :-5].detach(), np.take_along_axis(x[0, :-5].detach().numpy(), order, 0))
+    expected = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
+    expected[order, np.arange(3)] = expected[:-5].copy()
+    np.testing.assert_array_equal(x.grad[0], expected)
+
+
 def test_lengths_beyond_the_rows_mean_all_of_them():
     x = torch.randn(2, 5, 3)
     for backend in ("torch", "numba"):

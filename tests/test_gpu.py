@@ -69,7 +69,6 @@ def test_the_kernel_of_the_sorted_product(dtype, width):
     v = torch.randint(-4, 5, (64, width, 768), device="cuda").to(dtype)
     lengths = torch.randint(1, width + 1, (64,), device="cuda")
     valid = (torch.arange(width, device="cuda") < lengths[:, None])[:, :, None]
-    maps *= valid[:, None, :, 0, None] if width <= 33 else 1
     upstream = torch.randint(-3, 4, v.shape, device="cuda").to(dtype) * valid
     results = []
     for backend in ("torch", "triton"):

@@ -225,7 +225,7 @@ class GraphTransformer(nn.Module):
         compiled, batch_size = self._compiled
         if len(x) == batch_size:
             return compiled(x, given)
-        parts = parts_of(len(x), self._block_parameters, x.device)
+        parts = parts_of(x, self._block_parameters)
         if parts == 1:
             return self._run_blocks(x, given)
         parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []

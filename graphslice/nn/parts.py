@@ -16,15 +16,16 @@ from graphslice.ops.parallel import one_core_each
 
 Run = Callable[[Tensor, dict[str, Tensor]], Tensor]
 
-# Numbers that the gradients of all parts may take together, and the fewest molecules worth a part.
-_GRADIENTS, _LEAST = 1 << 27, 8
+# Numbers that the gradients of all parts may take together; the fewest numbers that are worth a part:
+# below, Python's own work, which a second core cannot share, is most of it.
+_GRADIENTS, _LEAST = 1 << 27, 1 << 17
 
 
-def parts_of(samples: int, parameters: int, device: torch.device) -> int:
-    """Into how many parts a batch is best cut: one a core on a CPU, where the gradients fit in memory."""
-    if device.type != "cpu" or torch.compiler.is_compiling():
+def parts_of(x: Tensor, parameters: int) -> int:
+    """Into how many parts a batch ``[B, ...]`` is best cut: one a core on a CPU, if large, and the gradients fit."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return 1
-    parts = min(torch.get_num_threads(), samples // _LEAST)
+    parts = min(torch.get_num_threads(), len(x), x.numel() // _LEAST)
     return parts if parts > 1 and parts * parameters <= _GRADIENTS else 1
 
 

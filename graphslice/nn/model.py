@@ -201,7 +201,7 @@ class GraphTransformer(nn.Module):
         normed = self._through_blocks(x, structure)
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(x.device.type, enabled=False):
-            return self.head(self.read_out(normed.float(), structure.mask).to(self.head.weight.dtype))
+            return self.head(self.read_out(normed.to(self.head.weight.dtype), structure.mask))
 
     def compile_blocks(self, batch_size: int, **options) -> None:
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.

@@ -29,6 +29,7 @@ class ModelConfig:
 
     Attributes:
         mixer: what stands where attention stood: see ``graphslice.nn.mixers``.
+        mixer_settings: settings of the mixer's own, such as {"groups": 2} of csp.
         layers: number of blocks.
         dim: channels C of every atom.
         heads: heads H of the bias and of the attention map.
@@ -67,9 +68,14 @@ class ModelConfig:
     distance_rows: int = 64
     path_rows: int = 5
     max_path: int = 5
+    mixer_settings: dict | None = None
 
     def __post_init__(self) -> None:
-        mixer_class(self.mixer)
+        known = mixer_class(self.mixer).own_settings()
+        for name in self.mixer_settings or {}:
+            if name not in known:
+                has = f"it has {', '.join(known)}" if known else "it has none"
+                raise InputError(f"{self.mixer} has no setting {name!r}{nearest(str(name), known)}: {has}")
         for part in self.readout.split("+"):
             if part not in READOUTS:
                 raise InputError(
@@ -118,6 +124,7 @@ class Block(nn.Module):
             layer=layer,
             layers=config.layers,
             dropout=config.attention_dropout,
+            **(config.mixer_settings or {}),
         )
         self.ffn_norm = nn.LayerNorm(config.dim)
         self.ffn = nn.Sequential(

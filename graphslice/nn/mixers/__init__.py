@@ -5,15 +5,23 @@ registers its classes; :func:`build_mixer` makes one by name.
 """
 
 from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, mixer_class, register
+from graphslice.nn.mixers.csp import CSP
+from graphslice.nn.mixers.projections import Fourier, Galerkin
+from graphslice.nn.mixers.quantile import MapOnly, SliceQuantile
 from graphslice.nn.mixers.slice import SliceAscend, SliceInterleave, SliceMax, SliceReleased
 from graphslice.nn.mixers.softmax import SoftmaxAttention
 
 __all__ = [
+    "CSP",
     "MIXERS",
+    "Fourier",
+    "Galerkin",
+    "MapOnly",
     "Mixer",
     "SliceAscend",
     "SliceInterleave",
     "SliceMax",
+    "SliceQuantile",
     "SliceReleased",
     "SoftmaxAttention",
     "Structure",

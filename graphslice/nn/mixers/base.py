@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import cached_property
 
@@ -97,6 +98,13 @@ class Mixer(nn.Module):
             raise InputError(f"model.heads ({heads}) must divide model.dim ({dim})")
         self.dim, self.heads, self.layer, self.layers, self.dropout = dim, heads, layer, layers, dropout
         self.output = nn.Linear(dim, dim)
+
+    @classmethod
+    def own_settings(cls) -> list[str]:
+        """The names of the settings that this mixer takes beside those of all."""
+        mine = inspect.signature(cls.__init__).parameters.values()
+        common = inspect.signature(Mixer.__init__).parameters
+        return [p.name for p in mine if p.kind is p.KEYWORD_ONLY and p.name not in common]
 
     @property
     def active_dropout(self) -> float:

@@ -1,0 +1,84 @@
+"""``P V`` alone, and with order statistics of it: the local map with a view of the whole molecule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphslice.errors import InputError, nearest
+from graphslice.nn.mixers.base import Mixer, Structure, register
+from graphslice.ops import column_sort
+
+STATISTICS = ("maximum", "minimum", "fixed", "learnable")
+
+
+@register("map-only")
+class MapOnly(Mixer):
+    """``P V``: the control, what remains of the slices without their sort. V itself without a graph."""
+
+    reads = ("map",)
+    equivariant = True
+
+    def __init__(self, dim: int, heads: int, **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        self.value = nn.Linear(dim, dim)
+
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+        return structure.mix(self.value(x), self.active_dropout)
+
+
+@register("slice-quantile")
+class SliceQuantile(Mixer):
+    """Some channels keep ``P V``; the others give every row an order statistic of ``P V`` over all rows.
+
+    Equivariant to the numbering, and differentiable in the values and, if learnable, in the place.
+
+    Args:
+        share: of the channels of each head that keep ``P V``.
+        statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` quantiles evenly spread over the channels, or
+            ``"learnable"`` ones that begin there. Between two values a quantile is linear.
+    """
+
+    reads = ("map",)
+    equivariant = True
+    kept: Tensor
+    quantiles: Tensor
+
+    def __init__(self, dim: int, heads: int, *, share: float = 0.5, statistic: str = "maximum", **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        if not 0 <= share <= 1:
+            raise InputError(f"the share of slice-quantile is from 0 to 1, not {share}")
+        if statistic not in STATISTICS:
+            raise InputError(
+                f"unknown statistic {statistic!r}{nearest(statistic, STATISTICS)}: choose from {', '.join(STATISTICS)}"
+            )
+        self.statistic = statistic
+        self.value = nn.Linear(dim, dim)
+        own = dim // heads
+        self.register_buffer("kept", torch.arange(dim) % own < round(share * own), persistent=False)
+        count = int((~self.kept).sum())
+        spread = (torch.arange(count) + 0.5) / max(1, count)
+        if statistic == "learnable":
+            self.places = nn.Parameter(torch.logit(spread))
+        else:
+            self.register_buffer("quantiles", spread, persistent=False)
+
+    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+        mixed = structure.mix(self.value(x), self.active_dropout)
+        told = self._statistic(mixed[:, :, ~self.kept], structure)
+        return mixed.masked_scatter(~self.kept.expand_as(mixed), told.expand(-1, mixed.shape[1], -1).to(mixed.dtype))
+
+    def _statistic(self, v: Tensor, structure: Structure) -> Tensor:
+        """``[B, 1, C']``."""
+        padding = ~structure.mask[:, :, None]
+        if self.statistic == "maximum":
+            return v.masked_fill(padding, -torch.inf).amax(dim=1, keepdim=True)
+        if self.statistic == "minimum":
+            return v.masked_fill(padding, torch.inf).amin(dim=1, keepdim=True)
+        ordered = column_sort(v, structure.lengths)
+        quantiles = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
+        place = quantiles.to(v.dtype) * (structure.lengths[:, None, None] - 1).clamp_min(0)
+        below = place.detach().floor()
+        above = torch.minimum(below + 1, (structure.lengths[:, None, None] - 1).clamp_min(0).to(v.dtype))
+        low, high = ordered.gather(1, below.long()), ordered.gather(1, above.long())
+        return low + (place - below) * (high - low)

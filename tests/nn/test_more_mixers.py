@@ -39,7 +39,9 @@ def groups_of(rows: int, groups: int) -> list[range]:
 def test_csp_is_the_optimal_assignment_to_the_first_channel(problem):
     """In each group, and its cost: any other permutation moves a channel farther from channel 1."""
     seed, rows, channels, groups = problem
-    v = torch.randn(2, rows + 2, channels, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    random = np.random.default_rng(seed)
+    v = random.permuted(np.tile(np.arange(rows + 2.0)[:, None], (2, 1, channels)), axis=1) - 3  # no two alike
+    v = torch.from_numpy(v + random.uniform(-0.4, 0.4, v.shape))
     lengths = torch.tensor([rows, max(1, rows - 1)])
     found = sort_by_first(v, lengths, groups).numpy()
     for b, length in enumerate(lengths.tolist()):
@@ -53,6 +55,17 @@ def test_csp_is_the_optimal_assignment_to_the_first_channel(problem):
                 cost = (part[:, None, 0] - part[None, :, c]) ** 2
                 _, chosen = linear_sum_assignment(cost)
                 np.testing.assert_array_equal(found[b, list(group), c], part[chosen, c])
+
+
+def test_rows_that_tie_in_the_first_channel_share():
+    v = torch.tensor([[[1.0, 5.0], [2.0, 6.0], [1.0, 9.0], [0.0, 7.0], [8.0, -8.0]]], dtype=torch.float64)
+    found = sort_by_first(v.requires_grad_(), torch.tensor([4]))
+    assert found[0].tolist() == [[1.0, 6.5], [2.0, 9.0], [1.0, 6.5], [0.0, 5.0], [8.0, -8.0]]
+    found[0, 0, 1].backward()
+    assert v.grad[0, :, 1].tolist() == [0.0, 0.5, 0.0, 0.5, 0.0]
+    nudged = v.detach().clone()
+    nudged[0, 0, 0] += 1e-9
+    torch.testing.assert_close(sort_by_first(nudged, torch.tensor([4])), found.detach(), rtol=0, atol=1e-8)
 
 
 @settings(deadline=None, max_examples=25)

@@ -11,6 +11,9 @@ from graphslice.ops import column_sort
 
 SHIFTS = ("none", "linear", "power")
 
+#: Rows tie whose values in channel 1 are nearer than this share of the largest.
+TIE = 1e-5
+
 
 @register("csp")
 class CSP(Mixer):
@@ -18,7 +21,9 @@ class CSP(Mixer):
 
     Channel c is shifted circularly by ``J_c`` rows, then the rows are cut into K groups, and in each
     the values of every channel are arranged as those of channel 1 rank there: the largest where
-    channel 1 has its largest. That is the optimal transport between the two (CSP, section 3).
+    channel 1 has its largest. That is the optimal transport between the two (CSP, section 3). Rows
+    that tie in channel 1 share their values: symmetric atoms tie, and which of them came first would
+    be up to the last bit of the arithmetic.
 
     Args:
         groups: K; the first groups take one row more where K does not divide the rows.
@@ -98,7 +103,14 @@ def _by_first(v: Tensor, lengths: Tensor) -> Tensor:
     rows = torch.arange(v.shape[1], device=v.device)
     valid = rows < lengths[:, None]
     first = v[:, :, 0].detach().masked_fill(~valid, torch.nan)  # the padding behind all others
-    order = torch.sort(first, dim=1, stable=True).indices
+    ordered, order = torch.sort(first, dim=1, stable=True)
     ranks = torch.empty_like(order).scatter_(1, order, rows.expand_as(order).contiguous())
     ranks = torch.where(valid, ranks, rows)
-    return column_sort(v, lengths).gather(1, ranks[:, :, None].expand_as(v))
+    # Runs of ranks that tie; a difference from nan is not small, so the padding makes none.
+    ends = ordered.masked_fill(~valid, 0).abs().amax(dim=1, keepdim=True)
+    apart = ~(ordered.diff(dim=1) <= TIE * ends)
+    runs = torch.nn.functional.pad(apart, (1, 0)).cumsum(1)[:, :, None].expand_as(v)
+    total = torch.zeros_like(v).scatter_add(1, runs, column_sort(v, lengths))
+    count = torch.zeros_like(v[:, :, :1]).scatter_add(1, runs[:, :, :1], torch.ones_like(v[:, :, :1]))
+    shared = total / count.clamp_min(1)
+    return shared.gather(1, runs.gather(1, ranks[:, :, None].expand_as(v)))

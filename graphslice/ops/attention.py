@@ -8,7 +8,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.dropout import NO_KEYS, draw_keys, keep_or_drop
+from graphslice.ops.dropout import NO_KEYS, draw_keys, keep_or_drop, used_map
 from graphslice.ops.lanes import (
     address_of,
     exponential,
@@ -140,10 +140,7 @@ def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
                     store(maps, at + block, load(like, row, block) * spread(like, peaks[i]))
                 for j in range(whole, width):
                     put(maps, at + j, _value(row, j) * peaks[i])
-            used = maps + 4 * first
-            if dropped:
-                used = address_of(kept)
-                keep_or_drop(maps, first, pairs, keys, first, used)
+            used = used_map(maps, first, pairs, dropped, keys, address_of(kept))
             small_product(used, width, 1, v + its, channels, out + its, channels, width, width, own)
     hold(turned)
     hold(scores)
@@ -164,10 +161,7 @@ def _backward(pointers, heads, width, channels, dropped, keys, begin, end):
         turn(v + 4 * b * width * channels, width, channels, channels, by_channel, padded)
         for h in range(heads):
             first, its = (b * heads + h) * pairs, 4 * (b * width * channels + h * own)
-            used = maps + 4 * first
-            if dropped:
-                used = address_of(kept)
-                keep_or_drop(maps, first, pairs, keys, first, used)
+            used = used_map(maps, first, pairs, dropped, keys, address_of(kept))
             small_product(used, 1, width, grad + its, channels, grad_v + its, channels, width, width, own)
             of_head = by_channel + 4 * h * own * padded
             small_product(grad + its, channels, 1, of_head, padded, address_of(square), padded, width, own, padded)

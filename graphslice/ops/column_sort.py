@@ -282,6 +282,7 @@ def _network(like, keys, rows, width, channels):
 
 @njit(cache=True, nogil=True)
 def sort_values(bits, lengths, flip, out, block, begin, end):
+    """Sort samples ``begin`` to ``end`` of ``int32 [B, N, C]``, the bits of floats; ``block`` channels at a time."""
     width, channels = bits.shape[1:]
     keys = np.empty((width, block), np.int32)
     at = address_of(keys)
@@ -300,6 +301,7 @@ def sort_values(bits, lengths, flip, out, block, begin, end):
 
 @njit(cache=True, nogil=True)
 def sort_with_rows(bits, lengths, flip, out, found, block, begin, end):
+    """:func:`sort_values`, and in ``found`` the row that each value came from."""
     width, channels = bits.shape[1:]
     # The row behind the value: no two are equal, so the network is stable.
     keys = np.empty((width, block), np.int64)
@@ -322,6 +324,7 @@ def sort_with_rows(bits, lengths, flip, out, found, block, begin, end):
 
 @njit(cache=True, nogil=True)
 def unsort(grad, rows, result, begin, end):
+    """``result[rows[i]] = grad[i]`` in every channel of samples ``begin`` to ``end``."""
     width, channels = grad.shape[1:]
     for b in range(begin, end):
         for i in range(width):

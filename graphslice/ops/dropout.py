@@ -116,6 +116,15 @@ def keep_or_drop(source, first, size, keys, place, out):
         store(out, i, load(like, source, first + i) * keep(keys, place + i))
 
 
+@njit(inline="always")
+def used_map(maps, first, size, dropped, keys, room):
+    """The address of ``maps[first : first + size]``, or of ``room`` with the dropout of that."""
+    if dropped:
+        keep_or_drop(maps, first, size, keys, first, room)
+        return room
+    return maps + 4 * first
+
+
 @njit(cache=True, nogil=True)
 def _drop(x, keys, out, begin, end):
     keep_or_drop(x, begin, end - begin, keys, begin, out + 4 * begin)

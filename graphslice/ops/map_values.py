@@ -7,7 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep_or_drop
+from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep_or_drop, used_map
 from graphslice.ops.lanes import address_of, hold, put
 from graphslice.ops.parallel import over_parts
 from graphslice.ops.small_product import small_product, turn
@@ -75,6 +75,7 @@ class _MapValues(torch.autograd.Function):
 
 @njit(cache=True, nogil=True)
 def product_of_samples(pointers, heads, width, channels, dropped, keys, begin, end):
+    """``dropout(P) V`` of samples ``begin`` to ``end``; ``pointers`` are the addresses of P, V and the result."""
     maps, v, out = pointers
     own, pairs = channels // heads, width * width
     room = np.empty(pairs, np.float32)
@@ -82,16 +83,14 @@ def product_of_samples(pointers, heads, width, channels, dropped, keys, begin, e
         for h in range(heads):
             first = (b * heads + h) * pairs
             its = 4 * (b * width * channels + h * own)
-            used = maps + 4 * first
-            if dropped:
-                used = address_of(room)
-                keep_or_drop(maps, first, pairs, keys, first, used)
+            used = used_map(maps, first, pairs, dropped, keys, address_of(room))
             small_product(used, width, 1, v + its, channels, out + its, channels, width, width, own)
     hold(room)
 
 
 @njit(cache=True, nogil=True)
 def gradients_of_samples(pointers, heads, width, channels, dropped, keys, maps_too, begin, end):
+    """The gradients of V and, if wanted, of P; the addresses are those of P, V, the upstream gradient and both."""
     maps, v, grad, grad_v, grad_maps = pointers
     own, pairs = channels // heads, width * width
     padded = max(8, width)  # as many columns as lanes
@@ -104,10 +103,7 @@ def gradients_of_samples(pointers, heads, width, channels, dropped, keys, maps_t
         for h in range(heads):
             first = (b * heads + h) * pairs
             its = 4 * (b * width * channels + h * own)
-            used = maps + 4 * first
-            if dropped:
-                used = address_of(room)
-                keep_or_drop(maps, first, pairs, keys, first, used)
+            used = used_map(maps, first, pairs, dropped, keys, address_of(room))
             small_product(used, 1, width, grad + its, channels, grad_v + its, channels, width, width, own)
             if not maps_too:
                 continue

@@ -27,7 +27,7 @@ def plain_attention(q, k, v, bias, heads):
     return F.scaled_dot_product_attention(q, k, v_, attn_mask=bias).transpose(1, 2).reshape(v.shape)
 
 
-def close(found, expected):
+def assert_close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -39,15 +39,15 @@ def test_product_and_gradients(seed, shape):
     maps = torch.rand(batch, heads, width, width).requires_grad_()
     v = torch.randn(batch, width, heads * own).requires_grad_()
     upstream = torch.randn(v.shape)
-    close(map_values(maps, v), plain(maps, v))
+    assert_close(map_values(maps, v), plain(maps, v))
     for one, other in zip(
         torch.autograd.grad(map_values(maps, v), (maps, v), upstream),
         torch.autograd.grad(plain(maps, v), (maps, v), upstream),
         strict=True,
     ):
-        close(one, other)
+        assert_close(one, other)
     with torch.no_grad():
-        close(map_values(maps, v), plain(maps, v))
+        assert_close(map_values(maps, v), plain(maps, v))
 
 
 @settings(deadline=None, max_examples=60)
@@ -60,24 +60,24 @@ def test_attention_and_gradients(seed, shape):
     padding = (torch.arange(width) >= lengths[:, None])[:, None, None]
     bias = (3 * torch.randn(batch, heads, width, width)).masked_fill(padding, -torch.inf).requires_grad_()
     upstream = torch.randn(v.shape)
-    close(attention(q, k, v, bias, heads), plain_attention(q, k, v, bias, heads))
+    assert_close(attention(q, k, v, bias, heads), plain_attention(q, k, v, bias, heads))
     for one, other in zip(
         torch.autograd.grad(attention(q, k, v, bias, heads), (q, k, v, bias), upstream),
         torch.autograd.grad(plain_attention(q, k, v, bias, heads), (q, k, v, bias), upstream),
         strict=True,
     ):
-        close(one, other)
+        assert_close(one, other)
     with torch.no_grad():
-        close(attention(q, k, v, bias, heads), plain_attention(q, k, v, bias, heads))
+        assert_close(attention(q, k, v, bias, heads), plain_attention(q, k, v, bias, heads))
 
 
 def test_far_apart_scores_and_a_mask_for_all_heads():
     q = torch.full((1, 3, 16), 30.0)
     k, v = torch.randn(2, 1, 3, 16) * 30
     bias = torch.zeros(1, 2, 3, 3)
-    close(attention(q, k, v, bias, 2), plain_attention(q, k, v, bias, 2))
+    assert_close(attention(q, k, v, bias, 2), plain_attention(q, k, v, bias, 2))
     shared = torch.tensor([0.0, 0.0, -torch.inf]).view(1, 1, 1, 3)
-    close(attention(q, k, v, shared, 2), plain_attention(q, k, v, shared, 2))
+    assert_close(attention(q, k, v, shared, 2), plain_attention(q, k, v, shared, 2))
 
 
 def test_padding_does_not_reach_the_others():
@@ -121,7 +121,7 @@ def test_dropout_of_attention_is_the_same_backward():
     maps = torch.softmax(by_head(q, 2) @ by_head(k, 2).transpose(2, 3) / 4 + bias, -1)
     kept = dropped != 0
     assert abs(kept.float().mean() - 0.6) < 0.08
-    close(dropped, maps * kept / 0.6)
+    assert_close(dropped, maps * kept / 0.6)
 
 
 def test_threads_change_nothing():

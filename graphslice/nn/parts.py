@@ -72,7 +72,7 @@ class _Parts(torch.autograd.Function):
         inputs, parameters = tensors[:count], tensors[count:]
         wanted = ctx.needs_input_grad[3 : 3 + count]
         ctx.parameters = [p for p in parameters if p.requires_grad]
-        ctx.slices, ctx.count, ctx.wanted = slices, count, wanted
+        ctx.slices, ctx.wanted = slices, wanted
         ctx.kept = [p.requires_grad for p in parameters]
 
         def forward(part: int) -> tuple[Tensor, list[Tensor]]:

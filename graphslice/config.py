@@ -109,6 +109,8 @@ class TrainerConfig:
     Attributes:
         max_epochs: passes over the training molecules, unless max_steps ends the run before.
         max_steps: optimiser steps; as many as the epochs hold when not given.
+        max_minutes: minutes of training, validation included; no limit when not given. The run ends, and
+            its learning rate has come down, at the first of the three limits.
         batch_size: molecules of one optimiser step, over all devices together.
         gradient_clip: largest norm of the gradient; 0 leaves it alone.
         accelerator: auto (a GPU where there is one), cpu, cuda or mps.
@@ -124,6 +126,7 @@ class TrainerConfig:
 
     max_epochs: int = 50
     max_steps: int | None = None
+    max_minutes: float | None = None
     batch_size: int = 64
     gradient_clip: float = 5.0
     accelerator: str = "auto"
@@ -142,8 +145,10 @@ class TrainerConfig:
                 raise InputError(f"trainer.{name} must be at least 1, not {value}")
         if not self.gradient_clip >= 0:
             raise InputError(f"trainer.gradient_clip must be at least 0, not {self.gradient_clip}")
-        if not self.checkpoint_minutes > 0:
-            raise InputError(f"trainer.checkpoint_minutes must be more than 0, not {self.checkpoint_minutes}")
+        for name in ("checkpoint_minutes", "max_minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"trainer.{name} must be more than 0, not {value}")
         if self.workers != "auto" and not self.workers.isdigit():
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
         if self.compile not in ("auto", "on", "off"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from graphslice.checkpoint import LAST
@@ -45,6 +45,47 @@ class LastCheckpoint(pl.Callback):
         self._saved = time.monotonic()
 
 
+class Clock(pl.Callback):
+    """Counts the seconds of training, over all resumptions, and ends the run when its minutes are over.
+
+    Args:
+        minutes: of the run; None for no limit.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        self.limit = None if minutes is None else 60 * minutes
+        self._before, self._begin = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, validation included."""
+        return self._before + time.monotonic() - self._begin
+
+    def state_dict(self) -> dict:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict) -> None:
+        self._before = state["seconds"]
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._begin = time.monotonic()
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
+        # All devices must go by one clock, and asking it costs them time.
+        if self.limit is None or (trainer.world_size > 1 and trainer.global_step % 20):
+            return
+        module.passed = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
+    ) -> None:
+        if module.passed >= 1:
+            trainer.should_stop = True
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        module.log("seconds", self.seconds, rank_zero_only=True)
+
+
 class RunProgress(pl.Callback):
     """One bar for the whole run: steps, molecules per second, errors, time left.
 
@@ -56,7 +97,7 @@ class RunProgress(pl.Callback):
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TaskProgressColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
@@ -66,9 +107,12 @@ class RunProgress(pl.Callback):
         )
         self._printed = 0.0
 
+    def _share(self, trainer: pl.Trainer, module: pl.LightningModule) -> float:
+        return max(trainer.global_step / self.steps, module.passed)
+
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._begin, self._first = time.monotonic(), trainer.global_step
-        self._task = self.bar.add_task("", total=self.steps, completed=self._first, status="")
+        self._begin, self._first, self._from = time.monotonic(), trainer.global_step, self._share(trainer, module)
+        self._task = self.bar.add_task("", total=1.0, completed=self._from, status="")
         self._val = ""
         if trainer.is_global_zero:
             self.bar.start()
@@ -78,7 +122,8 @@ class RunProgress(pl.Callback):
     ) -> None:
         done = trainer.global_step - self._first
         rate = done * self.batch_size / max(1e-9, time.monotonic() - self._begin)
-        self.bar.update(self._task, completed=trainer.global_step, status=f"{rate:,.0f} mol/s{self._val}")
+        status = f"step {trainer.global_step:,} · {rate:,.0f} mol/s{self._val}"
+        self.bar.update(self._task, completed=self._share(trainer, module), status=status)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking or "val_mae" not in trainer.callback_metrics:
@@ -87,13 +132,13 @@ class RunProgress(pl.Callback):
         self._val = f" · validation MAE {mae:.4f}"
         if self.console.is_terminal or not trainer.is_global_zero:
             return
-        share = trainer.global_step / self.steps
+        share = self._share(trainer, module)
         if share - self._printed >= 0.05 or share >= 1:
             self._printed = share
             passed = time.monotonic() - self._begin
-            left = passed / max(1, trainer.global_step - self._first) * (self.steps - trainer.global_step)
+            left = passed / max(1e-9, share - self._from) * (1 - share)
             self.console.print(
-                f"epoch {trainer.current_epoch + 1}, step {trainer.global_step:,} of {self.steps:,}: "
+                f"epoch {trainer.current_epoch + 1}, step {trainer.global_step:,}, {100 * share:.0f}%: "
                 f"validation MAE {mae:.4f}, {passed:.0f} s passed, {left:.0f} s left",
                 highlight=False,
             )

@@ -21,7 +21,7 @@ from graphslice.nn import GraphTransformer
 COMPILED_STEPS = 5000
 
 
-def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[int], float]:
+def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
     """Factor of the peak learning rate at a step: up linearly, then down linearly to ``end_lr``.
 
     As Graphormer trains (Ying et al. 2021, appendix B). ``steps`` is the length of the run.
@@ -30,7 +30,7 @@ def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[int], floa
     warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
     end = config.end_lr / config.peak_lr
 
-    def factor(step: int) -> float:
+    def factor(step: float) -> float:
         if step < warmup:
             return (step + 1) / warmup
         if step >= total:
@@ -47,11 +47,14 @@ class Regression(pl.LightningModule):
         config: of the run.
         targets: names of the T targets.
         steps: length of the run in optimiser steps.
+
+    Attributes:
+        passed: the share of the run's minutes that are over; 0 where only its steps are limited.
     """
 
     def __init__(self, config: RunConfig, targets: list[str], steps: int) -> None:
         super().__init__()
-        self.config, self.targets, self.steps = config, targets, steps
+        self.config, self.targets, self.steps, self.passed = config, targets, steps, 0.0
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self._validated: list[tuple[np.ndarray, np.ndarray]] = []
@@ -65,7 +68,9 @@ class Regression(pl.LightningModule):
             # The scaler of 16-bit floats and the clipping do not go together with a fused one.
             fused=self.trainer.precision != "16-mixed",
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, linear_schedule(settings, self.steps))
+        factor, total = linear_schedule(settings, self.steps), settings.total_steps or self.steps
+        # Whatever of steps and minutes is nearer its end says how far the run has come.
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(max(step, self.passed * total)))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:

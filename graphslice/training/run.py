@@ -6,7 +6,9 @@ import csv
 import json
 import logging
 import os
+import resource
 import shutil
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -28,13 +30,14 @@ from graphslice.errors import InputError
 from graphslice.evaluation import scores
 from graphslice.predict import Predictor
 from graphslice.progress import molecule_progress
-from graphslice.training.callbacks import LastCheckpoint, RunProgress, StepProfile
+from graphslice.training.callbacks import Clock, LastCheckpoint, RunProgress, StepProfile
 from graphslice.training.module import Regression
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-METRICS, SPLIT, REJECTED, PICTURE = "metrics.json", "split.csv", "rejected.csv", "test.png"
+METRICS, TRAINING, SPLIT, REJECTED = "metrics.json", "training.json", "split.csv", "rejected.csv"
+PICTURE = "test.png"
 
 
 @dataclass
@@ -44,10 +47,13 @@ class RunResult:
     Attributes:
         folder: of the run; ``graphslice.load(folder)`` gives the model.
         metrics: scores of the best checkpoint by part (valid, test), as in ``metrics.json``.
+        training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second
+            and peak memory in bytes.
     """
 
     folder: Path
     metrics: dict
+    training: dict
 
 
 class Interrupted(Exception):
@@ -78,8 +84,8 @@ def train(
 
     Returns:
         The run folder and the scores. The folder holds ``best.ckpt``, ``last.ckpt``,
-        ``config.yaml``, ``metrics.json``, ``split.csv``, ``rejected.csv``, ``test.png`` (predicted
-        against true) and ``logs``.
+        ``config.yaml``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``, ``test.png``
+        (predicted against true) and ``logs``.
 
     Raises:
         InputError: if the data or the configuration cannot be used; nothing is written then.
@@ -160,13 +166,13 @@ def _run(
     module.model.target_mean.copy_(torch.from_numpy(data.target_mean))
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
-    progress = RunProgress(steps, config.trainer.batch_size, console)
-    trainer = _trainer(config, out, steps, progress, fresh)
+    progress, clock = RunProgress(steps, config.trainer.batch_size, console), Clock(config.trainer.max_minutes)
+    trainer = _trainer(config, out, steps, [clock, progress], fresh)
     if profile:
         trainer.callbacks.insert(0, StepProfile(console, lambda: trainer.train_dataloader.waited))
     if fresh and _is_first_process():
         _write_start(out, config, data)
-    _describe(console, data, module, steps)
+    _describe(console, data, module)
     last = out / LAST
     with _quiet_lightning():
         try:
@@ -178,15 +184,33 @@ def _run(
         if trainer.interrupted:
             raise Interrupted
     if not trainer.is_global_zero:
-        return RunResult(out, {})
-    return RunResult(out, _write_end(out, data, console))
+        return RunResult(out, {}, {})
+    training = _what_it_took(module, clock.seconds)
+    (out / TRAINING).write_text(json.dumps(training, indent=2) + "\n")
+    return RunResult(out, _write_end(out, data, console), training)
 
 
-def _trainer(config: RunConfig, out: Path, steps: int, progress: RunProgress, fresh: bool) -> pl.Trainer:
+def _what_it_took(module: Regression, seconds: float) -> dict:
+    """What a comparison of runs asks for beside their errors."""
+    if module.device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated(module.device)
+    else:  # of the process; the system counts in KiB, macOS in bytes
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    steps = module.trainer.global_step
+    return {
+        "parameters": module.model.num_parameters,
+        "steps": steps,
+        "seconds": round(seconds, 3),
+        "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),
+        "peak_memory_bytes": memory,
+    }
+
+
+def _trainer(config: RunConfig, out: Path, steps: int, watching: list[pl.Callback], fresh: bool) -> pl.Trainer:
     settings = config.trainer
     version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     callbacks = [
-        progress,
+        *watching,
         LearningRateMonitor("step"),
         ModelCheckpoint(
             out,
@@ -249,12 +273,14 @@ class _quiet_lightning(warnings.catch_warnings):
         warnings.filterwarnings("ignore", message=".*lr_scheduler.*|.*does not have many workers.*|.*treespec.*")
 
 
-def _describe(console: Console, data: MoleculeData, module: Regression, steps: int) -> None:
+def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
     sizes = {part: len(rows) for part, rows in data.split.items()}
     parts = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
+    minutes = module.config.trainer.max_minutes
+    limit = f"{module.steps:,} steps" + (f" or {minutes:g} minutes" if minutes is not None else "")
     console.print(
-        f"{parts}{lost}\n{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {steps:,} steps",
+        f"{parts}{lost}\n{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
         highlight=False,
     )
 
@@ -263,7 +289,7 @@ def _write_start(out: Path, config: RunConfig, data: MoleculeData) -> None:
     """Everything that is known before training, and nothing of a run that stood there before."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name in (BEST, LAST, CONFIG, METRICS, SPLIT, REJECTED, PICTURE):
+        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLIT, REJECTED, PICTURE):
             (out / name).unlink(missing_ok=True)
         shutil.rmtree(out / "logs", ignore_errors=True)
         source = data.source

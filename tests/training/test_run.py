@@ -19,7 +19,8 @@ from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.training import resume, train
 
-FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "split.csv", "rejected.csv", "test.png", "logs"}
+FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
+FILES |= {"test.png", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -59,6 +60,10 @@ def test_run_folder(run_folder, demo_rows, demo_csv):
     metrics = strict_json(run_folder / "metrics.json")
     assert {part: metrics[part]["molecules"] for part in metrics} == {"valid": 7, "test": 6}
     assert metrics["test"]["mae"] == metrics["test"]["targets"]["gap_ev"]["mae"] > 0
+    training = strict_json(run_folder / "training.json")
+    assert training["parameters"] == gs.load(run_folder, "cpu").model.num_parameters and training["steps"] == 6
+    assert training["molecules_per_second"] == pytest.approx(6 * 16 / training["seconds"], rel=0.01)
+    assert 50e6 < training["peak_memory_bytes"] < 50e9
     rows = read_rows(run_folder / "split.csv")
     assert [int(row["row"]) for row in rows] == list(range(1, 61))
     assert [row["split"] for row in rows] == demo_rows["split"].tolist()

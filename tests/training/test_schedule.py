@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 
 from graphslice.config import OptimizerConfig
+from graphslice.training import resume, train
 from graphslice.training.module import linear_schedule
 
 
@@ -56,3 +58,19 @@ def test_as_the_optimiser_takes_it():
         optimizer.step()
         schedule.step()
     assert found == pytest.approx([0.5, 1.0, 1.0, 0.5])
+
+
+def test_a_run_ends_with_its_minutes(tmp_path, demo_csv, tiny_config):
+    """Validated, and with a learning rate that came down by then, though it had steps for hours."""
+    limits = {"max_minutes": 0.02, "max_epochs": 100_000, "checkpoint_minutes": 1e-9}
+    result = train(tiny_config(demo_csv, trainer=limits), tmp_path / "run")
+    assert 1.2 <= result.training["seconds"] < 20 and result.training["steps"] < 300_000
+    (log,) = (tmp_path / "run").glob("logs/version_0/metrics.csv")
+    log = pd.read_csv(log)
+    seconds = log["seconds"].dropna().tolist()
+    assert seconds == sorted(seconds) and seconds[-1] >= 1.2
+    state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["lr_schedulers"][0]
+    assert state["_last_lr"][0] < 1e-4  # of a peak of 1e-3
+    again = resume(tmp_path / "run")  # its minutes are over: the clock went with the checkpoint
+    assert again.training["steps"] <= result.training["steps"] + 1
+    assert again.training["seconds"] >= result.training["seconds"]

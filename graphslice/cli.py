@@ -89,6 +89,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[N
     commands = {}
     for name, describe, command in (
         ("train", _train_parser, _train),
+        ("compare", _compare_parser, _compare),
         ("predict", _predict_parser, _predict),
         ("evaluate", _evaluate_parser, _evaluate),
         ("submit", _submit_parser, _submit),
@@ -143,6 +144,15 @@ def _value_of(arguments: list[str], option: str) -> str | None:
 
 def _train_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.description = "Train a model into a run folder."
+    parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
+    parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
+    _config_options(parser, arguments)
+
+
+def _config_options(parser: ArgumentParser, arguments: list[str]) -> None:
+    """All that makes a :class:`RunConfig`: a preset, a file and flags."""
     parser.add_argument("--preset", help=f"published or ready-made settings: {', '.join(PRESETS)}")
     parser.add_argument("--config", help="a YAML file with the same sections as config.yaml of a run folder")
     _data_options(parser)
@@ -151,14 +161,17 @@ def _train_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("--seed", type=int | None, help="seed of the random split (default: 0)")
     parser.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
-    parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
-    parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
-    parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
     base = _base_config(*(_value_of(arguments, option) for option in ("--preset", "--config", "--dataset")))
     parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
+
+
+def _config(options: Namespace) -> RunConfig:
+    config = _base_config(options.preset, options.config, options.dataset)
+    given = {key: options[key] for key in _DATA_FLAGS if options[key] is not None}
+    sections = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
+    return replace(config, data=replace(config.data, **given), **sections)
 
 
 def _data_options(parser: ArgumentParser) -> None:
@@ -201,15 +214,47 @@ def _train(options: Namespace, arguments: list[str]) -> None:
             _only_resume(arguments)
             resume(folder, console=console)
             return
-        config = _base_config(options.preset, options.config, options.dataset)
-        given = {key: options[key] for key in _DATA_FLAGS if options[key] is not None}
-        sections = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
-        config = replace(config, data=replace(config.data, **given), **sections)
+        config = _config(options)
         folder = Path(options.out) if options.out else default_out(config.data)
         train(config, folder, overwrite=options.overwrite, profile=options.profile, console=console)
     except Interrupted:
         console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
+
+
+# --- compare ------------------------------------------------------------------------------------
+
+
+def _compare_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Train several mixers on the same data, with the same budget and the same seeds."
+    parser.add_argument("--mixers", help="names separated by commas; settings of their own as csp:groups=2 (all)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each mixer")
+    parser.add_argument("--budget", default="10m", help="of each run: 90s, 10m, 2h, 5000steps or 20epochs")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        metavar="OPTION=A,B",
+        help="try every mixer with each of these values, as model.distance_start=false,true; can be repeated",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each with its share of the cores")
+    parser.add_argument("-o", "--out", help="the folder (default: comparisons/ and the name of the data)")
+    _config_options(parser, arguments)
+
+
+def _compare(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.comparison import compare, parse_arms, table
+    from graphslice.nn.mixers import MIXERS
+    from graphslice.training.run import default_out
+
+    config, console = _config(options), Console(stderr=True)
+    arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [])
+    out = Path(options.out) if options.out else Path("comparisons") / default_out(config.data).name
+    try:
+        result = compare(config, arms, options.seeds, options.budget, out, jobs=options.jobs, console=console)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command continues", highlight=False)
+        raise
+    print(table(result), end="")
 
 
 # --- predict ------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import json
 import sys
 
 import graphslice.cli  # first: it sets how OpenMP's threads wait, as for the commands
-from benchmarks.report import machine, print_table
+from benchmarks.report import print_table
+from graphslice.machine import machine
 
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",

@@ -1,30 +1,11 @@
-"""The machine a benchmark ran on, and its table."""
+"""The table of a benchmark, and its times."""
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-
-
-def machine() -> dict[str, str | int]:
-    """What a figure has to be read with."""
-    import rdkit
-    import torch
-
-    name = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {"machine": name, "cores": cores, "torch": torch.__version__, "rdkit": rdkit.__version__}
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
 
 
 def figure(what: str, value: float, unit: str, *, asked: str = "", beside: str = "") -> dict:

@@ -1,0 +1,351 @@
+"""Mixers side by side: the same data, the same budget and the same seeds for each."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+
+from graphslice.checkpoint import CONFIG
+from graphslice.config import RunConfig, read_yaml
+from graphslice.data.sources import load_source
+from graphslice.errors import InputError
+from graphslice.machine import machine
+from graphslice.nn.mixers import mixer_class
+
+RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
+
+# More epochs than any budget of time or steps allows.
+_ENDLESS = 10**6
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things compared: a mixer, perhaps with other settings than the rest has.
+
+    Attributes:
+        label: as in the table, such as ``"csp:groups=2"``.
+        changes: what it changes of the common configuration, by section and key.
+    """
+
+    label: str
+    changes: dict[str, dict[str, Any]] = field(hash=False)
+
+    @property
+    def folder(self) -> str:
+        """Of its runs, below that of the comparison."""
+        return re.sub(r"[^\w.=-]+", "_", self.label)
+
+    def config(self, base: RunConfig, seed: int) -> RunConfig:
+        """The configuration of one of its runs."""
+        values = base.to_dict()
+        for section, changes in self.changes.items():
+            values[section] = {**values[section], **changes}
+        values["trainer"]["seed"] = seed
+        return RunConfig.from_dict(values)
+
+
+def parse_arms(mixers: str, varied: Sequence[str] = ()) -> list[Arm]:
+    """The arms that a user names.
+
+    Args:
+        mixers: names separated by commas, with settings of their own after colons, such as
+            ``"softmax,csp:groups=2:shifts=linear"``.
+        varied: for each an option of the configuration and its values, such as
+            ``"model.distance_start=false,true"``; every mixer is tried with every combination.
+
+    Raises:
+        InputError: if a mixer, a setting or an option is not known.
+    """
+    options = [_varied(text) for text in varied]
+    arms = []
+    for text in filter(None, (part.strip() for part in mixers.split(","))):
+        name, *settings = text.split(":")
+        mixer_class(name)
+        own = {key: yaml.safe_load(value) for key, value in (_pair(setting, text) for setting in settings)}
+        for chosen in itertools.product(*options):
+            changes: dict[str, dict[str, Any]] = {"model": {"mixer": name, "mixer_settings": own or None}}
+            for key, value in chosen:
+                section, _, option = key.partition(".")
+                changes.setdefault(section, {})[option] = yaml.safe_load(value)
+            arms.append(Arm(" ".join([text, *(f"{key.split('.')[-1]}={value}" for key, value in chosen)]), changes))
+    if not arms:
+        raise InputError("name at least one mixer to compare, such as --mixers softmax,slice-max")
+    if len({arm.folder for arm in arms}) < len(arms):
+        raise InputError("the same mixer with the same settings is named twice: name each once")
+    return arms
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not (key and sign and value):
+        raise InputError(f"{where!r}: write settings of a mixer as csp:groups=2:shifts=linear")
+    return key, value
+
+
+def _varied(text: str) -> list[tuple[str, str]]:
+    key, sign, values = text.partition("=")
+    known = [f"{section}.{name}" for section, part in RunConfig().to_dict().items() for name in part]
+    if not sign or key not in known or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
+        raise InputError(f"cannot vary {text!r}: write an option and its values, as model.distance_start=false,true")
+    return [(key, value) for value in values.split(",")]
+
+
+def parse_budget(text: str) -> dict[str, Any]:
+    """Settings of the trainer for a budget such as ``90s``, ``10m``, ``2h``, ``5000steps`` or ``20epochs``."""
+    match = re.fullmatch(r"([\d.]+)\s*(s|m|h|steps?|epochs?)", text.strip())
+    try:
+        amount = float(match.group(1)) if match else 0.0
+    except ValueError:
+        amount = 0.0
+    if amount <= 0:
+        raise InputError(f"cannot read the budget {text!r}: write 90s, 10m, 2h, 5000steps or 20epochs")
+    unit = match.group(2)
+    if unit in "smh":
+        return {"max_minutes": amount * {"s": 1 / 60, "m": 1, "h": 60}[unit], "max_epochs": _ENDLESS, "max_steps": None}
+    if amount != int(amount):
+        raise InputError(f"the budget {text!r} must be a whole number of {unit}")
+    if unit.startswith("step"):
+        return {"max_steps": int(amount), "max_epochs": _ENDLESS, "max_minutes": None}
+    return {"max_epochs": int(amount), "max_steps": None, "max_minutes": None}
+
+
+def compare(
+    base: RunConfig,
+    arms: Sequence[Arm],
+    seeds: int,
+    budget: str,
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    console: Console | None = None,
+) -> dict:
+    """Train every arm with every seed, each run in a process of its own, and put the results together.
+
+    What is finished in ``out`` is kept and what was stopped is continued, so a call that was
+    interrupted is continued by the same call, and a call with more mixers or seeds adds to it.
+
+    Args:
+        base: what the arms have in common.
+        arms: what is compared.
+        seeds: runs of each arm, with seeds from 0.
+        budget: of each run: see :func:`parse_budget`. Time is that of training, validation included.
+        out: a folder; a run folder for each run, ``comparison.json``, ``comparison.md`` and
+            ``comparison.png`` go there.
+        jobs: runs at a time, each with its share of the cores. They slow each other down: compare
+            rates only within one setting, or use 1.
+        console: where to report.
+
+    Returns:
+        What ``comparison.json`` holds: dataset, budget, machine, and for each run its arm, seed, mean
+        absolute errors, parameters, rate, memory and curve (seconds, steps, validation error), or
+        the reason why it has none.
+
+    Raises:
+        InputError: if a run of ``out`` has other settings, or none could be finished.
+    """
+    out, console = Path(out), console or Console(stderr=True)
+    if seeds < 1 or jobs < 1:
+        raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
+    base = replace(base, trainer=replace(base.trainer, **parse_budget(budget)))
+    load_source(base.data)  # what is wrong with the data is said once, and before anything starts
+    plan = {out / arm.folder / f"seed-{seed}": (arm, arm.config(base, seed)) for seed in range(seeds) for arm in arms}
+    for folder, (_, config) in plan.items():
+        _check_same(folder, config)
+    waiting = [folder for folder in plan if not (folder / "metrics.json").exists()]
+    console.print(f"{len(plan)} runs of {budget}, {len(waiting)} to do", highlight=False)
+    reasons: dict[Path, str] = {}
+
+    def report() -> dict:
+        found = [_result(folder, arm, config, reasons.get(folder)) for folder, (arm, config) in plan.items()]
+        result = {"dataset": base.data.dataset, "budget": budget, "jobs": jobs, "machine": machine()}
+        # Those that are still to come are not in it.
+        result |= {"config": base.to_dict(), "runs": [run for run in found if run is not None]}
+        _write(out, result)
+        return result
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with _threads(max(1, cores // jobs)), _processes(jobs) as pool:
+        tasks = {pool.submit(run_one, plan[folder][1].to_dict(), str(folder)): folder for folder in waiting}
+        for done, task in enumerate(as_completed(tasks), 1):
+            folder = tasks[task]
+            if reason := task.result():
+                reasons[folder] = reason
+            said = reason or f"test MAE {_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
+            console.print(f"{done} of {len(waiting)}: {folder.relative_to(out)}: {said}", highlight=False)
+            report()
+    result = report()
+    if len(reasons) == len(result["runs"]):
+        raise InputError(f"none of the runs could be finished; the first: {next(iter(reasons.values()))}")
+    return result
+
+
+@contextmanager
+def _threads(count: int):
+    """Processes that start within have so many threads: torch reads it when it is loaded."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def _processes(jobs: int):
+    """A pool whose processes do one run each; what waits is forgotten where something goes wrong."""
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def run_one(config: dict, folder: str) -> str | None:
+    """Train, or continue, one run; returns the reason where that is not possible."""
+    from graphslice.training.run import Interrupted, resume, train
+
+    quiet = Console(quiet=True)
+    try:
+        if (Path(folder) / CONFIG).exists():
+            resume(folder, console=quiet)
+        else:
+            train(RunConfig.from_dict(config), folder, console=quiet)
+    except InputError as error:
+        return str(error)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    return None
+
+
+def _check_same(folder: Path, config: RunConfig) -> None:
+    if not (folder / CONFIG).exists():
+        return
+    found, wanted = read_yaml(folder / CONFIG), config.to_dict()
+    found["model"]["tasks"] = wanted["model"]["tasks"]  # what the data decided
+    if Path(wanted["data"]["dataset"]).exists():
+        wanted["data"]["dataset"] = str(Path(wanted["data"]["dataset"]).resolve())
+    wanted["data"] = {key: wanted["data"][key] for key in ("dataset", "split", "seed")}
+    for section, values in wanted.items():
+        for key, value in values.items():
+            if (there := found[section].get(key)) != value:
+                raise InputError(
+                    f"{folder} holds a run with {section}.{key} {there}, not {value}: "
+                    "choose another --out, or give the same settings"
+                )
+
+
+def _scores(folder: Path) -> dict:
+    path = folder / "metrics.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _result(folder: Path, arm: Arm, config: RunConfig, reason: str | None) -> dict | None:
+    found: dict[str, Any] = {"arm": arm.label, "seed": config.trainer.seed}
+    if reason is not None:
+        return found | {"error": reason}
+    scores = _scores(folder)
+    if not scores:
+        return None
+    found |= {part: score["mae"] for part, score in scores.items()}
+    found |= json.loads((folder / "training.json").read_text())
+    return found | {"curve": _curve(folder)}
+
+
+def _curve(folder: Path) -> list[list[float]]:
+    """Seconds, steps and validation error of every validation, over all resumptions."""
+    points: dict[int, list[float]] = {}
+    for log in sorted(folder.glob("logs/version_*/metrics.csv")):
+        with log.open(newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get("val_mae") and row.get("seconds"):
+                    steps = int(row["step"]) + 1
+                    points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row["val_mae"]), 6)]
+    return [points[steps] for steps in sorted(points)]
+
+
+def _write(out: Path, result: dict) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in ((RESULT, json.dumps(result, indent=1) + "\n"), (TABLE, table(result))):
+        temporary = out / (name + ".tmp")
+        temporary.write_text(text)
+        temporary.replace(out / name)
+    draw(result, out / PICTURE)
+
+
+def by_arm(result: dict) -> dict[str, list[dict]]:
+    """The finished runs of each arm, the arm of the smallest mean validation error first."""
+    arms: dict[str, list[dict]] = {}
+    for run in result["runs"]:
+        if "error" not in run:
+            arms.setdefault(run["arm"], []).append(run)
+    return dict(sorted(arms.items(), key=lambda item: np.mean([run["valid"] for run in item[1]])))
+
+
+def table(result: dict) -> str:
+    """Markdown: a line an arm, with mean and standard deviation over its seeds."""
+    lines = [
+        "| mixer | test MAE | validation MAE | parameters | epochs | molecules/s | peak memory | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for label, runs in by_arm(result).items():
+        epochs = np.mean([len(run["curve"]) for run in runs])
+        rate = np.mean([run["molecules_per_second"] for run in runs])
+        memory = max(run["peak_memory_bytes"] for run in runs) / 2**30
+        cells = [f"`{label}`", _spread(runs, "test"), _spread(runs, "valid"), f"{runs[0]['parameters']:,}"]
+        cells += [f"{epochs:.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB", str(len(runs))]
+        lines.append("| " + " | ".join(cells) + " |")
+    failed = [run for run in result["runs"] if "error" in run]
+    lines += [f"\n{run['arm']}, seed {run['seed']}: {run['error']}" for run in failed]
+    return "\n".join(lines) + "\n"
+
+
+def _spread(runs: list[dict], part: str) -> str:
+    values = [run[part] for run in runs if part in run]
+    if not values:
+        return ""
+    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{deviation}"
+
+
+def draw(result: dict, path: Path) -> None:
+    """Validation error against time: the mean of the seeds, and all of them between the shades."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    arms = {label: [run for run in runs if len(run["curve"]) > 1] for label, runs in by_arm(result).items()}
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    colours: Callable[[int], Any] = colormaps["tab10" if len(arms) <= 10 else "tab20"]
+    for number, (label, runs) in enumerate(arms.items()):
+        if not runs:
+            continue
+        curves = [np.array(run["curve"]) for run in runs]
+        times = np.linspace(max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves), 200)
+        errors = np.stack([np.interp(times, c[:, 0], c[:, 2]) for c in curves])
+        axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4)
+        axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
+    axes.set(xlabel="seconds of training", ylabel="validation MAE", yscale="log")
+    if any(arms.values()):
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)

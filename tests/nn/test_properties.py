@@ -1,0 +1,209 @@
+"""What the papers prove or claim of the mixers: permutations, rank collapse, cost, projections."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from graphslice.analysis.spectra import one_inf_norm
+from graphslice.nn.mixers import Structure, build_mixer
+
+SORTING = ["slice-ascend", "slice-interleave", "csp"]
+sizes = st.tuples(st.integers(0, 2**20), st.integers(1, 12), st.sampled_from([4, 8]))
+
+
+def plain(name: str, dim: int, heads: int = 1, weight: torch.Tensor | None = None, **own):
+    """A mixer in float64 that applies ``weight`` (or nothing) for its values, and no output map."""
+    mixer = build_mixer(name, dim, heads, **own).double().eval()
+    with torch.no_grad():
+        for linear in (mixer.value, mixer.output):
+            linear.weight.copy_(torch.eye(dim))
+            linear.bias.zero_()
+        if weight is not None:
+            mixer.value.weight.copy_(weight.T)
+    return mixer
+
+
+def implicit_maps(mixer, x: torch.Tensor) -> torch.Tensor:
+    """``[C, N, N]``: how each channel of the output is made of the rows of that channel."""
+    rows, channels = x.shape[1:]
+    jacobian = torch.autograd.functional.jacobian(lambda v: mixer(v, Structure(torch.tensor([rows]), rows)), x)
+    return torch.stack([jacobian[0, :, c, 0, :, c] for c in range(channels)])
+
+
+# --- permutations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SORTING)
+@settings(deadline=None, max_examples=20)
+@given(sizes)
+def test_the_implicit_map_of_a_sort_is_a_permutation(name, problem):
+    """Doubly stochastic, sparse and of full rank (Sliceformer, section 3.2), one for each channel."""
+    seed, rows, dim = problem
+    x = torch.randn(1, rows, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    maps = implicit_maps(plain(name, dim), x)
+    assert ((maps == 0) | (maps == 1)).all()
+    assert (maps.sum(1) == 1).all() and (maps.sum(2) == 1).all()
+    assert (torch.linalg.matrix_rank(maps) == rows).all()
+
+
+@settings(deadline=None, max_examples=20)
+@given(sizes)
+def test_max_exchange_moves_at_most_two_entries(problem):
+    """In a channel whose values are well apart; those that nearly tie for the maximum share the exchange."""
+    seed, rows, dim = problem
+    x = np.random.default_rng(seed).permuted(np.tile(np.arange(1.0, rows + 1)[:, None], (1, dim)), axis=0)
+    x = torch.from_numpy(x)[None]
+    maps = implicit_maps(plain("slice-max", dim), x)
+    off = maps - torch.diag_embed(maps.diagonal(dim1=1, dim2=2))
+    assert ((off != 0).sum(dim=(1, 2)) <= 2).all() and (maps.sum(1) == 1).all() and (maps.sum(2) == 1).all()
+    moved = (plain("slice-max", dim)(x, Structure(torch.tensor([rows]), rows)) != x).sum(1)
+    assert (moved <= 2).all()
+
+
+# --- rank collapse ------------------------------------------------------------------------------
+
+
+def smallest_residual(x: np.ndarray) -> float:
+    """A lower bound of ``min over y of |x - 1 y^T|_(1,inf)``: both of its norms at their own minimum."""
+    rows, dim = x.shape
+    by_columns = np.abs(x - np.median(x, axis=0)).sum(0).max()
+    # min t so that for every row sum_c |x_rc - y_c| <= t; variables y [dim], a [rows * dim], t
+    cost = np.r_[np.zeros(dim + rows * dim), 1.0]
+    above = np.zeros((2 * rows * dim + rows, len(cost)))
+    bound = np.zeros(len(above))
+    for r in range(rows):
+        for c in range(dim):
+            i, a = 2 * (r * dim + c), dim + r * dim + c
+            above[i, [c, a]], bound[i] = (-1, -1), -x[r, c]
+            above[i + 1, [c, a]], bound[i + 1] = (1, -1), x[r, c]
+        above[2 * rows * dim + r, dim + r * dim : dim + (r + 1) * dim] = 1
+        above[2 * rows * dim + r, -1] = -1
+    limits = [(None, None)] * dim + [(0, None)] * (rows * dim + 1)
+    return float(np.sqrt(by_columns * linprog(cost, above, bound, bounds=limits).fun))
+
+
+@pytest.mark.parametrize("name", SORTING)
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 2**20), layers=st.integers(1, 12))
+def test_the_residual_of_stacks_keeps_theorem_1(name, seed, layers):
+    """``|res((f CSP)^L x)| <= C^(L/2) (lambda beta)^L |res(x)|`` with f = tanh, so lambda = 1 (CSP, eq. 7)."""
+    generator = torch.Generator().manual_seed(seed)
+    dim, rows = 4, 7
+    x = torch.randn(1, rows, dim, dtype=torch.float64, generator=generator)
+    start, beta = smallest_residual(x[0].numpy()), 0.0
+    for layer in range(1, layers + 1):
+        weight = torch.randn(dim, dim, dtype=torch.float64, generator=generator) / dim**0.5
+        beta = max(beta, float(weight.abs().sum(0).max()))
+        mixer = plain(name, dim, weight=weight, layer=layer, layers=layers)
+        x = torch.tanh(mixer(x, Structure(torch.tensor([rows]), rows))).detach()
+    end = smallest_residual(x[0].numpy())
+    assert end <= dim ** (layers / 2) * beta**layers * start * (1 + 1e-9)
+
+
+def residuals(name: str, layers: int, seed: int) -> list[float]:
+    """Of a stack without skips or feed-forward networks, with orthogonal value maps, relative to the input's."""
+    generator = torch.Generator().manual_seed(seed)
+    dim, rows = 8, 16
+    x = torch.randn(1, rows, dim, dtype=torch.float64, generator=generator)
+    found = []
+    for layer in range(1, layers + 1):
+        weight = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))[0]
+        mixer = plain(name, dim, weight=weight, layer=layer, layers=layers)
+        if name == "softmax":
+            with torch.no_grad():
+                for linear in (mixer.query, mixer.key):
+                    linear.weight.copy_(torch.randn(dim, dim, dtype=torch.float64, generator=generator) / dim**0.5)
+                    linear.bias.zero_()
+        found.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
+        x = mixer(x, Structure(torch.tensor([rows]), rows)).detach()
+    found.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
+    return [value / found[0] for value in found]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_softmax_without_skips_collapses_doubly_exponentially_and_sorts_do_not(seed):
+    """Dong et al. 2021: the logarithm of the residual at least doubles in a layer once it is small."""
+    softmax = [value for value in residuals("softmax", 5, seed) if value > 1e-13]
+    logs = np.log(softmax)
+    small = np.flatnonzero(logs < np.log(0.05))
+    assert len(small) >= 2 and all(logs[i] <= 1.8 * logs[i - 1] for i in small[1:])
+    for name in SORTING:
+        assert residuals(name, 12, seed)[-1] > 0.1
+
+
+# --- Galerkin attention -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "linear"), [("galerkin", True), ("fourier", False)])
+def test_cost_in_the_number_of_rows(name, linear):
+    """Multiplications and additions, counted by torch: Galerkin's double with the rows, Fourier's more than that."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    mixer, counts = build_mixer(name, 16, 2).eval(), []
+    for rows in (256, 512, 1024):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            mixer(torch.randn(1, rows, 16), Structure(torch.tensor([rows]), rows))
+        counts.append(counter.get_total_flops())
+    ratios = [after / before for before, after in pairwise(counts)]
+    assert all(ratio == pytest.approx(2) for ratio in ratios) if linear else all(ratio > 3 for ratio in ratios)
+
+
+def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
+    """The projection of the blog's example: Q = K = {1, x} on (-1, 1), V made of them by ``value``.
+
+    Returns the points, Q and what the mixer makes of it, its layer norms put out of action by
+    their scales of nothing: they would mix the columns of {1, x} within each row.
+    """
+    x = torch.linspace(-1, 1, rows, dtype=torch.float64)
+    basis = torch.stack([torch.ones_like(x), x], dim=1)
+    mixer = plain("galerkin", 2, 1)
+    with torch.no_grad():
+        for linear, weight in ((mixer.query, torch.eye(2)), (mixer.key, torch.eye(2)), (mixer.value, value)):
+            linear.weight.copy_(torch.as_tensor(weight).T)
+            linear.bias.zero_()
+    mixer._normed = lambda part, which, structure: part
+    return x, basis, mixer(basis[None], Structure(torch.tensor([rows]), rows))[0].detach()
+
+
+@pytest.mark.parametrize("function", [np.exp, np.cos, lambda x: x**3 - x**2 + 0.5, np.abs])
+def test_galerkin_attention_can_be_the_projection_onto_1_and_x(function):
+    """K^T V / n is diagonal there, and a vector makes of it the coefficients of the L2 projection."""
+    x, basis, found = galerkin_on_the_line([[1.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(found[:, 0], 1, atol=1e-12)  # Q (1 0; 0 1/3)
+    np.testing.assert_allclose(found[:, 1], x / 3, atol=1e-3)
+    f = function(x.numpy())
+    p0, p1 = np.trapezoid(f, x) / 2, 3 / 2 * np.trapezoid(x.numpy() * f, x)
+    projection = found.numpy() @ np.array([p0, 3 * p1])
+    best = basis.numpy() @ np.linalg.lstsq(basis.numpy(), f, rcond=None)[0]
+    np.testing.assert_allclose(projection, best, atol=3e-3)
+
+
+def test_galerkin_attention_without_a_constant_among_its_values_has_none_in_its_output():
+    """The counterexample: V = {c x, d x} leaves nothing but multiples of x, so 1 is out of reach."""
+    x, _, found = galerkin_on_the_line([[0.0, 0.0], [2.0, -3.0]])
+    assert torch.linalg.matrix_rank(found) == 1
+    np.testing.assert_allclose(found, x[:, None] * torch.tensor([2.0, -3.0]) / 3, atol=3e-3)
+    best = found.numpy() @ np.linalg.lstsq(found.numpy(), np.ones(len(x)), rcond=None)[0]
+    assert np.abs(best).max() < 1e-10  # the nearest to the constant is nothing at all
+
+
+def test_galerkins_layer_norms_leave_a_projection():
+    """Whatever the norms do to K and V, every column of the output is a combination of the columns of Q."""
+    torch.manual_seed(0)
+    mixer = build_mixer("galerkin", 12, 3).double().eval()
+    x = torch.randn(1, 40, 12, dtype=torch.float64)
+    with torch.no_grad():
+        mixed, q = mixer.mixed(x, Structure(torch.tensor([40]), 40))[0], mixer.query(x)[0]
+    for head in range(3):
+        own = slice(4 * head, 4 * head + 4)
+        combination = torch.linalg.lstsq(q[:, own], mixed[:, own]).solution
+        torch.testing.assert_close(q[:, own] @ combination, mixed[:, own])
+        k, v = (
+            torch.nn.functional.layer_norm(part[0, :, own], (4,)).detach() for part in (mixer.key(x), mixer.value(x))
+        )
+        torch.testing.assert_close(combination, k.T @ v / 40)

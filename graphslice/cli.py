@@ -94,6 +94,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[N
         ("evaluate", _evaluate_parser, _evaluate),
         ("submit", _submit_parser, _submit),
         ("featurize", _featurize_parser, _featurize),
+        ("inspect", _inspect_parser, _inspect),
         ("import-checkpoint", _import_parser, _import),
     ):
         subparser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
@@ -418,6 +419,42 @@ def _featurize(options: Namespace, arguments: list[str]) -> None:
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if report.failed:
         print(f"{report.failed:,} of {rows:,} rows cannot be used: the column 'error' says why", file=sys.stderr)
+
+
+# --- inspect ------------------------------------------------------------------------------------
+
+
+def _inspect_parser(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.description = "Look into a model: what each atom adds, spectra, residuals and the structure map."
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument("--smiles", nargs="+", required=True, help="the molecules to look at it with")
+    parser.add_argument("-o", "--out", help="the folder of tables and figures (default: inspect in the run folder)")
+    parser.add_argument("--target", help="whose contributions are drawn (default: the first)")
+    parser.add_argument("--orders", type=int, default=64, help="in which the atoms appear: more for smaller errors")
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+
+
+def _inspect(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.analysis.inspection import inspect
+    from graphslice.analysis.spectra import rank_one_residual
+
+    if options.orders < 2:
+        raise InputError(f"--orders must be at least 2, not {options.orders}")
+    model = Path(options.model)
+    out = Path(options.out) if options.out else (model if model.is_dir() else model.parent) / "inspect"
+    predictor = _load(options)
+    found, files = inspect(predictor, options.smiles, out, target=options.target, orders=options.orders)
+    for one in found:
+        print(one.smiles)
+        gave = one.attribution
+        for t, target in enumerate(predictor.targets):
+            values = gave.values[one.places, t]
+            print(
+                f"  {target}: {gave.prediction[t]:.4f} = {gave.baseline[t]:.4f} of blank atoms "
+                f"{values.sum():+.4f} of its atoms: {' '.join(f'{value:+.3f}' for value in values)}"
+            )
+        print(f"  rank-1 residual by depth: {' '.join(f'{rank_one_residual(rows):.3f}' for rows in one.trace.rows)}")
+    print(f"{len(files)} files in {out}")
 
 
 # --- import-checkpoint --------------------------------------------------------------------------

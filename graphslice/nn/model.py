@@ -210,6 +210,10 @@ class GraphTransformer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             return self.head(self.read_out(normed.to(self.head.weight.dtype), structure.mask))
 
+    def predicted(self, normed: Tensor, mask: Tensor) -> Tensor:
+        """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm."""
+        return self.head(self.read_out(normed, mask)) * self.target_std + self.target_mean
+
     def compile_blocks(self, batch_size: int, **options) -> None:
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
 
@@ -221,7 +225,7 @@ class GraphTransformer(nn.Module):
             options: of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
         """
         torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-        self._compiled = torch.compile(self._run_blocks, dynamic=False, fullgraph=True, **options), batch_size
+        self._compiled = torch.compile(self.run_blocks, dynamic=False, fullgraph=True, **options), batch_size
 
     def _through_blocks(self, x: Tensor, structure: Structure) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
@@ -234,12 +238,12 @@ class GraphTransformer(nn.Module):
             return compiled(x, given)
         parts = parts_of(x, self._block_parameters)
         if parts == 1:
-            return self._run_blocks(x, given)
+            return self.run_blocks(x, given)
         parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
-        return run_in_parts(self._run_blocks, x, given, parameters, parts)
+        return run_in_parts(self.run_blocks, x, given, parameters, parts)
 
-    def _run_blocks(self, x: Tensor, given: dict[str, Tensor]) -> Tensor:
-        """The blocks, given the lengths and what the mixers read of a structure."""
+    def run_blocks(self, x: Tensor, given: dict[str, Tensor]) -> Tensor:
+        """The blocks and the last norm of rows ``[B, N + 1, C]``, given the lengths and what the mixers read."""
         structure = Structure.of_parts(x.shape[1], **given)
         norms = [*(block.mixer_norm for block in self.blocks), self.norm]
         normed = norms[0](x)

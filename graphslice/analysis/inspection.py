@@ -1,0 +1,173 @@
+"""``graphslice inspect``: what a model makes of some molecules, in numbers and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rdkit import Chem, rdBase
+
+from graphslice.analysis import figures
+from graphslice.analysis.attribution import Attribution, attribute
+from graphslice.analysis.spectra import rank_one_residual, singular_spectrum
+from graphslice.analysis.trace import Trace, trace
+from graphslice.chem.molecule import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.errors import InputError
+from graphslice.predict import Predictor
+from graphslice.vocabulary import UNREACHABLE
+
+
+@dataclass
+class Inspected:
+    """One molecule: its trace, its attribution, and where its atoms stand.
+
+    Attributes:
+        places: ``int64 [N]``: the row of each atom of the SMILES in the graph.
+    """
+
+    smiles: str
+    graph: MolGraph
+    trace: Trace
+    attribution: Attribution
+    places: np.ndarray
+
+
+def inspect(
+    predictor: Predictor,
+    smiles: Sequence[str],
+    out: str | Path,
+    *,
+    target: str | None = None,
+    orders: int = 64,
+) -> tuple[list[Inspected], list[Path]]:
+    """Look into a model at some molecules, and write tables and figures.
+
+    Args:
+        predictor: the model.
+        smiles: of the molecules; numbered from 1 in the names of the files.
+        out: a folder, made where it is not there. ``atoms.csv`` (contributions), ``spectra.csv``,
+            ``residuals.csv``, ``map_distances.csv`` and ``map_bonds.csv`` go there, and figures of the same
+            names as PNG and SVG; those of atoms and bonds one a molecule.
+        target: whose contributions are drawn; the first one when not given. The table has all.
+        orders: of :func:`~graphslice.analysis.attribute`.
+
+    Returns:
+        The molecules, and the files written.
+
+    Raises:
+        InputError: if a SMILES is no molecule, or the target is not known; nothing is written then.
+    """
+    target = predictor.targets[0] if target is None else target
+    if target not in predictor.targets:
+        raise InputError(f"the model has no target {target!r}: it has {', '.join(predictor.targets)}")
+    if not smiles:
+        raise InputError("give at least one SMILES to inspect")
+    graphs = [_graph(text, predictor) for text in smiles]
+    found = [
+        Inspected(text, graph, trace(predictor, graph), attribute(predictor, graph, orders=orders), places)
+        for text, (graph, places) in zip(smiles, graphs, strict=True)
+    ]
+    out = Path(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
+    return found, [*_tables(found, predictor.targets, out), *_pictures(found, predictor.targets, target, out)]
+
+
+def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:
+    settings = predictor.config.graph
+    try:
+        graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
+    except MoleculeError as reason:
+        raise InputError(f"cannot inspect {smiles!r}: {reason}") from None
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    if settings.atom_order == "input":
+        return graph, np.arange(graph.num_atoms)
+    return graph, np.array(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False), np.int64)
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def by_distance(found: Trace) -> np.ndarray:
+    """``[H, D + 1]``: how much of its attention an atom gives to each distance, and last to the token."""
+    near = np.where(found.distances < UNREACHABLE, found.distances, -1)
+    shares = [np.where(near == d, found.map[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
+    return np.stack([*shares, found.map[:, 1:, 0].mean(1)], axis=1)
+
+
+def by_bond(one: Inspected) -> tuple[np.ndarray, np.ndarray]:
+    """``[bonds, 2]`` atoms of the SMILES and ``[H, bonds]`` the map, mean of both directions, in RDKit's order."""
+    mol = Chem.MolFromSmiles(one.smiles)
+    ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
+    first, second = 1 + one.places[ends.T]
+    return ends, (one.trace.map[:, first, second] + one.trace.map[:, second, first]) / 2
+
+
+def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[Path]:
+    atoms, spectra, residuals, distances, bonds = [], [], [], [], []
+    for number, one in enumerate(found, 1):
+        name = {"molecule": number, "smiles": one.smiles}
+        mol = Chem.MolFromSmiles(one.smiles)
+        for atom, place in zip(mol.GetAtoms(), one.places, strict=True):
+            for t, target in enumerate(targets):
+                gave = one.attribution
+                value = {"contribution": gave.values[place, t], "standard_error": gave.errors[place, t]}
+                ends = {"prediction": gave.prediction[t], "baseline": gave.baseline[t]}
+                atoms.append(
+                    name | {"atom": atom.GetIdx(), "element": atom.GetSymbol(), "target": target} | value | ends
+                )
+        for layer, mixed in enumerate(one.trace.mixed, 1):
+            for i, value in enumerate(singular_spectrum(mixed), 1):
+                spectra.append(name | {"layer": layer, "index": i, "singular_value": value})
+        for depth, rows in enumerate(one.trace.rows):
+            residuals.append(name | {"depth": depth, "residual": rank_one_residual(rows)})
+        for head, shares in enumerate(by_distance(one.trace), 1):
+            labels = [*map(str, range(len(shares) - 1)), "token"]
+            distances += [name | {"head": head, "distance": d, "share": v} for d, v in zip(labels, shares, strict=True)]
+        ends, weights = by_bond(one)
+        for head, values in enumerate(weights, 1):
+            for (a, b), value in zip(ends, values, strict=True):
+                bonds.append(name | {"head": head, "atom_a": a, "atom_b": b, "weight": value})
+    tables = {
+        "atoms": atoms,
+        "spectra": spectra,
+        "residuals": residuals,
+        "map_distances": distances,
+        "map_bonds": bonds,
+    }
+    for name, rows in tables.items():
+        if not rows:  # molecules without a bond
+            rows = [{"molecule": "", "smiles": "", "head": "", "atom_a": "", "atom_b": "", "weight": ""}][:0]
+        path = out / f"{name}.csv"
+        pd.DataFrame(rows).to_csv(path, index=False)
+        yield path
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def _pictures(found: list[Inspected], targets: list[str], target: str, out: Path) -> Iterable[Path]:
+    names = [one.smiles for one in found]
+    spectra = [[singular_spectrum(mixed) for mixed in one.trace.mixed] for one in found]
+    yield from figures.draw_spectra(spectra, names, out / "spectra")
+    residuals = [[rank_one_residual(rows) for rows in one.trace.rows] for one in found]
+    yield from figures.draw_residuals(residuals, names, out / "residuals")
+    shares = [by_distance(one.trace) for one in found]
+    most = max(part.shape[1] for part in shares) - 1
+    padded = [
+        np.insert(np.c_[part[:, :-1], np.zeros((len(part), most - part.shape[1] + 1))], most, part[:, -1], 1)
+        for part in shares
+    ]
+    yield from figures.draw_distances(np.mean(padded, axis=0), out / "map_distances")
+    for number, one in enumerate(found, 1):
+        values = one.attribution.values[one.places, targets.index(target)]
+        yield from figures.draw_atoms(one.smiles, values, target, out / f"atoms-{number}")
+        weights = by_bond(one)[1]
+        if weights.size:
+            yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{number}")

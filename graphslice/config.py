@@ -85,6 +85,8 @@ class OptimizerConfig:
         warmup_steps: steps of the warm-up; 5% of the total when not given.
         total_steps: steps until the end of the decay; those of the run when not given.
         weight_decay: of AdamW.
+        structure_lr_factor: the learning rate of the spatial and edge encodings over that of the rest.
+            An attention score has to move by several units before the map is another, a weight by less.
     """
 
     peak_lr: float = 1e-3
@@ -92,10 +94,12 @@ class OptimizerConfig:
     warmup_steps: int | None = None
     total_steps: int | None = None
     weight_decay: float = 0.01
+    structure_lr_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.peak_lr > 0:
-            raise InputError(f"optimizer.peak_lr must be more than 0, not {self.peak_lr}")
+        for name in ("peak_lr", "structure_lr_factor"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"optimizer.{name} must be more than 0, not {getattr(self, name)}")
         for name, least in (("end_lr", 0), ("weight_decay", 0), ("warmup_steps", 0), ("total_steps", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:

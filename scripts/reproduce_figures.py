@@ -106,7 +106,7 @@ def draw_smoothing(options: argparse.Namespace) -> None:
 
 
 def one_speed(mixer: str, rows: int, batch: int, device: str, steps: int) -> dict:
-    """Steps a second, and peak bytes of training, of four layers, C = 256, H = 4, feed-forward 1,024: LRA's text model."""
+    """Steps a second, and GiB of training, of LRA's text model: four layers, C = 256, H = 4, feed-forward 1,024."""
     import resource
 
     from graphslice.nn.model import Block, ModelConfig

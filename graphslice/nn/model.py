@@ -37,8 +37,10 @@ class ModelConfig:
         tasks: number of targets.
         readout: what the prediction is read from: token, mean or sum over the atoms, or several
             joined with "+", such as token+mean.
-        init: standard deviation of the linear maps at the start: graphormer (0.02 / sqrt(layers)) or
-            fan-in (1 / sqrt(inputs)), which learns sooner in narrow models.
+        init: standard deviations at the start: graphormer (linear maps 0.02 / sqrt(layers), embeddings
+            0.02) or balanced, which learns sooner: every row of an embedding of atoms as large as a
+            layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
+            layers) of it, so that all branches together add as much as there was.
         distance_start: let head h begin by reading the pairs that are h mod 6 bonds apart.
         dropout: after every mixer and feed-forward network.
         input_dropout: after the atom encoder.
@@ -82,8 +84,8 @@ class ModelConfig:
                     f"unknown readout {part!r}{nearest(part, READOUTS)}: choose from {', '.join(READOUTS)}, "
                     "or join several with '+'"
                 )
-        if self.init not in ("graphormer", "fan-in"):
-            raise InputError(f"model.init is graphormer or fan-in, not {self.init!r}")
+        if self.init not in ("graphormer", "fan-in", "balanced"):
+            raise InputError(f"model.init is graphormer or balanced, not {self.init!r}")
         if self.vocabulary not in ("ogb", "graphormer"):
             raise InputError(f"model.vocabulary is ogb or graphormer, not {self.vocabulary!r}")
         for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
@@ -183,10 +185,11 @@ class GraphTransformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normal initialisation: embeddings and the head as in the original, the blocks by ``config.init``."""
+        """Normal initialisation: see ``init`` of :class:`ModelConfig`."""
+        balanced = self.config.init != "graphormer"
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                by_inputs = self.config.init == "fan-in" and module is not self.head
+                by_inputs = balanced and module is not self.head
                 std = module.in_features**-0.5 if by_inputs else 0.02 / math.sqrt(self.config.layers)
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
@@ -194,6 +197,13 @@ class GraphTransformer(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
+        if self.config.init == "balanced":
+            with torch.no_grad():
+                for parameter in self.atoms.parameters():
+                    parameter.div_(0.02)
+                for block in self.blocks:
+                    for end in (block.mixer.output, block.ffn[2]):
+                        end.weight.div_(math.sqrt(2 * self.config.layers))
         if self.config.distance_start:
             self.pairs.start_from_distances()
 

@@ -8,6 +8,7 @@ from graphslice.ops.gelu import bias_gelu
 from graphslice.ops.map_sort import map_sort
 from graphslice.ops.map_values import map_values
 from graphslice.ops.max_exchange import max_exchange
+from graphslice.ops.tell_maximum import tell_maximum
 from graphslice.ops.walk_softmax import walk_bias, walk_softmax
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "map_sort",
     "map_values",
     "max_exchange",
+    "tell_maximum",
     "walk_bias",
     "walk_softmax",
 ]

@@ -61,8 +61,13 @@ class Regression(pl.LightningModule):
 
     def configure_optimizers(self):
         settings = self.config.optimizer
+        groups = [{"params": list(self.model.parameters())}]
+        if settings.structure_lr_factor != 1:
+            structure = list(self.model.pairs.parameters())
+            rest = [p for name, p in self.model.named_parameters() if not name.startswith("pairs.")]
+            groups = [{"params": rest}, {"params": structure, "lr": settings.peak_lr * settings.structure_lr_factor}]
         optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            groups,
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
             # The scaler of 16-bit floats and the clipping do not go together with a fused one.

@@ -190,6 +190,7 @@ def test_evaluation_is_deterministic_and_training_is_not():
         ({"readout": "token+maen"}, r"did you mean 'mean'"),
         ({"readout": ""}, r"unknown readout ''"),
         ({"vocabulary": "zinc"}, "vocabulary is ogb or graphormer"),
+        ({"init": "zeros"}, "init is graphormer or balanced"),
         ({"layers": 0}, "model.layers must be at least 1"),
         ({"heads": 0}, "model.heads must be at least 1"),
         ({"tasks": -1}, "model.tasks must be at least 1"),
@@ -216,3 +217,21 @@ def test_the_model_needs_no_chemistry_no_tables_and_no_trainer():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("mixer", ["slice-max", "slice-quantile", "map-only"])
+def test_a_balanced_start_keeps_the_size_of_the_rows(mixer):
+    """The rows enter with deviations of some units, and all branches together add less than as much again."""
+    torch.manual_seed(0)
+    model = GraphTransformer(ModelConfig(mixer=mixer, layers=8, dim=256, ffn_dim=256, init="balanced")).eval()
+    seen = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, given, out: seen.append((given[0].std().item(), out[0].std().item())))
+    with torch.no_grad():
+        model(collate([smiles_to_graph(smiles) for smiles in SMILES]))
+    assert 1 < seen[0][0] < 5
+    assert all(0.95 * before < after < 1.3 * before for before, after in seen), seen
+    assert seen[-1][1] < 2 * seen[0][0]
+    assert model.blocks[0].mixer.output.weight.std().item() == pytest.approx(256**-0.5 / 4, rel=0.05)
+    assert model.blocks[0].mixer.value.weight.std().item() == pytest.approx(256**-0.5, rel=0.05)
+    assert model.pairs.bond.weight.std().item() == pytest.approx(0.02, rel=0.2)

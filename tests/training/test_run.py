@@ -287,6 +287,21 @@ def test_a_compiled_run(tmp_path, demo_csv, tiny_config):
     assert maes[0] == pytest.approx(maes[1], rel=1e-3)
 
 
+def test_the_encodings_of_the_structure_learn_at_a_rate_of_their_own(tmp_path, demo_csv, tiny_config, weights_of):
+    """With a rate that moves nothing else, they alone have moved: Adam's first steps are as large as its rate."""
+    config = tiny_config(
+        demo_csv,
+        optimizer={"peak_lr": 1e-12, "end_lr": 0.0, "structure_lr_factor": 1e10, "weight_decay": 0.0},
+        trainer={"max_steps": 3},
+    )
+    train(config, tmp_path / "run")
+    torch.manual_seed(config.trainer.seed)
+    start, end = gs.GraphTransformer(config.model).state_dict(), weights_of(tmp_path / "run")
+    moved = {name: (end[name] - start[name]).abs().max().item() for name in start if not name.startswith("target_")}
+    assert all(value < 1e-9 for name, value in moved.items() if not name.startswith("pairs.")), moved
+    assert all(value > 1e-5 for name, value in moved.items() if name.startswith("pairs."))
+
+
 def test_early_stopping(tmp_path, demo_csv, tiny_config):
     """With a step so small that nothing changes, no epoch is better than the first."""
     config = tiny_config(

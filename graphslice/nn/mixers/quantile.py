@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.mixers.base import Mixer, Structure, register
-from graphslice.ops import column_sort
+from graphslice.ops import column_sort, tell_maximum
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 
@@ -65,16 +65,18 @@ class SliceQuantile(Mixer):
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
         mixed = structure.mix(self.value(x), self.active_dropout)
-        told = self._statistic(mixed[:, :, ~self.kept], structure)
-        return mixed.masked_scatter(~self.kept.expand_as(mixed), told.expand(-1, mixed.shape[1], -1).to(mixed.dtype))
-
-    def _statistic(self, v: Tensor, structure: Structure) -> Tensor:
-        """``[B, 1, C']``."""
-        padding = ~structure.mask[:, :, None]
         if self.statistic == "maximum":
-            return v.masked_fill(padding, -torch.inf).amax(dim=1, keepdim=True)
+            return tell_maximum(mixed, structure.mask, self.kept)
         if self.statistic == "minimum":
-            return v.masked_fill(padding, torch.inf).amin(dim=1, keepdim=True)
+            return -tell_maximum(-mixed, structure.mask, self.kept)
+        by_head = mixed.unflatten(2, (self.heads, -1))
+        kept = int(self.kept[: by_head.shape[3]].sum())
+        told = self._quantile(by_head[..., kept:].flatten(2), structure).unflatten(2, (self.heads, -1))
+        told = told.expand(-1, mixed.shape[1], -1, -1).to(mixed.dtype)
+        return torch.cat([by_head[..., :kept], told], dim=3).flatten(2)
+
+    def _quantile(self, v: Tensor, structure: Structure) -> Tensor:
+        """``[B, 1, C']``."""
         ordered = column_sort(v, structure.lengths)
         quantiles = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
         place = quantiles.to(v.dtype) * (structure.lengths[:, None, None] - 1).clamp_min(0)

@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.ops import tell_maximum
+from graphslice.ops.tell_maximum import tell_in_torch
+
+shapes = st.tuples(st.integers(0, 2**20), st.integers(1, 4), st.integers(1, 9), st.integers(1, 40))
+
+
+def problem_of(shape, dtype=torch.float64):
+    seed, batch, rows, channels = shape
+    random = np.random.default_rng(seed)
+    v = torch.from_numpy(random.permutation(batch * rows * channels).reshape(batch, rows, channels)).to(dtype)
+    lengths = torch.from_numpy(random.integers(1, rows + 1, batch))
+    return v, torch.arange(rows) < lengths[:, None], torch.from_numpy(random.random(channels) < 0.5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(shapes)
+def test_against_a_loop(shape):
+    v, mask, kept = problem_of(shape)
+    found = tell_maximum(v, mask, kept)
+    for b in range(len(v)):
+        for c in range(v.shape[2]):
+            wanted = v[b, :, c] if kept[c] else v[b, mask[b], c].max().expand(v.shape[1])
+            assert torch.equal(found[b, :, c], wanted)
+
+
+@settings(deadline=None, max_examples=40)
+@given(shapes, st.sampled_from([torch.float32, torch.float64]))
+def test_values_and_gradients_are_those_of_torch(shape, dtype):
+    v, mask, kept = problem_of(shape, dtype)
+    grad, found = torch.randn(v.shape, dtype=dtype), []
+    for function in (tell_maximum, tell_in_torch):
+        leaf = v.clone().requires_grad_()
+        out = function(leaf, mask, kept)
+        out.backward(grad)
+        found.append((out.detach(), leaf.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
+def test_gradcheck():
+    v, mask, kept = problem_of((3, 2, 5, 6))
+    assert torch.autograd.gradcheck(lambda x: tell_maximum(x, mask, kept), v.requires_grad_())
+
+
+def test_ties_padding_nan_and_nothing():
+    v = torch.tensor([[[1.0, 1.0], [3.0, 3.0], [3.0, 3.0], [9.0, 9.0]]], requires_grad=True)
+    mask, kept = torch.tensor([[True, True, True, False]]), torch.tensor([False, True])
+    out = tell_maximum(v, mask, kept)
+    assert out[0].tolist() == [[3.0, 1.0], [3.0, 3.0], [3.0, 3.0], [3.0, 9.0]]
+    out.sum().backward()
+    assert v.grad[0, :, 0].sum() == 4 and v.grad[0, [0, 3], 0].tolist() == [0, 0]  # to those that have it
+    broken = torch.tensor([[[1.0, 1.0], [torch.nan, torch.nan], [3.0, 3.0]]])
+    for function in (tell_maximum, tell_in_torch):
+        assert function(broken, torch.ones(1, 3, dtype=torch.bool), kept)[0, :, 0].isnan().all()
+    assert (tell_maximum(v, torch.zeros(1, 4, dtype=torch.bool), kept)[0, :, 0] == -torch.inf).all()
+    assert tell_maximum(torch.zeros(0, 4, 2), torch.zeros(0, 4, dtype=torch.bool), kept).shape == (0, 4, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision(dtype):
+    v, mask, kept = problem_of((1, 2, 6, 8), dtype)
+    assert torch.equal(tell_maximum(v, mask, kept).double(), tell_maximum(v.double(), mask, kept))

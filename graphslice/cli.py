@@ -189,7 +189,7 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None) -> R
     from_file = read_yaml(Path(file)) if file is not None else {}
     check_keys(from_file, RunConfig)
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
-    merged = read_preset(preset or _DEFAULT_PRESETS.get(dataset, "demo"))
+    merged = read_preset(preset or _DEFAULT_PRESETS.get(dataset, "small"))
     for section, values in from_file.items():
         merged[section] = {**merged.get(section, {}), **values}
     return RunConfig.from_dict(merged)

@@ -51,7 +51,7 @@ def rewritten(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None
 
 def fresh_model(mixer: str) -> Predictor:
     """An untrained model of the demo's size."""
-    config = RunConfig.preset("demo")
+    config = RunConfig.preset("small")
     config = replace(config, model=replace(config.model, mixer=mixer))
     torch.manual_seed(0)
     model = GraphTransformer(config.model)

@@ -492,7 +492,7 @@ def test_an_option_is_never_guessed(cli, demo_csv, tiny_flags, tmp_path):
 
 
 def test_the_last_of_two_presets(cli, demo_csv, tiny_flags, tmp_path):
-    presets = ["--preset", "demo", "--preset", "pcqm4m-graphormer"]
+    presets = ["--preset", "small", "--preset", "pcqm4m-graphormer"]
     flags = [flag for flag in tiny_flags if "mixer" not in flag]
     code, _, err = cli("train", "--dataset", demo_csv, *presets, *flags, "-o", tmp_path / "run")
     assert code == 2 or read_checkpoint(tmp_path / "run").config.model.mixer == "softmax", err

@@ -20,7 +20,15 @@ def test_presets_load_and_survive_yaml(name):
 
 
 def test_every_published_setting_is_there():
-    names = {"demo", "pcqm4m-graphormer", "pcqm4m-slice", "pcqm4m-slice-interleave", "pcqm4m-slice-max", "zinc12k-slim"}
+    names = {
+        "base",
+        "small",
+        "pcqm4m-graphormer",
+        "pcqm4m-slice",
+        "pcqm4m-slice-interleave",
+        "pcqm4m-slice-max",
+        "zinc12k-slim",
+    }
     assert set(PRESETS) >= names
 
 
@@ -107,7 +115,7 @@ def test_the_given_values_are_left_alone():
 def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(InputError, match=r"'pcqm4m-slise' \(did you mean 'pcqm4m-slice'\?\)"):
         read_preset("pcqm4m-slise")
-    with pytest.raises(InputError, match="demo"):
+    with pytest.raises(InputError, match="small"):
         RunConfig.preset("../demo")
 
 

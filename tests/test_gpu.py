@@ -51,7 +51,7 @@ def test_column_sort_on_a_gpu(dtype):
 
 
 def test_a_run_on_the_gpu_uses_bf16_and_is_read_on_the_cpu(tmp_path):
-    config = RunConfig.preset("demo")
+    config = RunConfig.preset("small")
     config.trainer.max_epochs, config.trainer.accelerator = 1, "cuda"
     result = train(config, tmp_path / "run")
     assert np.isfinite(result.metrics["test"]["mae"])
@@ -112,7 +112,7 @@ def test_captured_steps_compute_what_eager_ones_do(batch, mixer):
 def test_a_compiled_run_in_bf16_ends_near_the_plain_one(tmp_path):
     maes = []
     for compiled in ("off", "on"):
-        config = RunConfig.preset("demo")
+        config = RunConfig.preset("small")
         config.trainer.max_epochs, config.trainer.accelerator, config.trainer.compile = 3, "cuda", compiled
         maes.append(train(config, tmp_path / compiled).metrics["valid"]["mae"])
     assert abs(maes[0] - maes[1]) < 0.1 * maes[0]

@@ -84,7 +84,7 @@ class ModelConfig:
                     f"unknown readout {part!r}{nearest(part, READOUTS)}: choose from {', '.join(READOUTS)}, "
                     "or join several with '+'"
                 )
-        if self.init not in ("graphormer", "fan-in", "balanced"):
+        if self.init not in ("graphormer", "balanced"):
             raise InputError(f"model.init is graphormer or balanced, not {self.init!r}")
         if self.vocabulary not in ("ogb", "graphormer"):
             raise InputError(f"model.vocabulary is ogb or graphormer, not {self.vocabulary!r}")
@@ -186,7 +186,7 @@ class GraphTransformer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Normal initialisation: see ``init`` of :class:`ModelConfig`."""
-        balanced = self.config.init != "graphormer"
+        balanced = self.config.init == "balanced"
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 by_inputs = balanced and module is not self.head
@@ -197,7 +197,7 @@ class GraphTransformer(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
-        if self.config.init == "balanced":
+        if balanced:
             with torch.no_grad():
                 for parameter in self.atoms.parameters():
                     parameter.div_(0.02)

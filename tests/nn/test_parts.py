@@ -38,7 +38,7 @@ def batch():
 def model_of(mixer: str, **settings) -> GraphTransformer:
     """Of sizes for which the compiled kernels are used."""
     torch.manual_seed(0)
-    config = ModelConfig(mixer=mixer, layers=2, dim=32, heads=2, ffn_dim=48, init="fan-in", **settings)
+    config = ModelConfig(mixer=mixer, layers=2, dim=32, heads=2, ffn_dim=48, init="balanced", **settings)
     return GraphTransformer(config)
 
 

@@ -20,7 +20,7 @@ from graphslice.ops import Dropout, add_norm, bias_gelu
 if TYPE_CHECKING:
     from graphslice.data.batch import GraphBatch
 
-READOUTS = ("token", "mean", "sum")
+READOUTS = ("token", "mean", "sum", "max")
 
 
 @dataclass
@@ -35,8 +35,8 @@ class ModelConfig:
         heads: heads H of the bias and of the attention map.
         ffn_dim: channels inside the feed-forward network.
         tasks: number of targets.
-        readout: what the prediction is read from: token, mean or sum over the atoms, or several
-            joined with "+", such as token+mean.
+        readout: what the prediction is read from: token, or the mean, sum or max (channel by channel) over
+            the atoms, or several joined with "+", such as token+mean.
         init: standard deviations at the start: graphormer (linear maps 0.02 / sqrt(layers), embeddings
             0.02) or balanced, which learns sooner: every row of an embedding of atoms as large as a
             layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
@@ -262,12 +262,14 @@ class GraphTransformer(nn.Module):
         return normed
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """``[B, C]`` a readout, joined: the token (row 0), the mean or the sum of the atoms."""
+        """``[B, C]`` a readout, joined: the token (row 0), the mean, the sum or the largest of the atoms."""
         atoms = x[:, 1:].masked_fill(~mask[:, 1:, None], 0)
         parts = []
         for readout in self.readouts:
             if readout == "token":
                 parts.append(x[:, 0])
+            elif readout == "max":
+                parts.append(x[:, 1:].masked_fill(~mask[:, 1:, None], -torch.inf).amax(dim=1))
             else:
                 total = atoms.sum(dim=1)
                 parts.append(total if readout == "sum" else total / (mask.sum(dim=1, keepdim=True) - 1))

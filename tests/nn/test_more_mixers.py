@@ -160,6 +160,17 @@ def test_quantiles_against_numpy(statistic, share):
             np.testing.assert_allclose(found[b, :rows, c], np.quantile(values[:, c], at), atol=1e-6)
 
 
+@pytest.mark.parametrize("told", ["map", "values"])
+def test_what_is_told_is_of_the_map_or_of_the_values(told):
+    mixer = plain(mixer_of("slice-quantile", told=told))
+    x, map = torch.randn(1, 6, 12, dtype=torch.float64), torch.rand(1, 3, 6, 6, dtype=torch.float64)
+    found = mixer(x, Structure(torch.tensor([6]), 6, map=lambda: map))[0]
+    mixed = torch.cat([map[0, h] @ x[0, :, 4 * h : 4 * h + 4] for h in range(3)], dim=1)
+    for c in range(12):
+        of = (mixed if told == "map" else x[0])[:, c]
+        torch.testing.assert_close(found[:, c], mixed[:, c] if c % 4 < 2 else of.max().expand(6))
+
+
 def test_a_learnable_quantile_learns_its_place():
     mixer = plain(mixer_of("slice-quantile", share=0.0, statistic="learnable"))
     x = torch.arange(5.0, dtype=torch.float64)[None, :, None].expand(1, 5, 12).contiguous()
@@ -197,6 +208,7 @@ def test_unknown_settings(mixer, own, message):
         ("csp", {"shifts": "powers"}, "did you mean 'power'|power"),
         ("slice-quantile", {"share": 2.0}, "from 0 to 1"),
         ("slice-quantile", {"statistic": "mean"}, "unknown statistic"),
+        ("slice-quantile", {"told": "maps"}, "unknown told 'maps' .did you mean 'map'"),
     ],
 )
 def test_settings_that_cannot_be(name, own, message):

@@ -10,6 +10,7 @@ from graphslice.nn.mixers.base import Mixer, Structure, register
 from graphslice.ops import column_sort, tell_maximum
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
+SOURCES = ("map", "values")
 
 
 @register("map-only")
@@ -37,6 +38,7 @@ class SliceQuantile(Mixer):
         share: of the channels of each head that keep ``P V``.
         statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` quantiles evenly spread over the channels, or
             ``"learnable"`` ones that begin there. Between two values a quantile is linear.
+        told: of what the statistic is: ``"map"``, of ``P V``, or ``"values"``, of V.
     """
 
     reads = ("map",)
@@ -44,15 +46,23 @@ class SliceQuantile(Mixer):
     kept: Tensor
     quantiles: Tensor
 
-    def __init__(self, dim: int, heads: int, *, share: float = 0.5, statistic: str = "maximum", **settings) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        share: float = 0.5,
+        statistic: str = "maximum",
+        told: str = "map",
+        **settings,
+    ) -> None:
         super().__init__(dim, heads, **settings)
         if not 0 <= share <= 1:
             raise InputError(f"the share of slice-quantile is from 0 to 1, not {share}")
-        if statistic not in STATISTICS:
-            raise InputError(
-                f"unknown statistic {statistic!r}{nearest(statistic, STATISTICS)}: choose from {', '.join(STATISTICS)}"
-            )
-        self.statistic = statistic
+        for name, value, known in (("statistic", statistic, STATISTICS), ("told", told, SOURCES)):
+            if value not in known:
+                raise InputError(f"unknown {name} {value!r}{nearest(value, known)}: choose from {', '.join(known)}")
+        self.statistic, self.told = statistic, told
         self.value = nn.Linear(dim, dim)
         own = dim // heads
         self.register_buffer("kept", torch.arange(dim) % own < round(share * own), persistent=False)
@@ -64,7 +74,10 @@ class SliceQuantile(Mixer):
             self.register_buffer("quantiles", spread, persistent=False)
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        mixed = structure.mix(self.value(x), self.active_dropout)
+        v = self.value(x)
+        mixed = structure.mix(v, self.active_dropout)
+        if self.told == "values":
+            mixed = torch.where(self.kept, mixed, v)
         if self.statistic == "maximum":
             return tell_maximum(mixed, structure.mask, self.kept)
         if self.statistic == "minimum":

@@ -186,24 +186,20 @@ class GraphTransformer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Normal initialisation: see ``init`` of :class:`ModelConfig`."""
-        balanced = self.config.init == "balanced"
+        layers, balanced = self.config.layers, self.config.init == "balanced"
+        of_atoms = set(self.atoms.modules())
+        ends = {end for block in self.blocks for end in (block.mixer.output, block.ffn[2])}
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                by_inputs = balanced and module is not self.head
-                std = module.in_features**-0.5 if by_inputs else 0.02 / math.sqrt(self.config.layers)
+                std = 0.02 / math.sqrt(layers)
+                if balanced and module is not self.head:
+                    std = (module.in_features * (2 * layers if module in ends else 1)) ** -0.5
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=1.0 if balanced and module in of_atoms else 0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
-        if balanced:
-            with torch.no_grad():
-                for parameter in self.atoms.parameters():
-                    parameter.div_(0.02)
-                for block in self.blocks:
-                    for end in (block.mixer.output, block.ffn[2]):
-                        end.weight.div_(math.sqrt(2 * self.config.layers))
         if self.config.distance_start:
             self.pairs.start_from_distances()
 

@@ -65,8 +65,9 @@ class SliceQuantile(Mixer):
         self.statistic, self.told = statistic, told
         self.value = nn.Linear(dim, dim)
         own = dim // heads
-        self.register_buffer("kept", torch.arange(dim) % own < round(share * own), persistent=False)
-        count = int((~self.kept).sum())
+        self.first_told = round(share * own)  # of the channels of a head
+        self.register_buffer("kept", torch.arange(dim) % own < self.first_told, persistent=False)
+        count = heads * (own - self.first_told)
         spread = (torch.arange(count) + 0.5) / max(1, count)
         if statistic == "learnable":
             self.places = nn.Parameter(torch.logit(spread))
@@ -83,10 +84,9 @@ class SliceQuantile(Mixer):
         if self.statistic == "minimum":
             return -tell_maximum(-mixed, structure.mask, self.kept)
         by_head = mixed.unflatten(2, (self.heads, -1))
-        kept = int(self.kept[: by_head.shape[3]].sum())
-        told = self._quantile(by_head[..., kept:].flatten(2), structure).unflatten(2, (self.heads, -1))
+        told = self._quantile(by_head[..., self.first_told :].flatten(2), structure).unflatten(2, (self.heads, -1))
         told = told.expand(-1, mixed.shape[1], -1, -1).to(mixed.dtype)
-        return torch.cat([by_head[..., :kept], told], dim=3).flatten(2)
+        return torch.cat([by_head[..., : self.first_told], told], dim=3).flatten(2)
 
     def _quantile(self, v: Tensor, structure: Structure) -> Tensor:
         """``[B, 1, C']``."""

@@ -171,9 +171,11 @@ def compare(
 
     def report() -> dict:
         found = [_result(folder, arm, config, reasons.get(folder)) for folder, (arm, config) in plan.items()]
-        result = {"dataset": base.data.dataset, "budget": budget, "jobs": jobs, "machine": machine()}
-        # Those that are still to come are not in it.
-        result |= {"config": base.to_dict(), "runs": [run for run in found if run is not None]}
+        common = base.to_dict()
+        data = common.pop("data")  # its name and split: where it lies is no part of the result
+        result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget, "jobs": jobs}
+        # Runs that are still to come are not in it.
+        result |= {"machine": machine(), "config": common, "runs": [run for run in found if run is not None]}
         _write(out, result)
         return result
 

@@ -1,0 +1,40 @@
+"""Put the results of comparisons into docs/mixers.md: ``python scripts/mixer_tables.py [NAME=FOLDER ...]``.
+
+The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of ``docs/comparisons/NAME.json``.
+With NAME=FOLDER the result and the picture of a comparison are first copied from its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from graphslice.comparison import PICTURE, RESULT, table
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def filled(text: str) -> str:
+    """The document with every table as its result says."""
+
+    def fill(match: re.Match) -> str:
+        result = json.loads((DOCS / "comparisons" / f"{match[1]}.json").read_text())
+        return f"<!-- {match[1]} -->\n{table(result)}<!-- /{match[1]} -->"
+
+    return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", fill, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    for given in sys.argv[1:]:
+        name, _, folder = given.partition("=")
+        shutil.copyfile(Path(folder) / RESULT, DOCS / "comparisons" / f"{name}.json")
+        shutil.copyfile(Path(folder) / PICTURE, DOCS / "figures" / f"{name}.png")
+    document = DOCS / "mixers.md"
+    document.write_text(filled(document.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What the documents say is what was measured, and what they name exists."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ["README.md", "docs/mixers.md", "scripts/README.md", "data/README.md"]
+
+
+def test_the_tables_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import mixer_tables
+
+    text = (ROOT / "docs" / "mixers.md").read_text()
+    assert mixer_tables.filled(text) == text
+    names = re.findall(r"<!-- ([\w-]+) -->", text)
+    assert {path.stem for path in (ROOT / "docs" / "comparisons").glob("*.json")} == set(names) != set()
+    sys.modules.pop("mixer_tables")
+
+
+def test_a_table_is_filled(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import mixer_tables
+
+    run = {"arm": "a", "seed": 0, "valid": 0.5, "test": 0.25, "parameters": 7, "molecules_per_second": 3.0}
+    run |= {"peak_memory_bytes": 2**30, "curve": [[1.0, 2, 0.5]]}
+    (tmp_path / "comparisons").mkdir()
+    (tmp_path / "comparisons" / "x.json").write_text(json.dumps({"runs": [run]}))
+    monkeypatch.setattr(mixer_tables, "DOCS", tmp_path)
+    text = mixer_tables.filled("before\n<!-- x -->\nold\n<!-- /x -->\nafter")
+    assert "| `a` | 0.2500 | 0.5000 | 7 |" in text and "old" not in text
+    assert text.startswith("before\n") and text.endswith("\nafter")
+    sys.modules.pop("mixer_tables")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name):
+    document = ROOT / name
+    links = re.findall(r"\]\(([^)#:]+)\)", document.read_text())
+    assert all((document.parent / link).exists() for link in links), links

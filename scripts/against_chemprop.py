@@ -1,0 +1,105 @@
+"""GraphSlice beside chemprop: the same table, the same split, the same minutes, one after the other.
+
+``python scripts/against_chemprop.py zinc12k.csv --target score --chemprop ENV/bin/chemprop --seconds 215``
+
+chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
+``--epochs``; GraphSlice trains for ``--seconds``, validation included, in as many processes as there are cores.
+Starting, featurizing and testing are in neither time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from graphslice.machine import machine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", type=Path, help="columns smiles, split (train, valid, test) and the target")
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--chemprop", help="the command; without it only GraphSlice is trained")
+    parser.add_argument("--epochs", type=int, default=20, help="of chemprop")
+    parser.add_argument("--seconds", type=float, default=215, help="of GraphSlice")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("options", nargs="*", help="further options of graphslice train, after --")
+    options = parser.parse_args()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(" | ".join(f"{name} {value}" for name, value in machine().items()), flush=True)
+    print("\n| model | seed | test MAE | seconds of training |\n|---|---|---|---|", flush=True)
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(options.seeds):
+            runs = {"GraphSlice": lambda seed: ours(options, seed, cores, Path(folder))}
+            if options.chemprop:
+                runs["chemprop"] = lambda seed: theirs(options, seed, Path(folder))
+            for name, run in runs.items():
+                error, seconds = run(seed)
+                found.setdefault(name, []).append(error)
+                print(f"| {name} | {seed} | {error:.4f} | {seconds:.0f} |", flush=True)
+    for name, errors in found.items():
+        print(f"\n{name}: {np.mean(errors):.4f} ± {np.std(errors, ddof=1) if len(errors) > 1 else 0:.4f}")
+
+
+def ours(options: argparse.Namespace, seed: int, cores: int, folder: Path) -> tuple[float, float]:
+    out = folder / f"graphslice-{seed}"
+    command = [sys.executable, "-m", "graphslice.cli", "train", "--preset", options.preset, "--dataset", options.csv]
+    command += ["--targets", options.target, "--out", out, "--trainer.seed", seed, "--trainer.accelerator", "cpu"]
+    command += ["--trainer.devices", cores, "--trainer.max_minutes", options.seconds / 60]
+    command += ["--trainer.max_epochs", 10**6, *options.options]
+    subprocess.run(
+        [str(part) for part in command], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    metrics = json.loads((out / "metrics.json").read_text())
+    return metrics["test"]["mae"], json.loads((out / "training.json").read_text())["seconds"]
+
+
+def theirs(options: argparse.Namespace, seed: int, folder: Path) -> tuple[float, float]:
+    table = pd.read_csv(options.csv)
+    table["split"] = table["split"].replace("valid", "val")
+    table.to_csv(folder / "chemprop.csv", index=False)
+    command = [options.chemprop, "train", "--data-path", folder / "chemprop.csv", "--smiles-columns", "smiles"]
+    command += ["--target-columns", options.target, "--splits-column", "split", "--epochs", options.epochs]
+    command += [
+        "--pytorch-seed",
+        seed,
+        "--data-seed",
+        seed,
+        "--metrics",
+        "mae",
+        "--output-dir",
+        folder / f"chemprop-{seed}",
+    ]
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    said, begin, seconds = [], time.perf_counter(), float("nan")
+    for line in process.stdout:
+        said.append(line)
+        if "Total FLOPs" in line:  # the last line before training
+            begin = time.perf_counter()
+        elif "`Trainer.fit` stopped" in line:
+            seconds = time.perf_counter() - begin
+    if process.wait():
+        raise SystemExit("".join(said[-30:]))
+    return float(re.search(r"test/mae: ([\d.]+)", "".join(said))[1]), seconds
+
+
+if __name__ == "__main__":
+    main()

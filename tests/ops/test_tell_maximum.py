@@ -54,7 +54,7 @@ def test_ties_padding_nan_and_nothing():
     out = tell_maximum(v, mask, kept)
     assert out[0].tolist() == [[3.0, 1.0], [3.0, 3.0], [3.0, 3.0], [3.0, 9.0]]
     out.sum().backward()
-    assert v.grad[0, :, 0].sum() == 4 and v.grad[0, [0, 3], 0].tolist() == [0, 0]  # to those that have it
+    assert v.grad[0, :, 0].tolist() == [0.0, 2.0, 2.0, 0.0]
     broken = torch.tensor([[[1.0, 1.0], [torch.nan, torch.nan], [3.0, 3.0]]])
     for function in (tell_maximum, tell_in_torch):
         assert function(broken, torch.ones(1, 3, dtype=torch.bool), kept)[0, :, 0].isnan().all()

@@ -146,11 +146,12 @@ def test_projections_against_loops(name, rows):
 
 @pytest.mark.parametrize("statistic", ["maximum", "minimum", "fixed", "learnable"])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_quantiles_against_numpy(statistic, share):
-    mixer = plain(mixer_of("slice-quantile", share=share, statistic=statistic))
+@pytest.mark.parametrize("apart", [False, True])
+def test_quantiles_against_numpy(statistic, share, apart):
+    mixer = plain(mixer_of("slice-quantile", share=share, statistic=statistic, apart=apart))
     x = torch.randn(2, 8, 12, dtype=torch.float64)
     found = mixer(x, Structure(torch.tensor([6, 1]), 8)).detach().numpy()
-    kept = np.arange(12) % 4 < round(4 * share)
+    kept = np.arange(12) // 4 < round(3 * share) if apart else np.arange(12) % 4 < round(4 * share)
     places = (np.arange((~kept).sum()) + 0.5) / max(1, (~kept).sum())
     for b, rows in enumerate((6, 1)):
         values = x[b, :rows].numpy()

@@ -35,15 +35,18 @@ class SliceQuantile(Mixer):
     Equivariant to the numbering, and differentiable in the values and, if learnable, in the place.
 
     Args:
-        share: of the channels of each head that keep ``P V``.
+        share: of the channels of each head that keep ``P V``; with ``apart``, of the heads.
         statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` quantiles evenly spread over the channels, or
             ``"learnable"`` ones that begin there. Between two values a quantile is linear.
         told: of what the statistic is: ``"map"``, of ``P V``, or ``"values"``, of V.
+        apart: whether the first heads keep all of their channels and the last tell all of theirs.
     """
 
     reads = ("map",)
     equivariant = True
     kept: Tensor
+    order: Tensor
+    back: Tensor
     quantiles: Tensor
 
     def __init__(
@@ -54,6 +57,7 @@ class SliceQuantile(Mixer):
         share: float = 0.5,
         statistic: str = "maximum",
         told: str = "map",
+        apart: bool = False,
         **settings,
     ) -> None:
         super().__init__(dim, heads, **settings)
@@ -65,9 +69,13 @@ class SliceQuantile(Mixer):
         self.statistic, self.told = statistic, told
         self.value = nn.Linear(dim, dim)
         own = dim // heads
-        self.first_told = round(share * own)  # of the channels of a head
-        self.register_buffer("kept", torch.arange(dim) % own < self.first_told, persistent=False)
-        count = heads * (own - self.first_told)
+        kept = [(c // own < round(share * heads)) if apart else (c % own < round(share * own)) for c in range(dim)]
+        self.register_buffer("kept", torch.tensor(kept), persistent=False)
+        # The channels that are kept, then those that tell; and where each stands in that order.
+        order = sorted(range(dim), key=lambda c: not kept[c])
+        self.register_buffer("order", torch.tensor(order), persistent=False)
+        self.register_buffer("back", torch.tensor(sorted(range(dim), key=order.__getitem__)), persistent=False)
+        self.first_told, count = sum(kept), dim - sum(kept)
         spread = (torch.arange(count) + 0.5) / max(1, count)
         if statistic == "learnable":
             self.places = nn.Parameter(torch.logit(spread))
@@ -83,10 +91,9 @@ class SliceQuantile(Mixer):
             return tell_maximum(mixed, structure.mask, self.kept)
         if self.statistic == "minimum":
             return -tell_maximum(-mixed, structure.mask, self.kept)
-        by_head = mixed.unflatten(2, (self.heads, -1))
-        told = self._quantile(by_head[..., self.first_told :].flatten(2), structure).unflatten(2, (self.heads, -1))
-        told = told.expand(-1, mixed.shape[1], -1, -1).to(mixed.dtype)
-        return torch.cat([by_head[..., : self.first_told], told], dim=3).flatten(2)
+        kept, told = mixed.index_select(2, self.order).split([self.first_told, self.dim - self.first_told], dim=2)
+        told = self._quantile(told, structure).to(mixed.dtype).expand_as(told)
+        return torch.cat([kept, told], dim=2).index_select(2, self.back)
 
     def _quantile(self, v: Tensor, structure: Structure) -> Tensor:
         """``[B, 1, C']``."""

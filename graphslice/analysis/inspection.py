@@ -134,18 +134,12 @@ def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[P
         for head, values in enumerate(weights, 1):
             for (a, b), value in zip(ends, values, strict=True):
                 bonds.append(name | {"head": head, "atom_a": a, "atom_b": b, "weight": value})
-    tables = {
-        "atoms": atoms,
-        "spectra": spectra,
-        "residuals": residuals,
-        "map_distances": distances,
-        "map_bonds": bonds,
-    }
-    for name, rows in tables.items():
-        if not rows:  # molecules without a bond
-            rows = [{"molecule": "", "smiles": "", "head": "", "atom_a": "", "atom_b": "", "weight": ""}][:0]
+    tables = {"atoms": atoms, "spectra": spectra, "residuals": residuals, "map_distances": distances}
+    for name, rows in (tables | {"map_bonds": bonds}).items():
         path = out / f"{name}.csv"
-        pd.DataFrame(rows).to_csv(path, index=False)
+        # Molecules without a bond leave the last one empty, with its header.
+        columns = list(rows[0]) if rows else ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
+        pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
         yield path
 
 

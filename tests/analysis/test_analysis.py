@@ -200,6 +200,12 @@ def test_nothing_is_written_for_what_is_no_molecule(make_predictor, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_molecule_without_bonds_has_an_empty_table_of_them(make_predictor, tmp_path):
+    inspect(make_predictor(), ["C"], tmp_path, orders=2)
+    table = pd.read_csv(tmp_path / "map_bonds.csv")
+    assert len(table) == 0 and list(table.columns) == ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
+
+
 def test_command(cli, run_folder, tmp_path):
     code, out, _ = cli("inspect", run_folder, "--smiles", "CCO", "CC", "--orders", 4, "-o", tmp_path / "i")
     assert code == 0 and "gap_ev: " in out and "rank-1 residual by depth" in out

@@ -305,15 +305,15 @@ def by_arm(result: dict) -> dict[str, list[dict]]:
 def table(result: dict) -> str:
     """Markdown: a line an arm, with mean and standard deviation over its seeds."""
     lines = [
-        "| mixer | test MAE | validation MAE | parameters | epochs | molecules/s | peak memory | seeds |",
+        "| mixer | test MAE | validation MAE | parameters | steps | molecules/s | peak memory | seeds |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for label, runs in by_arm(result).items():
-        epochs = np.mean([len(run["curve"]) for run in runs])
+        steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
         memory = max(run["peak_memory_bytes"] for run in runs) / 2**30
         cells = [f"`{label}`", _spread(runs, "test"), _spread(runs, "valid"), f"{runs[0]['parameters']:,}"]
-        cells += [f"{epochs:.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB", str(len(runs))]
+        cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB", str(len(runs))]
         lines.append("| " + " | ".join(cells) + " |")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['arm']}, seed {run['seed']}: {run['error']}" for run in failed]

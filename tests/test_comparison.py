@@ -144,14 +144,20 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_config, demo_csv, tmp_pa
 
 def test_table():
     """The arm of the smaller validation error first; mean and deviation over the seeds."""
-    common = {"parameters": 1234, "molecules_per_second": 100.0, "peak_memory_bytes": 2**30, "curve": [[1.0, 5, 0.5]]}
+    common = {
+        "parameters": 1234,
+        "steps": 1500,
+        "molecules_per_second": 100.0,
+        "peak_memory_bytes": 2**30,
+        "curve": [[1.0, 5, 0.5]],
+    }
     runs = [{"arm": arm, "seed": s, "valid": v, "test": t} | common for arm, s, v, t in (
         ("a", 0, 0.4, 0.31), ("a", 1, 0.4, 0.35), ("b", 0, 0.2, 0.5), ("b", 1, 0.3, 0.5),
     )]  # fmt: skip
     result = {"runs": [*runs, {"arm": "c", "seed": 0, "error": "no"}]}
     assert list(by_arm(result)) == ["b", "a"]
     lines = table(result).splitlines()
-    assert lines[2].startswith("| `b` | 0.5000 ± 0.0000 | 0.2500 ± 0.0707 | 1,234 | 1 | 100 | 1.00 GiB | 2 |")
+    assert lines[2].startswith("| `b` | 0.5000 ± 0.0000 | 0.2500 ± 0.0707 | 1,234 | 1,500 | 100 | 1.00 GiB | 2 |")
     assert f"0.3300 ± {np.std([0.31, 0.35], ddof=1):.4f}" in lines[3] and lines[-1] == "c, seed 0: no"
 
 

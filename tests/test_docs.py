@@ -27,12 +27,12 @@ def test_a_table_is_filled(monkeypatch, tmp_path):
     import mixer_tables
 
     run = {"arm": "a", "seed": 0, "valid": 0.5, "test": 0.25, "parameters": 7, "molecules_per_second": 3.0}
-    run |= {"peak_memory_bytes": 2**30, "curve": [[1.0, 2, 0.5]]}
+    run |= {"steps": 5, "peak_memory_bytes": 2**30, "curve": [[1.0, 2, 0.5]]}
     (tmp_path / "comparisons").mkdir()
     (tmp_path / "comparisons" / "x.json").write_text(json.dumps({"runs": [run]}))
     monkeypatch.setattr(mixer_tables, "DOCS", tmp_path)
     text = mixer_tables.filled("before\n<!-- x -->\nold\n<!-- /x -->\nafter")
-    assert "| `a` | 0.2500 | 0.5000 | 7 |" in text and "old" not in text
+    assert "| `a` | 0.2500 | 0.5000 | 7 | 5 |" in text and "old" not in text
     assert text.startswith("before\n") and text.endswith("\nafter")
     sys.modules.pop("mixer_tables")
 

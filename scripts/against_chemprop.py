@@ -4,7 +4,7 @@
 
 chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
 ``--epochs``; GraphSlice then trains for as long, validation included, or for ``--seconds``. Starting,
-featurizing and testing are in neither time.
+featurizing and testing are in neither time. Other options go to ``graphslice train``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="of GraphSlice (default: what chemprop took)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--preset", default="small")
-    parser.add_argument("options", nargs="*", help="further options of graphslice train, after --")
-    options = parser.parse_args()
+    options, options.further = parser.parse_known_args()
     print(" | ".join(f"{name} {value}" for name, value in machine().items()), flush=True)
     print("\n| model | seed | test MAE | seconds of training |\n|---|---|---|---|", flush=True)
     found: dict[str, list[float]] = {}
@@ -62,7 +61,7 @@ def ours(options: argparse.Namespace, seed: int, seconds: float, folder: Path) -
     out = folder / f"graphslice-{seed}"
     command = [sys.executable, "-m", "graphslice.cli", "train", "--preset", options.preset, "--dataset", options.csv]
     command += ["--targets", options.target, "--out", out, "--trainer.seed", seed, "--trainer.accelerator", "cpu"]
-    command += ["--trainer.max_minutes", seconds / 60, "--trainer.max_epochs", 10**6, *options.options]
+    command += ["--trainer.max_minutes", seconds / 60, "--trainer.max_epochs", 10**6, *options.further]
     subprocess.run([str(part) for part in command], check=True, capture_output=True)
     metrics = json.loads((out / "metrics.json").read_text())
     return metrics["test"]["mae"], json.loads((out / "training.json").read_text())["seconds"]

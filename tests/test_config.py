@@ -149,3 +149,16 @@ def test_a_file_is_read(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("model:\n  layers: 3\n  dropout: 1.0e-1\n")
     assert read_yaml(file) == {"model": {"layers": 3, "dropout": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        ("trainer", {"max_minutes": 0.0}, "trainer.max_minutes must be more than 0"),
+        ("optimizer", {"structure_lr_factor": -1.0}, "optimizer.structure_lr_factor must be more than 0"),
+        ("optimizer", {"peak_lr": 0.0}, "optimizer.peak_lr must be more than 0"),
+    ],
+)
+def test_what_cannot_be(section, values, said):
+    with pytest.raises(InputError, match=said):
+        RunConfig.from_dict({section: values})

@@ -311,9 +311,9 @@ def table(result: dict) -> str:
     for label, runs in by_arm(result).items():
         steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
-        memory = max(run["peak_memory_bytes"] for run in runs) / 2**30
+        memory = max(run["peak_memory_bytes"] or 0 for run in runs) / 2**30
         cells = [f"`{label}`", _spread(runs, "test"), _spread(runs, "valid"), f"{runs[0]['parameters']:,}"]
-        cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB", str(len(runs))]
+        cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         lines.append("| " + " | ".join(cells) + " |")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['arm']}, seed {run['seed']}: {run['error']}" for run in failed]

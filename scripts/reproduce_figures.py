@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from graphslice.machine import machine
+from graphslice.machine import machine, peak_memory
 from graphslice.nn.mixers import MIXERS, Structure
 
 #: Sliceformer, Table 3 (JAX, four NVIDIA 3090): steps a second in training and inference, and GB; None: out of memory.
@@ -107,8 +107,6 @@ def draw_smoothing(options: argparse.Namespace) -> None:
 
 def one_speed(mixer: str, rows: int, batch: int, device: str, steps: int) -> dict:
     """Steps a second, and GiB of training, of LRA's text model: four layers, C = 256, H = 4, feed-forward 1,024."""
-    import resource
-
     from graphslice.nn.model import Block, ModelConfig
 
     torch.manual_seed(0)
@@ -143,12 +141,9 @@ def one_speed(mixer: str, rows: int, batch: int, device: str, steps: int) -> dic
             times.append(time.perf_counter() - begin)
         return 1 / float(np.median(times[1:]))
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = 0 if device == "cuda" else peak_memory()
     found = {"training": rate(True)}
-    if device == "cuda":
-        found["memory"] = torch.cuda.max_memory_allocated() / 2**30
-    else:
-        found["memory"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 2**30
+    found["memory"] = (peak_memory(device) - before) / 2**30
     return found | {"inference": rate(False)}
 
 

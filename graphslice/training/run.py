@@ -6,9 +6,7 @@ import csv
 import json
 import logging
 import os
-import resource
 import shutil
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from graphslice.data.module import MoleculeData, TrainBatches
 from graphslice.data.sources import Source, load_source, pyg_source
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
+from graphslice.machine import peak_memory
 from graphslice.predict import Predictor
 from graphslice.progress import molecule_progress
 from graphslice.training.callbacks import Clock, LastCheckpoint, RunProgress, StepProfile
@@ -192,17 +191,13 @@ def _run(
 
 def _what_it_took(module: Regression, seconds: float) -> dict:
     """What a comparison of runs asks for beside their errors."""
-    if module.device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated(module.device)
-    else:  # of the process; the system counts in KiB, macOS in bytes
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     steps = module.trainer.global_step
     return {
         "parameters": module.model.num_parameters,
         "steps": steps,
         "seconds": round(seconds, 3),
         "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),
-        "peak_memory_bytes": memory,
+        "peak_memory_bytes": peak_memory(module.device.type),
     }
 
 

@@ -56,7 +56,7 @@ def test_the_implicit_map_of_a_sort_is_a_permutation(name, problem):
 def test_max_exchange_moves_at_most_two_entries(problem):
     """In a channel whose values are well apart; those that nearly tie for the maximum share the exchange."""
     seed, rows, dim = problem
-    x = np.random.default_rng(seed).permuted(np.tile(np.arange(1.0, rows + 1)[:, None], (1, dim)), axis=0)
+    x = np.random.default_rng(seed).permuted(np.tile(2.0 ** np.arange(rows)[:, None], (1, dim)), axis=0)
     x = torch.from_numpy(x)[None]
     maps = implicit_maps(plain("slice-max", dim), x)
     off = maps - torch.diag_embed(maps.diagonal(dim1=1, dim2=2))

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 from rdkit import Chem
 
-from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import MolArrays, MolGraph, canonical_ranks, smiles_to_graph
 from graphslice.data.store import PARTS, StoreInfo, record_batch, seal
 
 ORDERS = {Chem.BondType.SINGLE: 0, Chem.BondType.DOUBLE: 1, Chem.BondType.TRIPLE: 2}
@@ -31,8 +31,7 @@ def atom_type(atom: Chem.Atom) -> tuple[str, int, int]:
 
 def restricted(smiles: str, types: dict[tuple, int]) -> MolGraph:
     graph, mol = smiles_to_graph(smiles), Chem.MolFromSmiles(smiles)
-    ranks = np.array(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
-    mol = Chem.RenumberAtoms(mol, np.argsort(ranks).tolist())
+    mol = Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())
     numbers = [types.setdefault(atom_type(atom), len(types)) for atom in mol.GetAtoms()]
     Chem.Kekulize(mol, clearAromaticFlags=True)
     atoms, words = np.zeros_like(graph.atoms), []

@@ -14,7 +14,7 @@ from graphslice.analysis import figures
 from graphslice.analysis.attribution import Attribution, attribute
 from graphslice.analysis.spectra import rank_one_residual, singular_spectrum
 from graphslice.analysis.trace import Trace, trace
-from graphslice.chem.molecule import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import MoleculeError, MolGraph, canonical_ranks, smiles_to_graph
 from graphslice.errors import InputError
 from graphslice.predict import Predictor
 from graphslice.vocabulary import UNREACHABLE
@@ -88,7 +88,7 @@ def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:
         mol = Chem.MolFromSmiles(smiles)
     if settings.atom_order == "input":
         return graph, np.arange(graph.num_atoms)
-    return graph, np.array(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False), np.int64)
+    return graph, np.array(canonical_ranks(mol), np.int64)
 
 
 # --- numbers ------------------------------------------------------------------------------------

@@ -210,13 +210,18 @@ def read_smiles(
             counts.append((mol.GetNumAtoms(), mol.GetNumBonds()))
             binaries.append(mol.ToBinary(0))
             if canonical:
-                # An atom-map number names an atom in a reaction; it is no property of the molecule.
-                ranks.extend(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
+                ranks.extend(canonical_ranks(mol))
         arrays = _to_arrays(smiles, counts, binaries)
     if canonical:
         numbers = np.array(ranks, dtype=np.int32)
         renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.words)
     return arrays, reasons
+
+
+def canonical_ranks(mol: Chem.Mol) -> list[int]:
+    """Where each atom of an RDKit molecule stands in the canonical order."""
+    # An atom-map number names an atom in a reaction; it is no property of the molecule.
+    return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
 
 def _parse(smiles: str, max_atoms: int) -> Chem.Mol:

@@ -4,7 +4,8 @@
 
 chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
 ``--epochs``; GraphSlice then trains for as long, validation included, or for ``--seconds``. Starting,
-featurizing and testing are in neither time. Other options go to ``graphslice train``.
+featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than chemprop has.
+Other options go to ``graphslice train``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--chemprop", help="the command; without it only GraphSlice is trained")
     parser.add_argument("--epochs", type=int, default=20, help="of chemprop")
     parser.add_argument("--seconds", type=float, help="of GraphSlice (default: what chemprop took)")
+    parser.add_argument("--threads", type=int, help="of GraphSlice (default: as many as there are cores)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--preset", default="small")
     options, options.further = parser.parse_known_args()
@@ -62,7 +64,8 @@ def ours(options: argparse.Namespace, seed: int, seconds: float, folder: Path) -
     command = [sys.executable, "-m", "graphslice.cli", "train", "--preset", options.preset, "--dataset", options.csv]
     command += ["--targets", options.target, "--out", out, "--trainer.seed", seed, "--trainer.accelerator", "cpu"]
     command += ["--trainer.max_minutes", seconds / 60, "--trainer.max_epochs", 10**6, *options.further]
-    subprocess.run([str(part) for part in command], check=True, capture_output=True)
+    threads = {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, env={**os.environ, **threads})
     metrics = json.loads((out / "metrics.json").read_text())
     return metrics["test"]["mae"], json.loads((out / "training.json").read_text())["seconds"]
 

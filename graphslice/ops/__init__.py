@@ -5,6 +5,7 @@ from graphslice.ops.attention import attention
 from graphslice.ops.column_sort import column_sort
 from graphslice.ops.dropout import Dropout, dropout
 from graphslice.ops.gelu import bias_gelu
+from graphslice.ops.linear_attention import linear_attention
 from graphslice.ops.map_sort import map_sort
 from graphslice.ops.map_values import map_values
 from graphslice.ops.max_exchange import max_exchange
@@ -18,6 +19,7 @@ __all__ = [
     "bias_gelu",
     "column_sort",
     "dropout",
+    "linear_attention",
     "map_sort",
     "map_values",
     "max_exchange",

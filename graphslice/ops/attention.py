@@ -156,7 +156,8 @@ def _backward(pointers, heads, width, channels, dropped, keys, begin, end):
     scale = np.float32(1 / np.sqrt(own))
     turned, square = np.zeros(channels * padded, np.float32), np.empty(width * padded, np.float32)
     kept, flat, scaled = np.empty(pairs, np.float32), np.empty(pairs, np.float32), np.empty(pairs, np.float32)
-    by_channel = address_of(turned)
+    by_channel, of_scores = address_of(turned), address_of(scaled)
+    like, whole = floats16(), width // 16 * 16
     for b in range(begin, end):
         turn(v + 4 * b * width * channels, width, channels, channels, by_channel, padded)
         for h in range(heads):
@@ -165,21 +166,28 @@ def _backward(pointers, heads, width, channels, dropped, keys, begin, end):
             small_product(used, 1, width, grad + its, channels, grad_v + its, channels, width, width, own)
             of_head = by_channel + 4 * h * own * padded
             small_product(grad + its, channels, 1, of_head, padded, address_of(square), padded, width, own, padded)
-            for i in range(width):
-                for j in range(width):
-                    flat[i * width + j] = square[i * padded + j]
+            slopes, apart = address_of(square), padded
             if dropped:
+                for i in range(width):
+                    for j in range(width):
+                        flat[i * width + j] = square[i * padded + j]
                 keep_or_drop(address_of(flat), 0, pairs, keys, first, address_of(kept))
-            of_map = kept if dropped else flat
+                slopes, apart = address_of(kept), width
             for i in range(width):
-                dot = np.float32(0)
-                for j in range(i * width, (i + 1) * width):
-                    dot += of_map[j] * _value(maps, first + j)
-                for j in range(i * width, (i + 1) * width):
-                    slope = _value(maps, first + j) * (of_map[j] - dot)
-                    put(grad_bias, first + j, slope)
-                    scaled[j] = slope * scale
-            of_scores = address_of(scaled)
+                row, at, sums = slopes + 4 * i * apart, first + i * width, floats16()
+                for block in range(0, whole, 16):
+                    sums = sums + load(like, row, block) * load(like, maps, at + block)
+                dot = total(sums)
+                for j in range(whole, width):
+                    dot += _value(row, j) * _value(maps, at + j)
+                for block in range(0, whole, 16):
+                    slope = load(like, maps, at + block) * (load(like, row, block) - spread(like, dot))
+                    store(grad_bias, at + block, slope)
+                    store(of_scores, i * width + block, slope * spread(like, scale))
+                for j in range(whole, width):
+                    slope = _value(maps, at + j) * (_value(row, j) - dot)
+                    put(grad_bias, at + j, slope)
+                    scaled[i * width + j] = slope * scale
             small_product(of_scores, width, 1, k + its, channels, grad_q + its, channels, width, width, own)
             small_product(of_scores, 1, width, q + its, channels, grad_k + its, channels, width, width, own)
     hold(turned)

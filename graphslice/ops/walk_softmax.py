@@ -10,6 +10,8 @@ from graphslice.ops.parallel import over_parts
 
 # Exponents of float64 reach to -745: two biases of a head further apart than this take the plain way.
 _RANGE = 600.0
+# What is less than this of a row is nothing: its products would be denormal numbers, which are slow.
+_LEAST = 1e-28
 
 
 def walk_softmax(values: Tensor, pairs: Tensor, lengths: Tensor) -> Tensor:
@@ -24,7 +26,8 @@ def walk_softmax(values: Tensor, pairs: Tensor, lengths: Tensor) -> Tensor:
         lengths: integer ``[B]``, the number of atoms.
 
     Returns:
-        ``[B, H, N + 1, N + 1]``, dtype of ``values``, row and column 0 the token's; 0 in the padding.
+        ``[B, H, N + 1, N + 1]``, dtype of ``values``, row and column 0 the token's; 0 in the padding
+        and, on the CPU, for less than 1e-28.
     """
     on_cpu = values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64)
     if on_cpu and float((values.detach().amax(0) - values.detach().amin(0)).max()) <= _RANGE:
@@ -105,11 +108,13 @@ def _forward(exponentials, pairs, lengths, out, begin, end):
                 if total[h] > 1e-30 * heads:
                     scale = 1.0 / total[h]
                     for j in range(rows):
-                        out[b, h, i, j] *= scale
+                        part = out[b, h, i, j] * scale
+                        out[b, h, i, j] = part if part > _LEAST else 0.0
                 else:  # beyond what a float32 holds before it is divided
                     for j in range(rows):
                         walk = pairs[b, i - 1, j - 1] + 1 if i > 0 and j > 0 else 0
-                        out[b, h, i, j] = exponentials[walk, h] / total[h]
+                        part = exponentials[walk, h] / total[h]
+                        out[b, h, i, j] = part if part > _LEAST else 0.0
 
 
 @njit(cache=True, nogil=True)

@@ -139,18 +139,17 @@ def test_softmax_without_skips_collapses_doubly_exponentially_and_sorts_do_not(s
 # --- Galerkin attention -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "linear"), [("galerkin", True), ("fourier", False)])
-def test_cost_in_the_number_of_rows(name, linear):
-    """Multiplications and additions, counted by torch: Galerkin's double with the rows, Fourier's more than that."""
+@pytest.mark.parametrize("name", ["galerkin", "fourier"])
+def test_cost_is_linear_in_the_number_of_rows(name):
+    """Multiplications and additions, counted by torch, double with the rows."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    mixer, counts = build_mixer(name, 16, 2).eval(), []
+    mixer, counts = build_mixer(name, 16, 2).double().eval(), []
     for rows in (256, 512, 1024):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            mixer(torch.randn(1, rows, 16), Structure(torch.tensor([rows]), rows))
+            mixer(torch.randn(1, rows, 16, dtype=torch.float64), Structure(torch.tensor([rows]), rows))
         counts.append(counter.get_total_flops())
-    ratios = [after / before for before, after in pairwise(counts)]
-    assert all(ratio == pytest.approx(2) for ratio in ratios) if linear else all(ratio > 3 for ratio in ratios)
+    assert all(after / before == pytest.approx(2) for before, after in pairwise(counts))
 
 
 def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
@@ -166,7 +165,7 @@ def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
         for linear, weight in ((mixer.query, torch.eye(2)), (mixer.key, torch.eye(2)), (mixer.value, value)):
             linear.weight.copy_(torch.as_tensor(weight).T)
             linear.bias.zero_()
-    mixer._normed = lambda part, which, structure: part
+    mixer._normed = lambda part, which: part
     return x, basis, mixer(basis[None], Structure(torch.tensor([rows]), rows))[0].detach()
 
 

@@ -89,6 +89,23 @@ def test_padding_does_not_reach_the_others():
     assert torch.equal(attention(q, k, v, bias, 2)[:, :11], found)
 
 
+@pytest.mark.parametrize("width", [5, 20, 40])
+def test_gradients_of_what_is_not_attended_to_are_zero(width):
+    """Not next to zero: a matrix product with denormal numbers takes many times as long."""
+    q, k, v = (torch.randn(2, width, 32).requires_grad_() for _ in range(3))
+    bias = torch.randn(2, 2, width, width)
+    bias[..., width // 2 :] = -torch.inf
+    bias[..., 0] = -100
+    bias.requires_grad_()
+    found = attention(q, k, v, bias, 2)
+    gradients = torch.autograd.grad(found, (q, k, v, bias), torch.randn(found.shape))
+    for gradient in gradients[1:3]:
+        assert (gradient[:, width // 2 :] == 0).all() and (gradient[:, 0] == 0).all()
+    assert (gradients[3][..., width // 2 :] == 0).all()
+    for part in (found, *gradients):
+        assert ((part == 0) | (part.abs() > 1e-37)).all()
+
+
 @pytest.mark.parametrize("width", [3, 4, 17])
 def test_dropout_is_the_same_backward_and_has_its_rate(width):
     """The product is linear in the map and in V, so <gradient, argument> is <upstream, result> for each."""

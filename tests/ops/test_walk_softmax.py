@@ -66,6 +66,16 @@ def test_far_apart(gap, dtype):
     assert torch.allclose(found.sum(-1), torch.ones((), dtype=dtype))
 
 
+@pytest.mark.parametrize("gap", [50.0, 75.0, 90.0, 150.0])
+def test_nothing_is_denormal(gap):
+    """A matrix product with denormal numbers takes many times as long."""
+    values = torch.tensor([[0.0], [gap], [0.5]])
+    pairs, lengths = torch.tensor([[[0, 1], [1, 1]]], dtype=torch.int16), torch.tensor([2])
+    found = walk_softmax(values, pairs, lengths)
+    assert ((found == 0) | (found >= 1e-28)).all() and (found == 0).any() == (gap > 65)
+    torch.testing.assert_close(found, _in_torch(values, pairs, lengths), rtol=1e-6, atol=1e-28)
+
+
 def test_threads_change_nothing():
     values, pairs, sizes = problem(3, [40] * 64, heads=8, walks=300, dtype=torch.float32)
     one = walk_softmax(values, pairs, sizes)

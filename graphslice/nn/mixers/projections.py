@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.nn.mixers.base import Mixer, Structure, register
+from graphslice.ops import linear_attention
 
 
 class _Projection(Mixer):
@@ -20,44 +21,30 @@ class _Projection(Mixer):
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
-        self.scales = nn.Parameter(torch.ones(2, heads, 1, dim // heads))
-        self.shifts = nn.Parameter(torch.zeros(2, heads, 1, dim // heads))
+        self.scales = nn.Parameter(torch.ones(2, heads, dim // heads))
+        self.shifts = nn.Parameter(torch.zeros(2, heads, dim // heads))
 
-    def _by_head(self, x: Tensor, structure: Structure) -> Tensor:
-        """``[B, H, N, d]``, 0 in the padding."""
-        valid = structure.mask[:, :, None]
-        return x.masked_fill(~valid, 0).view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-
-    def _normed(self, x: Tensor, which: int, structure: Structure) -> Tensor:
-        normed = F.layer_norm(x, x.shape[-1:]) * self.scales[which] + self.shifts[which]
-        return normed.masked_fill(~structure.mask[:, None, :, None], 0)
-
-    def _parts(self, x: Tensor, structure: Structure) -> tuple[Tensor, Tensor, Tensor]:
-        mixed = structure.mix(self.value(x), self.active_dropout)
-        return tuple(self._by_head(part, structure) for part in (self.query(x), self.key(x), mixed))
-
-    @staticmethod
-    def _joined(x: Tensor, structure: Structure) -> Tensor:
-        """Heads side by side again, over the true number of rows."""
-        count = structure.lengths.clamp_min(1)[:, None, None].to(x.dtype)
-        return x.transpose(1, 2).flatten(2) / count
+    def _normed(self, x: Tensor, which: int) -> Tensor:
+        by_head = x.view(*x.shape[:2], self.heads, -1)
+        normed = F.layer_norm(by_head, by_head.shape[-1:]) * self.scales[which] + self.shifts[which]
+        return normed.flatten(2)
 
 
 @register("galerkin")
 class Galerkin(_Projection):
-    """``Q (LN(K)^T LN(V)) / n``: a Petrov-Galerkin projection, linear in n."""
+    """``Q (LN(K)^T LN(V)) / n``: a Petrov-Galerkin projection."""
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        q, k, v = self._parts(x, structure)
-        k, v = self._normed(k, 0, structure), self._normed(v, 1, structure)
-        return self._joined(q @ (k.transpose(2, 3) @ v), structure)
+        v = structure.mix(self.value(x), self.active_dropout)
+        k, v = self._normed(self.key(x), 0), self._normed(v, 1)
+        return linear_attention(self.query(x), k, v, structure.lengths, self.heads)
 
 
 @register("fourier")
 class Fourier(_Projection):
-    """``(LN(Q) LN(K)^T) V / n``."""
+    """``(LN(Q) LN(K)^T) V / n``, multiplied from the right, which makes it linear in n as well."""
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        q, k, v = self._parts(x, structure)
-        q, k = self._normed(q, 0, structure), self._normed(k, 1, structure)
-        return self._joined((q @ k.transpose(2, 3)) @ v, structure)
+        v = structure.mix(self.value(x), self.active_dropout)
+        q, k = self._normed(self.query(x), 0), self._normed(self.key(x), 1)
+        return linear_attention(q, k, v, structure.lengths, self.heads)

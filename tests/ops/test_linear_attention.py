@@ -1,0 +1,65 @@
+"""linear_attention against the quadratic order, sample by sample."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.ops import linear_attention
+
+
+def slow(q, k, v, lengths, heads):
+    """``(Q K^T) V / n`` of each sample and head by itself."""
+    out = torch.zeros_like(v)
+    own = v.shape[2] // heads
+    for b, n in enumerate(lengths.tolist()):
+        for h in range(heads):
+            of = (b, slice(n), slice(h * own, (h + 1) * own))
+            out[of] = (q[of] @ k[of].T) @ v[of] / max(1, n)
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**20),
+    st.lists(st.integers(0, 21), min_size=1, max_size=4),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([4, 8, 10, 16, 24]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_values_and_gradients(seed, sizes, heads, own, dtype):
+    torch.manual_seed(seed)
+    lengths, width = torch.tensor(sizes), max(1, *sizes) + seed % 2
+    parts = [torch.randn(len(sizes), width, heads * own, dtype=dtype).requires_grad_() for _ in range(3)]
+    upstream = torch.randn_like(parts[0])
+    found, expected = linear_attention(*parts, lengths, heads), slow(*parts, lengths, heads)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-4)
+    for one, other in zip(
+        torch.autograd.grad(found, parts, upstream), torch.autograd.grad(expected, parts, upstream), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4)
+    with torch.no_grad():
+        assert torch.equal(linear_attention(*parts, lengths, heads), found)
+
+
+@pytest.mark.parametrize("width", [5, 300])
+def test_padding_is_not_read(width):
+    parts = [torch.randn(2, width, 16) for _ in range(3)]
+    lengths = torch.tensor([3, width])
+    expected = linear_attention(*parts, lengths, 2)
+    for part in parts:
+        part[0, 3:] = torch.nan
+    torch.testing.assert_close(linear_attention(*parts, lengths, 2), expected, rtol=0, atol=0)
+    assert (expected[0, 3:] == 0).all()
+
+
+def test_many_threads():
+    threads = torch.get_num_threads()
+    parts, lengths = [torch.randn(64, 40, 64) for _ in range(3)], torch.randint(1, 41, (64,))
+    try:
+        torch.set_num_threads(1)
+        alone = linear_attention(*parts, lengths, 4)
+        torch.set_num_threads(2)
+        assert torch.equal(linear_attention(*parts, lengths, 4), alone)
+    finally:
+        torch.set_num_threads(threads)

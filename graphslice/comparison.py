@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from graphslice.checkpoint import CONFIG
@@ -155,7 +156,8 @@ def compare(
         the reason why it has none.
 
     Raises:
-        InputError: if a run of ``out`` has other settings, or none could be finished.
+        InputError: if a run of ``out`` has other settings, another comparison works there, or no run
+            could be finished.
     """
     out, console = Path(out), console or Console(stderr=True)
     if seeds < 1 or jobs < 1:
@@ -180,7 +182,7 @@ def compare(
         return result
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with _threads(max(1, cores // jobs)), _processes(jobs) as pool:
+    with _alone(out), _threads(max(1, cores // jobs)), _processes(jobs) as pool:
         tasks = {pool.submit(run_one, plan[folder][1].to_dict(), str(folder)): folder for folder in waiting}
         for done, task in enumerate(as_completed(tasks), 1):
             folder = tasks[task]
@@ -193,6 +195,21 @@ def compare(
     if len(reasons) == len(result["runs"]):
         raise InputError(f"none of the runs could be finished; the first: {next(iter(reasons.values()))}")
     return result
+
+
+@contextmanager
+def _alone(out: Path):
+    """Nothing else works in the folder: a run that two processes continued would be neither's."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"another comparison works in {out}: wait for it, or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

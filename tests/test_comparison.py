@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from graphslice.comparison import by_arm, compare, parse_arms, parse_budget, table
 from graphslice.errors import InputError
@@ -79,6 +80,12 @@ def test_bad_settings_are_refused_before_anything_starts(tmp_path, tiny_config, 
     assert not (tmp_path / "c").exists()
 
 
+def test_two_comparisons_in_one_folder(tmp_path, tiny_config, demo_csv):
+    with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match=f"another comparison works in {tmp_path}: wait"):
+        compare(tiny_config(demo_csv), parse_arms("csp"), 1, "1epochs", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
 # --- runs ---------------------------------------------------------------------------------------
 
 
@@ -93,7 +100,7 @@ def compared(demo_csv, tiny_config, tmp_path_factory):
 def test_result(compared, tiny_config, demo_csv):
     out, result = compared
     assert result == json.loads((out / "comparison.json").read_text())
-    assert {path.name for path in out.iterdir()} == FILES | {"slice-max", "map-only"}
+    assert {path.name for path in out.iterdir()} == FILES | {".lock", "slice-max", "map-only"}
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert [(run["arm"], run["seed"]) for run in result["runs"]] == [("slice-max", 0), ("map-only", 0)]
     for run in result["runs"]:

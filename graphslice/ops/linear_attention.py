@@ -30,7 +30,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     """
     batch, width, channels = v.shape
     ours = v.device.type == "cpu" and {t.dtype for t in (q, k, v)} == {torch.float32}
-    ours = ours and width <= _MOST_ROWS and channels // heads >= 8 and not torch.is_autocast_enabled("cpu")
+    ours = ours and width <= _MOST_ROWS and channels // heads >= 8
     if ours and v.numel() and not torch.compiler.is_compiling():
         if torch.is_grad_enabled():
             return _LinearAttention.apply(q, k, v, lengths, heads)

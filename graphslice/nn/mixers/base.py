@@ -119,6 +119,18 @@ class Mixer(nn.Module):
         return self.output(self.mixed(x, structure))
 
 
+class Projected(Mixer):
+    """A mixer that makes a query, a key and a value of every row by itself."""
+
+    equivariant = True
+
+    def __init__(self, dim: int, heads: int, **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim)
+        self.value = nn.Linear(dim, dim)
+
+
 #: Every mixer by the name that the command line knows.
 MIXERS: dict[str, type[Mixer]] = {}
 

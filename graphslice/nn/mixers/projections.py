@@ -6,21 +6,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphslice.nn.mixers.base import Mixer, Structure, register
+from graphslice.nn.mixers.base import Projected, Structure, register
 from graphslice.ops import linear_attention
 
 
-class _Projection(Mixer):
-    """Query, key and value, two of them normalised head by head; on molecules ``P V`` takes the place of V."""
+class _Normed(Projected):
+    """Two of query, key and value are normalised head by head; on molecules ``P V`` takes the place of V."""
 
     reads = ("map",)
-    equivariant = True
 
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
-        self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim)
-        self.value = nn.Linear(dim, dim)
         self.scales = nn.Parameter(torch.ones(2, heads, dim // heads))
         self.shifts = nn.Parameter(torch.zeros(2, heads, dim // heads))
 
@@ -31,7 +27,7 @@ class _Projection(Mixer):
 
 
 @register("galerkin")
-class Galerkin(_Projection):
+class Galerkin(_Normed):
     """``Q (LN(K)^T LN(V)) / n``: a Petrov-Galerkin projection."""
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:
@@ -41,7 +37,7 @@ class Galerkin(_Projection):
 
 
 @register("fourier")
-class Fourier(_Projection):
+class Fourier(_Normed):
     """``(LN(Q) LN(K)^T) V / n``, multiplied from the right, which makes it linear in n as well."""
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:

@@ -430,7 +430,7 @@ def _inspect_parser(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--smiles", nargs="+", required=True, help="the molecules to look at it with")
     parser.add_argument("-o", "--out", help="the folder of tables and figures (default: inspect in the run folder)")
     parser.add_argument("--target", help="whose contributions are drawn (default: the first)")
-    parser.add_argument("--orders", type=int, default=64, help="in which the atoms appear: more for smaller errors")
+    parser.add_argument("--orders", type=int, default=256, help="in which the atoms appear: more for smaller errors")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
 
 
@@ -443,7 +443,9 @@ def _inspect(options: Namespace, arguments: list[str]) -> None:
     model = Path(options.model)
     out = Path(options.out) if options.out else (model if model.is_dir() else model.parent) / "inspect"
     predictor = _load(options)
-    found, files = inspect(predictor, options.smiles, out, target=options.target, orders=options.orders)
+    found, reasons, files = inspect(predictor, options.smiles, out, target=options.target, orders=options.orders)
+    for smiles, reason in reasons.items():
+        print(f"left out {smiles!r}: {reason}", file=sys.stderr)
     for one in found:
         print(one.smiles)
         gave = one.attribution
@@ -452,6 +454,7 @@ def _inspect(options: Namespace, arguments: list[str]) -> None:
             print(
                 f"  {target}: {gave.prediction[t]:.4f} = {gave.baseline[t]:.4f} of blank atoms "
                 f"{values.sum():+.4f} of its atoms: {' '.join(f'{value:+.3f}' for value in values)}"
+                f" (each ± {gave.errors[:, t].max():.1g} or less)"
             )
         print(f"  rank-1 residual by depth: {' '.join(f'{rank_one_residual(rows):.3f}' for rows in one.trace.rows)}")
     print(f"{len(files)} files in {out}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 import torch
@@ -22,7 +24,8 @@ class Attribution:
 
     Attributes:
         values: ``float64 [N, T]``; they sum to ``prediction - baseline``.
-        errors: ``float64 [N, T]``: their standard errors, from the spread over the orders drawn.
+        errors: ``float64 [N, T]``: their standard errors, from the spread over the orders drawn; 0 where
+            all sets of atoms were tried.
         prediction: ``float64 [T]``.
         baseline: ``float64 [T]``: the prediction for the same bonds between blank atoms.
     """
@@ -33,8 +36,8 @@ class Attribution:
     baseline: np.ndarray
 
 
-def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 64, seed: int = 0) -> Attribution:
-    """Shapley values of the atoms, by sampled orders (Castro et al. 2009).
+def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed: int = 0) -> Attribution:
+    """Shapley values of the atoms: exact for small molecules, else by sampled orders (Castro et al. 2009).
 
     From blank atoms (an embedding of nothing; bonds and distances as they are) the atoms appear one
     by one, and each gets the change of the prediction at its turn; the mean over many orders is
@@ -44,15 +47,13 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 64, seed: 
     Args:
         predictor: the model.
         graph: the molecule.
-        orders: how many, rounded up to pairs of an order and its reverse, whose errors cancel in part.
+        orders: how many, rounded up to pairs of an order and its reverse, whose errors cancel in part. A
+            molecule with no more sets of atoms than the orders have steps is solved by all of its sets.
         seed: of the orders.
     """
     model, device = predictor.model, predictor.device
     batch = collate([graph], **predictor.config.collate_settings).to(device)
     count = graph.num_atoms
-    random = np.random.default_rng(seed)
-    drawn = [random.permutation(count) for _ in range(-(-orders // 2))]
-    drawn = [order for pair in drawn for order in (pair, pair[::-1])]
     with torch.inference_mode():
         x, structure = model.atoms(batch), model.pairs(batch)
         given = {name: getattr(structure, name) for name in model.blocks[0].mixer.reads}
@@ -60,7 +61,7 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 64, seed: 
         def predict(shown: Tensor) -> np.ndarray:
             """``float64 [K, T]`` for K versions of the molecule, of which the atoms ``[K, N]`` are shown."""
             found = []
-            for part in shown.split(max(1, _MOST // (count + 1))):
+            for part in shown.to(device).split(max(1, _MOST // (count + 1))):
                 rows = torch.cat([x[:, :1].expand(len(part), -1, -1), x[:, 1:] * part[:, :, None]], dim=1)
                 spread = {name: value.expand(len(part), *value.shape[1:]) for name, value in given.items()}
                 lengths = structure.lengths.expand(len(part))
@@ -68,11 +69,36 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 64, seed: 
                 found.append(model.predicted(normed, structure.mask.expand(len(part), -1)).double().cpu())
             return torch.cat(found).numpy()
 
-        # Step k of an order shows its first k atoms.
-        ranks = torch.from_numpy(np.argsort(np.stack(drawn), axis=1))
-        shown = (ranks[:, None, :] < torch.arange(count + 1)[:, None]).float()
-        between = predict(shown[:, 1:-1].reshape(-1, count).to(device)) if count > 1 else np.empty(0)
-        baseline, prediction = predict(shown[0, [0, -1]].to(device))
+        if 2**count <= orders * count:
+            return _by_all_sets(predict, count)
+        return _by_orders(predict, count, orders, seed)
+
+
+def _by_all_sets(predict: Callable[[Tensor], np.ndarray], count: int) -> Attribution:
+    """Shapley values by their definition, from the prediction of every set of atoms."""
+    sets = np.arange(2**count)
+    shown = (sets[:, None] >> np.arange(count)) & 1
+    values = predict(torch.from_numpy(shown).float())
+    size = shown.sum(1)
+    weights = np.array([1 / (count * comb(count - 1, k)) for k in range(count)])
+    contributions = []
+    for atom in range(count):
+        without = sets[shown[:, atom] == 0]
+        change = values[without | 1 << atom] - values[without]
+        contributions.append((weights[size[without], None] * change).sum(axis=0))
+    found = np.stack(contributions)
+    return Attribution(found, np.zeros_like(found), values[-1], values[0])
+
+
+def _by_orders(predict: Callable[[Tensor], np.ndarray], count: int, orders: int, seed: int) -> Attribution:
+    random = np.random.default_rng(seed)
+    drawn = [random.permutation(count) for _ in range(-(-orders // 2))]
+    drawn = [order for pair in drawn for order in (pair, pair[::-1])]
+    # Step k of an order shows its first k atoms.
+    ranks = torch.from_numpy(np.argsort(np.stack(drawn), axis=1))
+    shown = (ranks[:, None, :] < torch.arange(count + 1)[:, None]).float()
+    between = predict(shown[:, 1:-1].reshape(-1, count))
+    baseline, prediction = predict(shown[0, [0, -1]])
     values = np.empty((len(drawn), count + 1, len(baseline)))
     values[:, 0], values[:, -1] = baseline, prediction
     values[:, 1:-1] = between.reshape(len(drawn), count - 1, len(baseline))

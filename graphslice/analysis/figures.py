@@ -67,13 +67,17 @@ def draw_distances(weights: np.ndarray, path: Path) -> list[Path]:
     return _save(figure, path)
 
 
-def draw_atoms(smiles: str, values: np.ndarray, unit: str, path: Path) -> list[Path]:
-    """The molecule, its atoms (in the order of the SMILES) coloured by what they add: red more, blue less."""
+def draw_atoms(smiles: str, values: np.ndarray, error: float, unit: str, path: Path) -> list[Path]:
+    """The molecule, its atoms (in the order of the SMILES) coloured by what they add: red more, blue less.
+
+    ``error``, the largest of their standard errors, is said below where there is one.
+    """
     mol, most = _drawable(smiles), max(np.abs(values).max(), 1e-30)
     for atom, value in zip(mol.GetAtoms(), values, strict=True):
         atom.SetProp("atomNote", f"{value:+.2g}")
     colours = {i: _colour("RdBu_r", 0.5 + 0.4 * value / most) for i, value in enumerate(values.tolist())}
-    legend = f"{_short(smiles)}: contribution to {unit}"
+    within = f" (each ± {error:.1g} or less)" if error > 0 else ""
+    legend = f"{_short(smiles)}: contribution to {unit}{within}"
     return _draw_molecules([mol], [colours], [{}], [legend], (520, 420), path)
 
 

@@ -25,9 +25,11 @@ class Inspected:
     """One molecule: its trace, its attribution, and where its atoms stand.
 
     Attributes:
+        number: its place among the SMILES given, from 1.
         places: ``int64 [N]``: the row of each atom of the SMILES in the graph.
     """
 
+    number: int
     smiles: str
     graph: MolGraph
     trace: Trace
@@ -41,13 +43,13 @@ def inspect(
     out: str | Path,
     *,
     target: str | None = None,
-    orders: int = 64,
-) -> tuple[list[Inspected], list[Path]]:
+    orders: int = 256,
+) -> tuple[list[Inspected], dict[str, str], list[Path]]:
     """Look into a model at some molecules, and write tables and figures.
 
     Args:
         predictor: the model.
-        smiles: of the molecules; numbered from 1 in the names of the files.
+        smiles: of the molecules; numbered from 1 in the tables and the names of the files.
         out: a folder, made where it is not there. ``atoms.csv`` (contributions), ``spectra.csv``,
             ``residuals.csv``, ``map_distances.csv`` and ``map_bonds.csv`` go there, and figures of the same
             names as PNG and SVG; those of atoms and bonds one a molecule.
@@ -55,35 +57,40 @@ def inspect(
         orders: of :func:`~graphslice.analysis.attribute`.
 
     Returns:
-        The molecules, and the files written.
+        The molecules, for each other SMILES the reason why it is none, and the files written.
 
     Raises:
-        InputError: if a SMILES is no molecule, or the target is not known; nothing is written then.
+        InputError: if no SMILES is a molecule, or the target is not known; nothing is written then.
     """
     target = predictor.targets[0] if target is None else target
     if target not in predictor.targets:
         raise InputError(f"the model has no target {target!r}: it has {', '.join(predictor.targets)}")
     if not smiles:
         raise InputError("give at least one SMILES to inspect")
-    graphs = [_graph(text, predictor) for text in smiles]
+    graphs, reasons = {}, {}
+    for number, text in enumerate(smiles, 1):
+        try:
+            graphs[number] = (text, *_graph(text, predictor))
+        except MoleculeError as reason:
+            reasons[text] = str(reason)
+    if not graphs:
+        text, reason = next(iter(reasons.items()))
+        raise InputError(f"cannot inspect {text!r}: {reason}")
     found = [
-        Inspected(text, graph, trace(predictor, graph), attribute(predictor, graph, orders=orders), places)
-        for text, (graph, places) in zip(smiles, graphs, strict=True)
+        Inspected(number, text, graph, trace(predictor, graph), attribute(predictor, graph, orders=orders), places)
+        for number, (text, graph, places) in graphs.items()
     ]
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
-    return found, [*_tables(found, predictor.targets, out), *_pictures(found, predictor.targets, target, out)]
+    return found, reasons, [*_tables(found, predictor.targets, out), *_pictures(found, predictor.targets, target, out)]
 
 
 def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:
     settings = predictor.config.graph
-    try:
-        graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
-    except MoleculeError as reason:
-        raise InputError(f"cannot inspect {smiles!r}: {reason}") from None
+    graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
     if settings.atom_order == "input":
@@ -111,8 +118,8 @@ def by_bond(one: Inspected) -> tuple[np.ndarray, np.ndarray]:
 
 def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[Path]:
     atoms, spectra, residuals, distances, bonds = [], [], [], [], []
-    for number, one in enumerate(found, 1):
-        name = {"molecule": number, "smiles": one.smiles}
+    for one in found:
+        name = {"molecule": one.number, "smiles": one.smiles}
         mol = Chem.MolFromSmiles(one.smiles)
         for atom, place in zip(mol.GetAtoms(), one.places, strict=True):
             for t, target in enumerate(targets):
@@ -159,9 +166,10 @@ def _pictures(found: list[Inspected], targets: list[str], target: str, out: Path
         for part in shares
     ]
     yield from figures.draw_distances(np.mean(padded, axis=0), out / "map_distances")
-    for number, one in enumerate(found, 1):
-        values = one.attribution.values[one.places, targets.index(target)]
-        yield from figures.draw_atoms(one.smiles, values, target, out / f"atoms-{number}")
+    for one in found:
+        of_target = targets.index(target)
+        values, errors = (part[one.places, of_target] for part in (one.attribution.values, one.attribution.errors))
+        yield from figures.draw_atoms(one.smiles, values, errors.max(), target, out / f"atoms-{one.number}")
         weights = by_bond(one)[1]
         if weights.size:
-            yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{number}")
+            yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{one.number}")

@@ -113,7 +113,7 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
         return f"--{match.group(1)}: {match.group(2)}"
     if arguments and not arguments[0].startswith("-") and "command" in message.lower():
-        commands = ["train", "predict", "evaluate", "submit", "featurize", "import-checkpoint"]
+        commands = [name for action in _subcommands(parser) for name in action.choices]
         if arguments[0] not in commands:
             return (
                 f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}: choose from {', '.join(commands)}"
@@ -123,10 +123,14 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
 
 def _actions(parser: ArgumentParser, arguments: list[str]) -> list[argparse.Action]:
     actions = list(parser._actions)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction) and arguments and arguments[0] in action.choices:
+    for action in _subcommands(parser):
+        if arguments and arguments[0] in action.choices:
             actions += action.choices[arguments[0]]._actions
     return actions
+
+
+def _subcommands(parser: ArgumentParser) -> list[argparse._SubParsersAction]:
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
 def _value_of(arguments: list[str], option: str) -> str | None:

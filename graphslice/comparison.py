@@ -7,11 +7,12 @@ import itertools
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -228,20 +229,41 @@ def _threads(count: int):
 
 @contextmanager
 def _processes(jobs: int):
-    """A pool whose processes do one run each; what waits is forgotten where something goes wrong."""
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    """A pool whose processes do one run each; if something goes wrong, all that run are stopped and none begins."""
+    context, others = get_context("spawn"), set(active_children())
+    stopping = context.Event()
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin, initargs=(stopping,), max_tasks_per_child=1
+    )
     try:
         yield pool
     except BaseException:
+        stopping.set()
+        for process in set(active_children()) - others:
+            os.kill(process.pid, signal.SIGINT)
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+# Whether the comparison is being stopped: set in each of its processes.
+_stopping = None
+
+
+def _begin(stopping) -> None:
+    """Begin a process: a Ctrl-C reaches it through its parent alone, and once."""
+    global _stopping
+    _stopping = stopping
+    if hasattr(os, "setsid"):
+        os.setsid()
 
 
 def run_one(config: dict, folder: str) -> str | None:
     """Train, or continue, one run; returns the reason where that is not possible."""
     from graphslice.training.run import Interrupted, resume, train
 
+    if _stopping is not None and _stopping.is_set():  # the pool hands out a run more than it has processes
+        return "stopped before it began"
     quiet = Console(quiet=True)
     try:
         if (Path(folder) / CONFIG).exists():

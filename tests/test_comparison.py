@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -177,3 +182,23 @@ def test_command(cli, demo_csv, tiny_config, compared, tmp_path):
     assert code == 0 and "`slice-max`" in out and "2 runs of 2epochs, 0 to do" in err
     code, out, err = cli(*command, "--budget", "soon", "--out", tmp_path / "c")
     assert code == 2 and "cannot read the budget 'soon'" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
+def test_one_interrupt_stops_everything(demo_csv, tiny_config, tmp_path, whole_group):
+    """Ctrl-C in a terminal reaches the whole group of processes; a kill the first alone."""
+    (tmp_path / "tiny.yaml").write_text(tiny_config(demo_csv).to_yaml())
+    command = [sys.executable, "-m", "graphslice.cli", "compare", "--config", tmp_path / "tiny.yaml", "--jobs", 1]
+    command += ["--mixers", "slice-max,map-only,csp", "--seeds", 1, "--budget", "9999steps", "--out", tmp_path / "c"]
+    process = subprocess.Popen(
+        [str(part) for part in command], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "c" / "slice-max" / "seed-0" / "last.ckpt").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)  # until no process holds the pipe
+    assert process.returncode == 130 and "Traceback" not in said
+    assert not (tmp_path / "c" / "map-only").exists() and not (tmp_path / "c" / "csp").exists()

@@ -454,11 +454,11 @@ def _inspect(options: Namespace, arguments: list[str]) -> None:
         print(one.smiles)
         gave = one.attribution
         for t, target in enumerate(predictor.targets):
-            values = gave.values[one.places, t]
+            values, error = gave.values[one.places, t], gave.errors[:, t].max()
             print(
                 f"  {target}: {gave.prediction[t]:.4f} = {gave.baseline[t]:.4f} of blank atoms "
                 f"{values.sum():+.4f} of its atoms: {' '.join(f'{value:+.3f}' for value in values)}"
-                f" (each ± {gave.errors[:, t].max():.1g} or less)"
+                + (f" (each ± {error:.1g} or less)" if error > 0 else "")
             )
         print(f"  rank-1 residual by depth: {' '.join(f'{rank_one_residual(rows):.3f}' for rows in one.trace.rows)}")
     print(f"{len(files)} files in {out}")

@@ -201,12 +201,14 @@ def compare(
 @contextmanager
 def _alone(out: Path):
     """Nothing else works in the folder: a run that two processes continued would be neither's."""
-    out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / ".lock")
     try:
+        out.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise InputError(f"another comparison works in {out}: wait for it, or choose another --out") from None
+    except OSError as error:
+        raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
     try:
         yield
     finally:

@@ -89,6 +89,8 @@ def test_two_comparisons_in_one_folder(tmp_path, tiny_config, demo_csv):
     with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match=f"another comparison works in {tmp_path}: wait"):
         compare(tiny_config(demo_csv), parse_arms("csp"), 1, "1epochs", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    with pytest.raises(InputError, match="cannot write the folder"):
+        compare(tiny_config(demo_csv), parse_arms("csp"), 1, "1epochs", tmp_path / ".lock" / "c")
 
 
 # --- runs ---------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed:
     """
     model, device = predictor.model, predictor.device
     batch = collate([graph], **predictor.config.collate_settings).to(device)
-    count = graph.num_atoms
+    count, orders = graph.num_atoms, orders + orders % 2
     with torch.inference_mode():
         x, structure = model.atoms(batch), model.pairs(batch)
         given = {name: getattr(structure, name) for name in model.blocks[0].mixer.reads}
@@ -92,7 +92,7 @@ def _by_all_sets(predict: Callable[[Tensor], np.ndarray], count: int) -> Attribu
 
 def _by_orders(predict: Callable[[Tensor], np.ndarray], count: int, orders: int, seed: int) -> Attribution:
     random = np.random.default_rng(seed)
-    drawn = [random.permutation(count) for _ in range(-(-orders // 2))]
+    drawn = [random.permutation(count) for _ in range(orders // 2)]
     drawn = [order for pair in drawn for order in (pair, pair[::-1])]
     # Step k of an order shows its first k atoms.
     ranks = torch.from_numpy(np.argsort(np.stack(drawn), axis=1))

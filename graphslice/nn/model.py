@@ -15,12 +15,13 @@ from graphslice.errors import InputError, nearest
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import Structure, build_mixer, mixer_class
 from graphslice.nn.parts import parts_of, run_in_parts
-from graphslice.ops import Dropout, add_norm, bias_gelu
+from graphslice.ops import Dropout, add_norm, bias_gelu, column_quantiles
 
 if TYPE_CHECKING:
     from graphslice.data.batch import GraphBatch
 
-READOUTS = ("token", "mean", "sum", "max")
+#: What a prediction may be read from: rows of C channels that each is.
+READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
 
 @dataclass
@@ -35,8 +36,9 @@ class ModelConfig:
         heads: heads H of the bias and of the attention map.
         ffn_dim: channels inside the feed-forward network.
         tasks: number of targets.
-        readout: what the prediction is read from: token, or the mean, sum or max (channel by channel) over
-            the atoms, or several joined with "+", such as token+mean.
+        readout: what the prediction is read from: token, or the mean, sum, max or quantiles (minimum,
+            quartiles and maximum) of the atoms, channel by channel, or several joined with "+", such as
+            token+mean.
         init: standard deviations at the start: graphormer (linear maps 0.02 / sqrt(layers), embeddings
             0.02) or balanced, which learns sooner: every row of an embedding of atoms as large as a
             layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
@@ -177,7 +179,7 @@ class GraphTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.norm = nn.LayerNorm(config.dim)
         self.readouts = config.readout.split("+")
-        self.head = nn.Linear(config.dim * len(self.readouts), config.tasks)
+        self.head = nn.Linear(config.dim * sum(READOUTS[readout] for readout in self.readouts), config.tasks)
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
         self._compiled: tuple[Callable[..., Tensor] | None, int] = (None, -1)
@@ -258,17 +260,20 @@ class GraphTransformer(nn.Module):
         return normed
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """``[B, C]`` a readout, joined: the token (row 0), the mean, the sum or the largest of the atoms."""
-        atoms = x[:, 1:].masked_fill(~mask[:, 1:, None], 0)
+        """``[B, C]`` a readout (``[B, 5 C]`` the quantiles), joined: the token is row 0, the others are of the atoms."""
+        atoms, mask = x[:, 1:], mask[:, 1:]
         parts = []
         for readout in self.readouts:
             if readout == "token":
                 parts.append(x[:, 0])
             elif readout == "max":
-                parts.append(x[:, 1:].masked_fill(~mask[:, 1:, None], -torch.inf).amax(dim=1))
+                parts.append(atoms.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1))
+            elif readout == "quantiles":
+                places = torch.linspace(0, 1, READOUTS["quantiles"], device=x.device)[:, None]
+                parts.append(column_quantiles(atoms, mask.sum(dim=1), places).flatten(1))
             else:
-                total = atoms.sum(dim=1)
-                parts.append(total if readout == "sum" else total / (mask.sum(dim=1, keepdim=True) - 1))
+                total = atoms.masked_fill(~mask[:, :, None], 0).sum(dim=1)
+                parts.append(total if readout == "sum" else total / mask.sum(dim=1, keepdim=True))
         return torch.cat(parts, dim=-1)
 
     @property

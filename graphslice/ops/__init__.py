@@ -2,6 +2,7 @@
 
 from graphslice.ops.add_norm import add_norm
 from graphslice.ops.attention import attention
+from graphslice.ops.column_quantiles import column_quantiles
 from graphslice.ops.column_sort import column_sort
 from graphslice.ops.dropout import Dropout, dropout
 from graphslice.ops.gelu import bias_gelu
@@ -17,6 +18,7 @@ __all__ = [
     "add_norm",
     "attention",
     "bias_gelu",
+    "column_quantiles",
     "column_sort",
     "dropout",
     "linear_attention",

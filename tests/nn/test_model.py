@@ -10,6 +10,7 @@ import torch
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
 from graphslice.data.batch import collate
 from graphslice.nn.mixers import MIXERS
+from graphslice.nn.model import READOUTS
 from graphslice.resources import CONFIGS
 
 # Symmetric, so that atoms and shortest paths tie, and of many sizes.
@@ -28,7 +29,7 @@ SMILES = [
 def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
     """With weights far larger than a fresh model's, so that nothing hides below a tolerance."""
     torch.manual_seed(seed)
-    settings = {"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 24, "readout": "token+mean+sum+max"} | settings
+    settings = {"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 24, "readout": "token+mean+sum+max+quantiles"} | settings
     model = GraphTransformer(ModelConfig(mixer=mixer, **settings)).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -115,7 +116,7 @@ def test_training_moves_every_weight(mixer):
             assert parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("readout", ["token", "mean", "sum", "max", "token+mean", "sum+token", "mean+max+sum+token"])
+@pytest.mark.parametrize("readout", [*READOUTS, "token+mean", "sum+token", "mean+max+sum+token", "token+quantiles"])
 def test_readouts(readout):
     model = model_of(readout=readout)
     x = torch.randn(3, 6, 16, dtype=torch.float64)
@@ -124,6 +125,7 @@ def test_readouts(readout):
     for sample, length, row in zip(x, lengths, found, strict=True):
         atoms = sample[1:length]
         parts = {"token": sample[0], "mean": atoms.mean(dim=0), "sum": atoms.sum(dim=0), "max": atoms.amax(dim=0)}
+        parts["quantiles"] = torch.tensor(np.quantile(atoms, [0, 0.25, 0.5, 0.75, 1], axis=0)).flatten()
         torch.testing.assert_close(row, torch.cat([parts[part] for part in readout.split("+")]))
     assert model(collate([smiles_to_graph("CCO")])).shape == (1, 1)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.mixers.base import Mixer, Structure, register
-from graphslice.ops import column_sort, tell_maximum
+from graphslice.ops import column_quantiles, tell_maximum
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 SOURCES = ("map", "values")
@@ -92,15 +92,6 @@ class SliceQuantile(Mixer):
         if self.statistic == "minimum":
             return -tell_maximum(-mixed, structure.mask, self.kept)
         kept, told = mixed.index_select(2, self.order).split([self.first_told, self.dim - self.first_told], dim=2)
-        told = self._quantile(told, structure).to(mixed.dtype).expand_as(told)
+        places = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
+        told = column_quantiles(told, structure.lengths, places[None]).expand_as(told)
         return torch.cat([kept, told], dim=2).index_select(2, self.back)
-
-    def _quantile(self, v: Tensor, structure: Structure) -> Tensor:
-        """``[B, 1, C']``."""
-        ordered = column_sort(v, structure.lengths)
-        quantiles = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
-        place = quantiles.to(v.dtype) * (structure.lengths[:, None, None] - 1).clamp_min(0)
-        below = place.detach().floor()
-        above = torch.minimum(below + 1, (structure.lengths[:, None, None] - 1).clamp_min(0).to(v.dtype))
-        low, high = ordered.gather(1, below.long()), ordered.gather(1, above.long())
-        return low + (place - below) * (high - low)

@@ -260,7 +260,7 @@ class GraphTransformer(nn.Module):
         return normed
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """``[B, C]`` a readout (``[B, 5 C]`` the quantiles), joined: the token is row 0, the others are of the atoms."""
+        """The readouts joined, ``[B, C]`` each (``[B, 5 C]`` the quantiles): the token is row 0, atoms follow."""
         atoms, mask = x[:, 1:], mask[:, 1:]
         parts = []
         for readout in self.readouts:

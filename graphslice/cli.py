@@ -241,6 +241,13 @@ def _compare_parser(parser: ArgumentParser, arguments: list[str]) -> None:
         metavar="OPTION=A,B",
         help="try every mixer with each of these values, as model.distance_start=false,true; can be repeated",
     )
+    parser.add_argument(
+        "--tune",
+        action="append",
+        metavar="OPTION=A,B",
+        help="let every mixer choose among these values by the validation error of its first seed, as "
+        "optimizer.peak_lr=2e-3,4e-3; can be repeated",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each with its share of the cores")
     parser.add_argument("-o", "--out", help="the folder (default: comparisons/ and the name of the data)")
     _config_options(parser, arguments)
@@ -252,7 +259,7 @@ def _compare(options: Namespace, arguments: list[str]) -> None:
     from graphslice.training.run import default_out
 
     config, console = _config(options), Console(stderr=True)
-    arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [])
+    arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_out(config.data).name
     try:
         result = compare(config, arms, options.seeds, options.budget, out, jobs=options.jobs, console=console)

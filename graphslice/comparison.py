@@ -8,7 +8,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,10 +41,13 @@ class Arm:
     Attributes:
         label: as in the table, such as ``"csp:groups=2"``.
         changes: what it changes of the common configuration, by section and key.
+        rivals: what it has in common with the arms that it is tuned against: of these, only the one with the
+            smallest validation error with the first seed is run with the others.
     """
 
     label: str
     changes: dict[str, dict[str, Any]] = field(hash=False)
+    rivals: str = ""
 
     @property
     def folder(self) -> str:
@@ -60,7 +63,7 @@ class Arm:
         return RunConfig.from_dict(values)
 
 
-def parse_arms(mixers: str, varied: Sequence[str] = ()) -> list[Arm]:
+def parse_arms(mixers: str, varied: Sequence[str] = (), tuned: Sequence[str] = ()) -> list[Arm]:
     """The arms that a user names.
 
     Args:
@@ -68,11 +71,12 @@ def parse_arms(mixers: str, varied: Sequence[str] = ()) -> list[Arm]:
             ``"softmax,csp:groups=2:shifts=linear"``.
         varied: for each an option of the configuration and its values, such as
             ``"model.distance_start=false,true"``; every mixer is tried with every combination.
+        tuned: options and values as these; every mixer keeps the combination that does best.
 
     Raises:
         InputError: if a mixer, a setting or an option is not known.
     """
-    options = [_varied(text) for text in varied]
+    options = [_varied(text) for text in (*varied, *tuned)]
     arms = []
     for text in filter(None, (part.strip() for part in mixers.split(","))):
         name, *settings = text.split(":")
@@ -83,7 +87,8 @@ def parse_arms(mixers: str, varied: Sequence[str] = ()) -> list[Arm]:
             for key, value in chosen:
                 section, _, option = key.partition(".")
                 changes.setdefault(section, {})[option] = yaml.safe_load(value)
-            arms.append(Arm(" ".join([text, *(f"{key.split('.')[-1]}={value}" for key, value in chosen)]), changes))
+            words = [text, *(f"{key.split('.')[-1]}={value}" for key, value in chosen)]
+            arms.append(Arm(" ".join(words), changes, rivals=" ".join(words[: 1 + len(varied)])))
     if not arms:
         raise InputError("name at least one mixer to compare, such as --mixers softmax,slice-max")
     if len({arm.folder for arm in arms}) < len(arms):
@@ -143,7 +148,7 @@ def compare(
     Args:
         base: what the arms have in common.
         arms: what is compared.
-        seeds: runs of each arm, with seeds from 0.
+        seeds: runs of each arm, with seeds from 0; of rivals, all but one are run with the first alone.
         budget: of each run: see :func:`parse_budget`. Time is that of training, validation included.
         out: a folder; a run folder for each run, ``comparison.json``, ``comparison.md`` and
             ``comparison.png`` go there.
@@ -154,7 +159,7 @@ def compare(
     Returns:
         What ``comparison.json`` holds: dataset, budget, machine, and for each run its arm, seed, mean
         absolute errors, parameters, rate, memory and curve (seconds, steps, validation error), or
-        the reason why it has none.
+        the reason why it has none, and whether it was passed over for a rival.
 
     Raises:
         InputError: if a run of ``out`` has other settings, another comparison works there, or no run
@@ -165,12 +170,13 @@ def compare(
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
     base = replace(base, trainer=replace(base.trainer, **parse_budget(budget)))
     load_source(base.data)  # what is wrong with the data is said once, and before anything starts
-    plan = {out / arm.folder / f"seed-{seed}": (arm, arm.config(base, seed)) for seed in range(seeds) for arm in arms}
-    for folder, (_, config) in plan.items():
+    for folder, (_, config) in _runs(arms, range(seeds), base, out).items():
         _check_same(folder, config)
-    waiting = [folder for folder in plan if not (folder / "metrics.json").exists()]
-    console.print(f"{len(plan)} runs of {budget}, {len(waiting)} to do", highlight=False)
+    groups = [list(group) for _, group in itertools.groupby(arms, key=lambda arm: arm.rivals or arm.label)]
+    plan = _runs([group[0] for group in groups if len(group) == 1], range(seeds), base, out)
+    plan |= _runs([arm for group in groups if len(group) > 1 for arm in group], [0], base, out)
     reasons: dict[Path, str] = {}
+    over: set[str] = set()
 
     def report() -> dict:
         found = [_result(folder, arm, config, reasons.get(folder)) for folder, (arm, config) in plan.items()]
@@ -178,24 +184,46 @@ def compare(
         data = common.pop("data")  # its name and split: where it lies is no part of the result
         result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget, "jobs": jobs}
         # Runs that are still to come are not in it.
-        result |= {"machine": machine(), "config": common, "runs": [run for run in found if run is not None]}
+        runs = [run | ({"passed_over": True} if run["arm"] in over else {}) for run in found if run is not None]
+        result |= {"machine": machine(), "config": common, "runs": runs}
         _write(out, result)
         return result
 
+    def finish() -> None:
+        waiting = [folder for folder in plan if folder not in reasons and not (folder / "metrics.json").exists()]
+        console.print(f"{len(plan)} runs of {budget}, {len(waiting)} to do", highlight=False)
+        with _processes(jobs) as pool:
+            tasks = {pool.submit(run_one, plan[folder][1].to_dict(), str(folder)): folder for folder in waiting}
+            for done, task in enumerate(as_completed(tasks), 1):
+                folder = tasks[task]
+                if reason := task.result():
+                    reasons[folder] = reason
+                said = reason or f"test MAE {_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
+                console.print(f"{done} of {len(waiting)}: {folder.relative_to(out)}: {said}", highlight=False)
+                report()
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with _alone(out), _threads(max(1, cores // jobs)), _processes(jobs) as pool:
-        tasks = {pool.submit(run_one, plan[folder][1].to_dict(), str(folder)): folder for folder in waiting}
-        for done, task in enumerate(as_completed(tasks), 1):
-            folder = tasks[task]
-            if reason := task.result():
-                reasons[folder] = reason
-            said = reason or f"test MAE {_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
-            console.print(f"{done} of {len(waiting)}: {folder.relative_to(out)}: {said}", highlight=False)
-            report()
-    result = report()
+    with _alone(out), _threads(max(1, cores // jobs)):
+        finish()
+        if rivals := [group for group in groups if len(group) > 1]:
+            chosen = [min(group, key=lambda arm: _first_error(out / arm.folder)) for group in rivals]
+            over |= {arm.label for group in rivals for arm in group} - {arm.label for arm in chosen}
+            plan |= _runs(chosen, range(1, seeds), base, out)
+            finish()
+        result = report()
     if len(reasons) == len(result["runs"]):
         raise InputError(f"none of the runs could be finished; the first: {next(iter(reasons.values()))}")
     return result
+
+
+def _runs(arms: Sequence[Arm], seeds: Iterable[int], base: RunConfig, out: Path) -> dict[Path, tuple[Arm, RunConfig]]:
+    """The folders of these arms' runs, and what is trained there."""
+    return {out / arm.folder / f"seed-{seed}": (arm, arm.config(base, seed)) for seed in seeds for arm in arms}
+
+
+def _first_error(folder: Path) -> float:
+    """Of an arm: the validation error with the first seed, which choices are made by."""
+    return _scores(folder / "seed-0").get("valid", {}).get("mae", float("inf"))
 
 
 @contextmanager
@@ -335,10 +363,10 @@ def _write(out: Path, result: dict) -> None:
 
 
 def by_arm(result: dict) -> dict[str, list[dict]]:
-    """The finished runs of each arm, the arm of the smallest mean validation error first."""
+    """The finished runs of each arm but those passed over, the arm of the smallest mean validation error first."""
     arms: dict[str, list[dict]] = {}
     for run in result["runs"]:
-        if "error" not in run:
+        if "error" not in run and "passed_over" not in run:
             arms.setdefault(run["arm"], []).append(run)
     return dict(sorted(arms.items(), key=lambda item: np.mean([run["valid"] for run in item[1]])))
 
@@ -356,6 +384,10 @@ def table(result: dict) -> str:
         cells = [f"`{label}`", _spread(runs, "test"), _spread(runs, "valid"), f"{runs[0]['parameters']:,}"]
         cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         lines.append("| " + " | ".join(cells) + " |")
+    over = [run for run in result["runs"] if "passed_over" in run and "error" not in run]
+    if over:
+        errors = ", ".join(f"`{run['arm']}` {run['valid']:.4f}" for run in over)
+        lines.append(f"\nPassed over by the validation error of the first seed: {errors}.")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['arm']}, seed {run['seed']}: {run['error']}" for run in failed]
     return "\n".join(lines) + "\n"

@@ -59,6 +59,16 @@ def test_arms(tiny_config):
     assert len({arm.folder for arm in arms}) == 4 and all("/" not in arm.folder for arm in arms)
 
 
+def test_rivals_differ_in_what_is_tuned_alone():
+    arms = parse_arms("softmax,csp", ["model.layers=1,2"], ["optimizer.peak_lr=1e-3,2e-3"])
+    assert [(arm.rivals, arm.label) for arm in arms[2:5]] == [
+        ("softmax layers=2", "softmax layers=2 peak_lr=1e-3"),
+        ("softmax layers=2", "softmax layers=2 peak_lr=2e-3"),
+        ("csp layers=1", "csp layers=1 peak_lr=1e-3"),
+    ]
+    assert len({arm.rivals for arm in arms}) == 4 and len({arm.folder for arm in arms}) == 8
+
+
 @pytest.mark.parametrize(
     ("mixers", "varied", "said"),
     [
@@ -154,6 +164,25 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_config, demo_csv, tmp_pa
     assert "peak_lr=1e30, seed 0: the training diverged" in text and text.count("| `map-only") == 1
     with pytest.raises(InputError, match="none of the runs could be finished"):
         compare(tiny_config(demo_csv), arms[1:], 1, "1epochs", tmp_path / "d")
+
+
+@pytest.mark.slow
+def test_each_mixer_is_tuned_with_the_first_seed(tiny_config, demo_csv, tmp_path):
+    """1e-9 learns nothing, 1e30 diverges; the other seed is trained with what is left."""
+    arms = parse_arms("map-only,slice-max", [], ["optimizer.peak_lr=1e-9,3e-3,1e30"])
+    result = compare(tiny_config(demo_csv), arms, 2, "2epochs", tmp_path / "c", jobs=2)
+    found = {(run["arm"], run["seed"]): run for run in result["runs"]}
+    for mixer in ("map-only", "slice-max"):
+        good, slow, wild = (f"{mixer} peak_lr={rate}" for rate in ("3e-3", "1e-9", "1e30"))
+        assert {seed for arm, seed in found if arm == good} == {0, 1}
+        assert {seed for arm, seed in found if arm in (slow, wild)} == {0}
+        assert found[slow, 0]["valid"] > found[good, 0]["valid"] and "diverged" in found[wild, 0]["error"]
+        assert found[slow, 0]["passed_over"] and "passed_over" not in found[good, 0]
+    assert set(by_arm(result)) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
+    text = (tmp_path / "c" / "comparison.md").read_text()
+    assert "first seed: `map-only peak_lr=1e-9` 0." in text and text.count("peak_lr=1e30, seed 0: the training") == 2
+    again = compare(tiny_config(demo_csv), arms[:2] + arms[3:5], 2, "2epochs", tmp_path / "c")  # nothing to train
+    assert [run for run in result["runs"] if "error" not in run] == again["runs"]
 
 
 def test_table():

@@ -46,7 +46,7 @@ class LastCheckpoint(pl.Callback):
 
 
 class Clock(pl.Callback):
-    """Counts the seconds of training, over all resumptions, and ends the run when its minutes are over.
+    """Counts the seconds of training, over all resumptions, and ends the run when its minutes or steps are over.
 
     Args:
         minutes: of the run; None for no limit.
@@ -79,7 +79,8 @@ class Clock(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        if module.passed >= 1:
+        # Asked to stop, Lightning validates before it does; at its own limit of steps it would not.
+        if module.passed >= 1 or trainer.global_step >= module.steps:
             trainer.should_stop = True
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -322,6 +322,15 @@ def test_number_of_steps(tmp_path, demo_csv, tiny_config, trainer, steps):
     assert (tmp_path / "run" / "best.ckpt").exists()
 
 
+def test_the_last_steps_are_judged_too(tmp_path, demo_csv, tiny_config):
+    """Also where they are no whole epoch: best.ckpt may be the model at the end of the schedule."""
+    result = train(tiny_config(demo_csv, trainer={"max_steps": 5}), tmp_path / "run")  # 3 an epoch
+    log = pd.read_csv(tmp_path / "run" / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
+    assert len(log) == 2 and result.training["steps"] == 5
+    assert result.metrics["valid"]["mae"] == pytest.approx(log.min(), abs=1e-5)
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 5
+
+
 def test_processes_that_prepare_molecules_change_nothing(tmp_path, demo_csv, tiny_config, run_folder, weights_of):
     train(tiny_config(demo_csv, trainer={"workers": 1}), tmp_path / "run")
     found, expected = weights_of(tmp_path / "run"), weights_of(run_folder)

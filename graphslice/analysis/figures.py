@@ -90,7 +90,8 @@ def draw_bonds(smiles: str, weights: np.ndarray, path: Path) -> list[Path]:
 
 
 def _drawable(smiles: str) -> Chem.Mol:
-    return rdMolDraw2D.PrepareMolForDrawing(Chem.MolFromSmiles(smiles), kekulize=False)
+    # Without the hydrogens that RDKit puts at some stereocentres: they would be atoms without a value.
+    return rdMolDraw2D.PrepareMolForDrawing(Chem.MolFromSmiles(smiles), kekulize=False, addChiralHs=False)
 
 
 def _colour(name: str, value: float) -> Colour:

@@ -16,7 +16,7 @@ from graphslice.data.batch import collate
 from graphslice.errors import InputError
 from graphslice.nn.mixers import MIXERS
 
-SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1"]
+SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "C1CC[C@H]2CCCC[C@@H]2C1"]
 
 
 # --- spectra ------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def inspected(make_predictor, tmp_path_factory):
 def test_files(inspected):
     *_, files, out = inspected
     assert set(files) == set(out.iterdir())
-    names = ["spectra", "residuals", "map_distances", *(f"atoms-{i}" for i in range(1, 5))]
-    names += ["map_bonds-1", "map_bonds-4"]  # the others have no bond
+    names = ["spectra", "residuals", "map_distances", *(f"atoms-{i}" for i in range(1, 6))]
+    names += [f"map_bonds-{i}" for i in (1, 4, 5)]  # the others have no bond
     pictures = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert {path.name for path in out.glob("*.*g")} == pictures
     for path in out.glob("*.png"):

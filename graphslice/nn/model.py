@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: What a prediction may be read from: rows of C channels that each is.
 READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
+#: Types of a mixer's settings, as they are written, and what they take: a whole number is a float, a bool is none.
+SETTINGS = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
 
 @dataclass
 class ModelConfig:
@@ -76,10 +79,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         known = mixer_class(self.mixer).own_settings()
-        for name in self.mixer_settings or {}:
+        for name, value in (self.mixer_settings or {}).items():
             if name not in known:
                 has = f"it has {', '.join(known)}" if known else "it has none"
                 raise InputError(f"{self.mixer} has no setting {name!r}{nearest(str(name), known)}: {has}")
+            if known[name] in SETTINGS and type(value) not in SETTINGS[known[name]]:
+                raise InputError(f"{name} of {self.mixer} must be of type {known[name]}, not {value!r}")
         for part in self.readout.split("+"):
             if part not in READOUTS:
                 raise InputError(

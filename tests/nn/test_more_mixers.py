@@ -195,6 +195,12 @@ def test_parameters_are_as_the_papers_say():
     [
         ("csp", {"group": 2}, "no setting 'group'.*groups"),
         ("softmax", {"groups": 2}, "it has none"),
+        ("csp", {"groups": "two"}, "groups of csp must be of type int, not 'two'"),
+        ("csp", {"groups": 2.5}, "must be of type int"),
+        ("csp", {"groups": True}, "must be of type int"),
+        ("csp", {"shifts": 3}, "must be of type str"),
+        ("slice-quantile", {"share": "half"}, "must be of type float"),
+        ("slice-quantile", {"apart": "no"}, "must be of type bool"),
     ],
 )
 def test_unknown_settings(mixer, own, message):

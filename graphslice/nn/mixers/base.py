@@ -100,11 +100,12 @@ class Mixer(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     @classmethod
-    def own_settings(cls) -> list[str]:
-        """The names of the settings that this mixer takes beside those of all."""
+    def own_settings(cls) -> dict[str, str]:
+        """The settings that this mixer takes beside those of all, with their types as they are written."""
         mine = inspect.signature(cls.__init__).parameters.values()
         common = inspect.signature(Mixer.__init__).parameters
-        return [p.name for p in mine if p.kind is p.KEYWORD_ONLY and p.name not in common]
+        own = [p for p in mine if p.kind is p.KEYWORD_ONLY and p.name not in common]
+        return {p.name: getattr(p.annotation, "__name__", str(p.annotation)) for p in own}
 
     @property
     def active_dropout(self) -> float:

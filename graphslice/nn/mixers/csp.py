@@ -28,7 +28,8 @@ class CSP(Mixer):
     Args:
         groups: K; the first groups take one row more where K does not divide the rows.
         shifts: ``"none"``; ``"linear"``, ``J_c = c ceil(N / C)``; or ``"power"``, ``J^(c - 1) - 1`` with
-            ``J = N^(1 / (L C - 1))``, c counting from 1 over the channels of all layers.
+            ``J = N^(1 / (L C - 1))``, c counting from 1 over the channels of all layers. Complete sorting
+            undoes the linear ones, which leave channel 1 where it is.
         sort: whether to sort; without, the channels are only shifted.
     """
 
@@ -43,8 +44,8 @@ class CSP(Mixer):
         if shifts not in SHIFTS:
             raise InputError(f"unknown shifts {shifts!r}{nearest(shifts, SHIFTS)}: choose from {', '.join(SHIFTS)}")
         self.groups, self.shifts, self.sort = groups, shifts, sort
-        # Complete sorting by ranks does not ask how the rows are numbered.
-        self.equivariant = sort and groups == 1 and shifts == "none"
+        # Complete sorting by ranks does not ask how the rows are numbered, unless channel 1 was moved.
+        self.equivariant = sort and groups == 1 and shifts != "power"
         self.value = nn.Linear(dim, dim)
 
     def mixed(self, x: Tensor, structure: Structure) -> Tensor:

@@ -45,8 +45,7 @@ class SliceQuantile(Mixer):
     reads = ("map",)
     equivariant = True
     kept: Tensor
-    order: Tensor
-    back: Tensor
+    tells: Tensor
     quantiles: Tensor
 
     def __init__(
@@ -71,12 +70,9 @@ class SliceQuantile(Mixer):
         own = dim // heads
         kept = [(c // own < round(share * heads)) if apart else (c % own < round(share * own)) for c in range(dim)]
         self.register_buffer("kept", torch.tensor(kept), persistent=False)
-        # The channels that are kept, then those that tell; and where each stands in that order.
-        order = sorted(range(dim), key=lambda c: not kept[c])
-        self.register_buffer("order", torch.tensor(order), persistent=False)
-        self.register_buffer("back", torch.tensor(sorted(range(dim), key=order.__getitem__)), persistent=False)
-        self.first_told, count = sum(kept), dim - sum(kept)
-        spread = (torch.arange(count) + 0.5) / max(1, count)
+        tells = [c for c in range(dim) if not kept[c]]
+        self.register_buffer("tells", torch.tensor(tells, dtype=torch.int64), persistent=False)
+        spread = (torch.arange(len(tells)) + 0.5) / max(1, len(tells))
         if statistic == "learnable":
             self.places = nn.Parameter(torch.logit(spread))
         else:
@@ -91,7 +87,6 @@ class SliceQuantile(Mixer):
             return tell_maximum(mixed, structure.mask, self.kept)
         if self.statistic == "minimum":
             return -tell_maximum(-mixed, structure.mask, self.kept)
-        kept, told = mixed.index_select(2, self.order).split([self.first_told, self.dim - self.first_told], dim=2)
         places = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
-        told = column_quantiles(told, structure.lengths, places[None]).expand_as(told)
-        return torch.cat([kept, told], dim=2).index_select(2, self.back)
+        told = column_quantiles(mixed.index_select(2, self.tells), structure.lengths, places[None])
+        return mixed.index_copy(2, self.tells, told.expand(-1, mixed.shape[1], -1))

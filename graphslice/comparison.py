@@ -8,11 +8,14 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,11 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from graphslice.checkpoint import CONFIG
-from graphslice.config import RunConfig, read_yaml
-from graphslice.data.sources import load_source
+from graphslice.config import DataConfig, RunConfig, read_yaml
+from graphslice.data.sources import load_source, resolved
 from graphslice.errors import InputError
 from graphslice.machine import machine
-from graphslice.nn.mixers import mixer_class
+from graphslice.nn.mixers import build_mixer, mixer_class
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
@@ -169,12 +172,21 @@ def compare(
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
     base = replace(base, trainer=replace(base.trainer, **parse_budget(budget)))
-    load_source(base.data)  # what is wrong with the data is said once, and before anything starts
-    for folder, (_, config) in _runs(arms, range(seeds), base, out).items():
-        _check_same(folder, config)
-    groups = [list(group) for _, group in itertools.groupby(arms, key=lambda arm: arm.rivals or arm.label)]
-    plan = _runs([group[0] for group in groups if len(group) == 1], range(seeds), base, out)
-    plan |= _runs([arm for group in groups if len(group) > 1 for arm in group], [0], base, out)
+    # What is wrong with a mixer's settings or the data is said once, and before anything starts.
+    for arm in arms:
+        model = arm.config(base, 0).model
+        build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
+    wanted = _runs(arms, range(seeds), base, out)
+    data = {repr(config.data): config.data for _, config in wanted.values()}
+    data = {key: resolved(replace(base, data=one), load_source(one)).data for key, one in data.items()}
+    for folder, (_, config) in wanted.items():
+        _check_same(folder, config, data[repr(config.data)])
+    groups: dict[str, list[Arm]] = {}
+    for arm in arms:
+        groups.setdefault(arm.rivals or arm.label, []).append(arm)
+    contests = [group for group in groups.values() if len(group) > 1]
+    plan = _runs([group[0] for group in groups.values() if len(group) == 1], range(seeds), base, out)
+    plan |= _runs(itertools.chain(*contests), [0], base, out)
     reasons: dict[Path, str] = {}
     over: set[str] = set()
 
@@ -192,11 +204,10 @@ def compare(
     def finish() -> None:
         waiting = [folder for folder in plan if folder not in reasons and not (folder / "metrics.json").exists()]
         console.print(f"{len(plan)} runs of {budget}, {len(waiting)} to do", highlight=False)
-        with _processes(jobs) as pool:
-            tasks = {pool.submit(run_one, plan[folder][1].to_dict(), str(folder)): folder for folder in waiting}
-            for done, task in enumerate(as_completed(tasks), 1):
-                folder = tasks[task]
-                if reason := task.result():
+        tasks = {folder: plan[folder][1].to_dict() for folder in waiting}
+        with closing(_each_in_a_process(tasks, jobs)) as ended:
+            for done, (folder, reason) in enumerate(ended, 1):
+                if reason:
                     reasons[folder] = reason
                 said = reason or f"test MAE {_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
                 console.print(f"{done} of {len(waiting)}: {folder.relative_to(out)}: {said}", highlight=False)
@@ -205,9 +216,10 @@ def compare(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with _alone(out), _threads(max(1, cores // jobs)):
         finish()
-        if rivals := [group for group in groups if len(group) > 1]:
-            chosen = [min(group, key=lambda arm: _first_error(out / arm.folder)) for group in rivals]
-            over |= {arm.label for group in rivals for arm in group} - {arm.label for arm in chosen}
+        if contests:
+            best = [min(group, key=lambda arm: _first_error(out / arm.folder)) for group in contests]
+            chosen = [arm for arm in best if _first_error(out / arm.folder) < float("inf")]
+            over |= {arm.label for arm in itertools.chain(*contests)} - {arm.label for arm in chosen}
             plan |= _runs(chosen, range(1, seeds), base, out)
             finish()
         result = report()
@@ -216,9 +228,10 @@ def compare(
     return result
 
 
-def _runs(arms: Sequence[Arm], seeds: Iterable[int], base: RunConfig, out: Path) -> dict[Path, tuple[Arm, RunConfig]]:
+def _runs(arms: Iterable[Arm], seeds: Iterable[int], base: RunConfig, out: Path) -> dict[Path, tuple[Arm, RunConfig]]:
     """The folders of these arms' runs, and what is trained there."""
-    return {out / arm.folder / f"seed-{seed}": (arm, arm.config(base, seed)) for seed in seeds for arm in arms}
+    runs = itertools.product(seeds, arms)
+    return {out / arm.folder / f"seed-{seed}": (arm, arm.config(base, seed)) for seed, arm in runs}
 
 
 def _first_error(folder: Path) -> float:
@@ -257,43 +270,74 @@ def _threads(count: int):
             os.environ["OMP_NUM_THREADS"] = before
 
 
-@contextmanager
-def _processes(jobs: int):
-    """A pool whose processes do one run each; if something goes wrong, all that run are stopped and none begins."""
-    context, others = get_context("spawn"), set(active_children())
-    stopping = context.Event()
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin, initargs=(stopping,), max_tasks_per_child=1
-    )
+def _each_in_a_process(tasks: dict[Path, dict], jobs: int) -> Iterator[tuple[Path, str | None]]:
+    """Run all, so many at a time; gives each folder as it ends, with the reason if it failed.
+
+    If something goes wrong here, Ctrl-C included, those that run are stopped, and none begins.
+    """
+    context, waiting = get_context("spawn"), list(tasks.items())
+    running: dict[int, tuple[Path, BaseProcess, Connection]] = {}
     try:
-        yield pool
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                folder, config = waiting.pop(0)
+                said, saying = context.Pipe(duplex=False)
+                process = context.Process(target=run_one, args=(config, str(folder), saying))
+                with _interrupts_held():  # one that comes while a process starts is kept for when it can be heard
+                    process.start()
+                    running[process.sentinel] = folder, process, said
+                saying.close()
+            for sentinel in wait(list(running)):
+                folder, process, said = running.pop(sentinel)
+                process.join()
+                try:
+                    reason = said.recv()
+                except EOFError:
+                    reason = f"its process ended with {process.exitcode}: was there memory enough?"
+                yield folder, reason
     except BaseException:
-        stopping.set()
-        for process in set(active_children()) - others:
+        for _, process, _ in running.values():
             os.kill(process.pid, signal.SIGINT)
-        pool.shutdown(wait=True, cancel_futures=True)
+        for _, process, _ in running.values():
+            process.join()
         raise
-    pool.shutdown()
 
 
-# Whether the comparison is being stopped: set in each of its processes.
-_stopping = None
+@contextmanager
+def _interrupts_held():
+    """Ctrl-C takes effect after; processes that start within hold it too, until they say otherwise."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _begin(stopping) -> None:
-    """Begin a process: a Ctrl-C reaches it through its parent alone, and once."""
-    global _stopping
-    _stopping = stopping
+def run_one(config: dict, folder: str, saying: Connection) -> None:
+    """Train, or continue, one run; says the reason where that is not possible, else None."""
     if hasattr(os, "setsid"):
-        os.setsid()
+        os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
+    threading.Thread(target=_follow, args=(parent_process(),), daemon=True).start()
+    try:
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        saying.send(_trained(config, folder))
+    except KeyboardInterrupt:
+        pass  # what was done lies in the folder
 
 
-def run_one(config: dict, folder: str) -> str | None:
-    """Train, or continue, one run; returns the reason where that is not possible."""
+def _follow(parent: BaseProcess) -> None:
+    """End with the parent, whatever ended it: the run would go on beside the one that continues it."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _trained(config: dict, folder: str) -> str | None:
     from graphslice.training.run import Interrupted, resume, train
 
-    if _stopping is not None and _stopping.is_set():  # the pool hands out a run more than it has processes
-        return "stopped before it began"
     quiet = Console(quiet=True)
     try:
         if (Path(folder) / CONFIG).exists():
@@ -304,20 +348,24 @@ def run_one(config: dict, folder: str) -> str | None:
         return str(error)
     except Interrupted:
         raise KeyboardInterrupt from None
+    except Exception as error:  # of a mixer that is being written, or of the machine: the other runs go on
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}".splitlines()[0]
     return None
 
 
-def _check_same(folder: Path, config: RunConfig) -> None:
+def _check_same(folder: Path, config: RunConfig, data: DataConfig) -> None:
+    """Refuse a folder that holds a run of other settings, or of other data than ``data`` as it is now."""
     if not (folder / CONFIG).exists():
         return
     found, wanted = read_yaml(folder / CONFIG), config.to_dict()
-    found["model"]["tasks"] = wanted["model"]["tasks"]  # what the data decided
-    if Path(wanted["data"]["dataset"]).exists():
-        wanted["data"]["dataset"] = str(Path(wanted["data"]["dataset"]).resolve())
-    wanted["data"] = {key: wanted["data"][key] for key in ("dataset", "split", "seed")}
+    found["model"]["tasks"] = wanted["model"]["tasks"]  # what the data decides
+    wanted["data"] = {key: getattr(data, key) for key in ("dataset", "targets", "split", "seed", "fingerprint")}
     for section, values in wanted.items():
         for key, value in values.items():
             if (there := found[section].get(key)) != value:
+                if key == "fingerprint":
+                    raise InputError(f"the data of {folder} has changed since it was trained: choose another --out")
                 raise InputError(
                     f"{folder} holds a run with {section}.{key} {there}, not {value}: "
                     "choose another --out, or give the same settings"
@@ -387,7 +435,7 @@ def table(result: dict) -> str:
     over = [run for run in result["runs"] if "passed_over" in run and "error" not in run]
     if over:
         errors = ", ".join(f"`{run['arm']}` {run['valid']:.4f}" for run in over)
-        lines.append(f"\nPassed over by the validation error of the first seed: {errors}.")
+        lines.append(f"\nPassed over by the validation error of the first seed, which is among those above: {errors}.")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['arm']}, seed {run['seed']}: {run['error']}" for run in failed]
     return "\n".join(lines) + "\n"
@@ -407,7 +455,7 @@ def draw(result: dict, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    arms = {label: [run for run in runs if len(run["curve"]) > 1] for label, runs in by_arm(result).items()}
+    arms = {label: [run for run in runs if run["curve"]] for label, runs in by_arm(result).items()}
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -418,7 +466,9 @@ def draw(result: dict, path: Path) -> None:
         curves = [np.array(run["curve"]) for run in runs]
         times = np.linspace(max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves), 200)
         errors = np.stack([np.interp(times, c[:, 0], c[:, 2]) for c in curves])
-        axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4)
+        # Of one validation there is a point to see, not a line.
+        single = "o" if np.ptp(times) == 0 else None
+        axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=single)
         axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
     axes.set(xlabel="seconds of training", ylabel="validation MAE", yscale="log")
     if any(arms.values()):

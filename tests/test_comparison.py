@@ -87,7 +87,12 @@ def test_bad_arms(mixers, varied, said):
 
 
 def test_bad_settings_are_refused_before_anything_starts(tmp_path, tiny_config, demo_csv):
-    for mixers, said in (("csp:grups=2", "grups"), ("slice-max:groups=2", "it has none")):
+    for mixers, said in (
+        ("csp:grups=2", "grups"),
+        ("slice-max:groups=2", "it has none"),
+        ("csp:groups=two", "must be of type int"),
+        ("csp:groups=0", "at least 1 group"),
+    ):
         with pytest.raises(InputError, match=said):
             compare(tiny_config(demo_csv), parse_arms(mixers), 1, "1epochs", tmp_path / "c")
     with pytest.raises(InputError, match="at least 1"):
@@ -155,6 +160,51 @@ def test_continued_and_added_to(compared, tiny_config, demo_csv, tmp_path):
 
 
 @pytest.mark.slow
+def test_other_data_of_the_same_name(tiny_config, demo_csv, tmp_path):
+    """Other targets, or other labels in the same file: no run of the folder may pass for one of them."""
+    table = pd.read_csv(demo_csv)
+    table["other"] = np.arange(len(table)) * 0.1
+    table.to_csv(tmp_path / "my.csv", index=False)
+    name = next(name for name in table if name not in ("smiles", "split", "other") and table[name].dtype == float)
+    config = tiny_config(tmp_path / "my.csv")
+    config.data.targets = name
+    compare(config, parse_arms("map-only"), 1, "1epochs", tmp_path / "c")
+    config.data.targets = "other"
+    with pytest.raises(InputError, match=f"holds a run with data.targets {name}, not other"):
+        compare(config, parse_arms("map-only"), 1, "1epochs", tmp_path / "c")
+    config.data.targets = name
+    table.assign(**{name: table[name] + 1}).to_csv(tmp_path / "my.csv", index=False)
+    with pytest.raises(InputError, match="has changed since it was trained"):
+        compare(config, parse_arms("map-only"), 1, "1epochs", tmp_path / "c")
+
+
+BROKEN = """
+import os
+from graphslice.nn.mixers import MIXERS
+
+def mixed(self, x, structure):
+    if {die}:
+        os._exit(7)
+    raise ZeroDivisionError("a mixer that is being written")
+
+MIXERS["csp"].mixed = mixed
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("die", "reason"), [(False, "ZeroDivisionError: a mixer that is"), (True, "ended with 7")])
+def test_a_run_that_breaks_does_not_stop_the_others(tiny_config, demo_csv, tmp_path, monkeypatch, die, reason):
+    (tmp_path / "sitecustomize.py").write_text(BROKEN.format(die=die))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = compare(tiny_config(demo_csv), parse_arms("csp,map-only"), 1, "1epochs", tmp_path / "c")
+    bad, good = result["runs"]
+    assert reason in bad["error"] and good["test"] > 0
+    monkeypatch.delenv("PYTHONPATH")
+    again = compare(tiny_config(demo_csv), parse_arms("csp,map-only"), 1, "1epochs", tmp_path / "c")
+    assert all("error" not in run for run in again["runs"])
+
+
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(tiny_config, demo_csv, tmp_path):
     arms = parse_arms("map-only", ["optimizer.peak_lr=1e-3,1e30"])
     result = compare(tiny_config(demo_csv), arms, 1, "1epochs", tmp_path / "c", jobs=2)
@@ -180,7 +230,8 @@ def test_each_mixer_is_tuned_with_the_first_seed(tiny_config, demo_csv, tmp_path
         assert found[slow, 0]["passed_over"] and "passed_over" not in found[good, 0]
     assert set(by_arm(result)) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
     text = (tmp_path / "c" / "comparison.md").read_text()
-    assert "first seed: `map-only peak_lr=1e-9` 0." in text and text.count("peak_lr=1e30, seed 0: the training") == 2
+    assert "among those above: `map-only peak_lr=1e-9` " in text
+    assert text.count("peak_lr=1e30, seed 0: the training") == 2
     again = compare(tiny_config(demo_csv), arms[:2] + arms[3:5], 2, "2epochs", tmp_path / "c")  # nothing to train
     assert [run for run in result["runs"] if "error" not in run] == again["runs"]
 
@@ -216,9 +267,9 @@ def test_command(cli, demo_csv, tiny_config, compared, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
-def test_one_interrupt_stops_everything(demo_csv, tiny_config, tmp_path, whole_group):
-    """Ctrl-C in a terminal reaches the whole group of processes; a kill the first alone."""
+@pytest.mark.parametrize("how", ["terminal", "interrupt", "terminate", "kill"])
+def test_one_interrupt_stops_everything(demo_csv, tiny_config, tmp_path, how):
+    """Ctrl-C in a terminal reaches the whole group of processes; the others the first alone."""
     (tmp_path / "tiny.yaml").write_text(tiny_config(demo_csv).to_yaml())
     command = [sys.executable, "-m", "graphslice.cli", "compare", "--config", tmp_path / "tiny.yaml", "--jobs", 1]
     command += ["--mixers", "slice-max,map-only,csp", "--seeds", 1, "--budget", "9999steps", "--out", tmp_path / "c"]
@@ -229,7 +280,9 @@ def test_one_interrupt_stops_everything(demo_csv, tiny_config, tmp_path, whole_g
     while not (tmp_path / "c" / "slice-max" / "seed-0" / "last.ckpt").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    sent = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}.get(how, signal.SIGINT)
+    (os.killpg if how == "terminal" else os.kill)(process.pid, sent)
     _, said = process.communicate(timeout=60)  # until no process holds the pipe
-    assert process.returncode == 130 and "Traceback" not in said
+    assert process.returncode == (130 if sent == signal.SIGINT else -sent)
+    assert "Traceback" not in said
     assert not (tmp_path / "c" / "map-only").exists() and not (tmp_path / "c" / "csp").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, RunConfig
 from graphslice.data import splits
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
 from graphslice.data.rows import Rows
@@ -110,6 +110,19 @@ def load_source(config: DataConfig) -> Source:
     if path.name.lower().endswith(STORE_SUFFIX):
         return store_source(GraphStore.open(path), config)
     return table_source(read_table(path), config, config.dataset)
+
+
+def resolved(config: RunConfig, source: Source) -> RunConfig:
+    """The configuration with what the data decides, and with paths that hold from any folder."""
+    data = config.data
+    if source.name == "pyg":
+        data = replace(data, dataset="pyg")
+    elif Path(data.dataset).exists():
+        data = replace(data, dataset=str(Path(data.dataset).resolve()))
+    if source.is_pcqm4m:
+        data = replace(data, root=str(Path(data.root).resolve()))
+    data = replace(data, targets=",".join(source.target_names), fingerprint=source.fingerprint())
+    return replace(config, data=data, model=replace(config.model, tasks=len(source.target_names)))
 
 
 def dataset_path(dataset: str) -> Path:

@@ -9,7 +9,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from rich.console import Console
 from graphslice.checkpoint import BEST, CONFIG, LAST, read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.data.module import MoleculeData, TrainBatches
-from graphslice.data.sources import Source, load_source, pyg_source
+from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
 from graphslice.machine import peak_memory
@@ -97,7 +97,7 @@ def train(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
     source = pyg_source(data, target_names) if data is not None else load_source(config.data)
-    config = _resolved(config, source)
+    config = resolved(config, source)
     return _run(config, source, out, fresh=True, profile=profile, console=console)
 
 
@@ -136,19 +136,6 @@ def _holds_run(folder: Path) -> bool:
 def _is_first_process() -> bool:
     """Whether no other process of a distributed run started before this one."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
-
-
-def _resolved(config: RunConfig, source: Source) -> RunConfig:
-    """The configuration with what the data decides, and with paths that hold from any folder."""
-    data = config.data
-    if source.name == "pyg":
-        data = replace(data, dataset="pyg")
-    elif Path(data.dataset).exists():
-        data = replace(data, dataset=str(Path(data.dataset).resolve()))
-    if source.is_pcqm4m:
-        data = replace(data, root=str(Path(data.root).resolve()))
-    data = replace(data, targets=",".join(source.target_names), fingerprint=source.fingerprint())
-    return replace(config, data=data, model=replace(config.model, tasks=len(source.target_names)))
 
 
 def _run(

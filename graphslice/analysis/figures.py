@@ -89,6 +89,16 @@ def draw_bonds(smiles: str, weights: np.ndarray, path: Path) -> list[Path]:
     return _draw_molecules([mol] * len(weights), [{}] * len(weights), colours, legends, (280, 230), path)
 
 
+def draw_reads(smiles: str, centre: int, weights: np.ndarray, path: Path) -> list[Path]:
+    """What one atom reads of each, ``[H, N]`` in the order of the SMILES, a panel a head: the darker, the more."""
+    mol = _drawable(smiles)
+    mol.GetAtomWithIdx(centre).SetProp("atomNote", "*")
+    most = np.maximum(weights.max(axis=1, keepdims=True), 1e-30)
+    colours = [{i: _colour("Oranges", value) for i, value in enumerate(head.tolist())} for head in weights / most]
+    legends = [f"head {i + 1}: of * up to {share:.2g}" for i, share in enumerate(most[:, 0])]
+    return _draw_molecules([mol] * len(weights), colours, [{}] * len(weights), legends, (280, 230), path)
+
+
 def _drawable(smiles: str) -> Chem.Mol:
     # Without the hydrogens that RDKit puts at some stereocentres: they would be atoms without a value.
     return rdMolDraw2D.PrepareMolForDrawing(Chem.MolFromSmiles(smiles), kekulize=False, addChiralHs=False)

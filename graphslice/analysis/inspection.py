@@ -51,8 +51,9 @@ def inspect(
         predictor: the model.
         smiles: of the molecules; numbered from 1 in the tables and the names of the files.
         out: a folder, made where it is not there. ``atoms.csv`` (contributions), ``spectra.csv``,
-            ``residuals.csv``, ``map_distances.csv`` and ``map_bonds.csv`` go there, and figures of the same
-            names as PNG and SVG; those of atoms and bonds one a molecule.
+            ``residuals.csv``, ``map_distances.csv``, ``map_atoms.csv`` (what the central atom reads of each)
+            and ``map_bonds.csv`` go there, and figures of the same names as PNG and SVG; those of atoms
+            and bonds one a molecule.
         target: whose contributions are drawn; the first one when not given. The table has all.
         orders: of :func:`~graphslice.analysis.attribute`.
 
@@ -116,8 +117,18 @@ def by_bond(one: Inspected) -> tuple[np.ndarray, np.ndarray]:
     return ends, (one.trace.map[:, first, second] + one.trace.map[:, second, first]) / 2
 
 
+def from_centre(one: Inspected) -> tuple[int, np.ndarray, np.ndarray]:
+    """The atom that is nearest to the farthest, how far it is from each ``[N]``, and what it reads of each ``[H, N]``.
+
+    All in the order of the SMILES; of several such atoms the first.
+    """
+    distances = one.trace.distances[np.ix_(one.places, one.places)]
+    centre = int(np.where(distances < UNREACHABLE, distances, -1).max(1).argmin())
+    return centre, distances[centre], one.trace.map[:, 1 + one.places[centre], 1 + one.places]
+
+
 def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[Path]:
-    atoms, spectra, residuals, distances, bonds = [], [], [], [], []
+    atoms, spectra, residuals, distances, reads, bonds = [], [], [], [], [], []
     for one in found:
         name = {"molecule": one.number, "smiles": one.smiles}
         mol = Chem.MolFromSmiles(one.smiles)
@@ -137,12 +148,19 @@ def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[P
         for head, shares in enumerate(by_distance(one.trace), 1):
             labels = [*map(str, range(len(shares) - 1)), "token"]
             distances += [name | {"head": head, "distance": d, "share": v} for d, v in zip(labels, shares, strict=True)]
+        centre, away, weights = from_centre(one)
+        for head, values in enumerate(weights, 1):
+            row = name | {"head": head, "from_atom": centre}
+            reads += [
+                row | {"atom": i, "distance": d if d < UNREACHABLE else None, "weight": v}
+                for i, (d, v) in enumerate(zip(away.tolist(), values, strict=True))
+            ]
         ends, weights = by_bond(one)
         for head, values in enumerate(weights, 1):
             for (a, b), value in zip(ends, values, strict=True):
                 bonds.append(name | {"head": head, "atom_a": a, "atom_b": b, "weight": value})
     tables = {"atoms": atoms, "spectra": spectra, "residuals": residuals, "map_distances": distances}
-    for name, rows in (tables | {"map_bonds": bonds}).items():
+    for name, rows in (tables | {"map_atoms": reads, "map_bonds": bonds}).items():
         path = out / f"{name}.csv"
         # Molecules without a bond leave the last one empty, with its header.
         columns = list(rows[0]) if rows else ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
@@ -170,6 +188,8 @@ def _pictures(found: list[Inspected], targets: list[str], target: str, out: Path
         of_target = targets.index(target)
         values, errors = (part[one.places, of_target] for part in (one.attribution.values, one.attribution.errors))
         yield from figures.draw_atoms(one.smiles, values, errors.max(), target, out / f"atoms-{one.number}")
+        centre, _, weights = from_centre(one)
+        yield from figures.draw_reads(one.smiles, centre, weights, out / f"map_atoms-{one.number}")
         weights = by_bond(one)[1]
         if weights.size:
             yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{one.number}")

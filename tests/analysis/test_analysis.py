@@ -11,7 +11,7 @@ from rdkit import Chem
 
 import graphslice as gs
 from graphslice.analysis import attribute, rank_one_residual, singular_spectrum, trace
-from graphslice.analysis.inspection import by_bond, by_distance, inspect
+from graphslice.analysis.inspection import by_bond, by_distance, from_centre, inspect
 from graphslice.data.batch import collate
 from graphslice.errors import InputError
 from graphslice.nn.mixers import MIXERS
@@ -148,7 +148,12 @@ def inspected(make_predictor, tmp_path_factory):
 def test_files(inspected):
     *_, files, out = inspected
     assert set(files) == set(out.iterdir())
-    names = ["spectra", "residuals", "map_distances", *(f"atoms-{i}" for i in range(1, 6))]
+    names = [
+        "spectra",
+        "residuals",
+        "map_distances",
+        *(f"{k}-{i}" for k in ("atoms", "map_atoms") for i in range(1, 6)),
+    ]
     names += [f"map_bonds-{i}" for i in (1, 4, 5)]  # the others have no bond
     pictures = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert {path.name for path in out.glob("*.*g")} == pictures
@@ -186,6 +191,14 @@ def test_map_by_distance_and_bond(inspected):
             i, j = 1 + one.places[a], 1 + one.places[b]
             assert one.trace.distances[i - 1, j - 1] == 1
             np.testing.assert_allclose(weight, (one.trace.map[:, i, j] + one.trace.map[:, j, i]) / 2)
+        centre, away, reads = from_centre(one)
+        lengths = Chem.GetDistanceMatrix(mol)
+        eccentricity = np.where(lengths < 1e6, lengths, -1).max(1)
+        assert centre == eccentricity.argmin() and (away[lengths[centre] < 1e6] == lengths[centre][away < 510]).all()
+        np.testing.assert_array_equal(reads, one.trace.map[:, 1 + one.places[centre]][:, 1 + one.places])
+    reads = pd.read_csv(out / "map_atoms.csv")
+    assert len(reads) == 2 * sum(one.graph.num_atoms for one in found)
+    assert reads["distance"].isna().sum() == 2  # the chloride of the sodium, for each head
     distances = pd.read_csv(out / "map_distances.csv")
     assert set(distances["head"]) == {1, 2} and "token" in set(distances["distance"])
     spectra = pd.read_csv(out / "spectra.csv")
@@ -218,7 +231,7 @@ def test_a_molecule_without_bonds_has_an_empty_table_of_them(make_predictor, tmp
 def test_command(cli, run_folder, tmp_path):
     code, out, _ = cli("inspect", run_folder, "--smiles", "CCO", "CC", "--orders", 4, "-o", tmp_path / "i")
     assert code == 0 and "gap_ev: " in out and "rank-1 residual by depth" in out
-    assert f"19 files in {tmp_path / 'i'}" in out and len(list((tmp_path / "i").iterdir())) == 19
+    assert f"24 files in {tmp_path / 'i'}" in out and len(list((tmp_path / "i").iterdir())) == 24
     code, _, err = cli("inspect", run_folder, "--smiles", "CCO", "--orders", 1)
     assert code == 2 and "--orders must be at least 2" in err
     code, out, err = cli("inspect", run_folder, "--smiles", "C(", "CO", "-o", tmp_path / "k")

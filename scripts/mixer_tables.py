@@ -1,6 +1,6 @@
-"""Put the results of comparisons into docs/mixers.md: ``python scripts/mixer_tables.py [NAME=FOLDER ...]``.
+"""Put the results of comparisons into the documents: ``python scripts/mixer_tables.py [NAME=FOLDER ...]``.
 
-The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of ``docs/comparisons/NAME.json``.
+In README.md and docs/mixers.md, the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of ``docs/comparisons/NAME.json``.
 With NAME=FOLDER the result and the picture of a comparison are first copied from its folder.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from graphslice.comparison import PICTURE, RESULT, table
 
 DOCS = Path(__file__).parents[1] / "docs"
+DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mixers.md")
 
 
 def filled(text: str) -> str:
@@ -32,8 +33,8 @@ def main() -> None:
         name, _, folder = given.partition("=")
         shutil.copyfile(Path(folder) / RESULT, DOCS / "comparisons" / f"{name}.json")
         shutil.copyfile(Path(folder) / PICTURE, DOCS / "figures" / f"{name}.png")
-    document = DOCS / "mixers.md"
-    document.write_text(filled(document.read_text()))
+    for document in DOCUMENTS:
+        document.write_text(filled(document.read_text()))
 
 
 if __name__ == "__main__":

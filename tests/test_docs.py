@@ -15,9 +15,9 @@ def test_the_tables_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import mixer_tables
 
-    text = (ROOT / "docs" / "mixers.md").read_text()
-    assert mixer_tables.filled(text) == text
-    names = re.findall(r"<!-- ([\w-]+) -->", text)
+    texts = [document.read_text() for document in mixer_tables.DOCUMENTS]
+    assert all(mixer_tables.filled(text) == text for text in texts)
+    names = re.findall(r"<!-- ([\w-]+) -->", "".join(texts))
     assert {path.stem for path in (ROOT / "docs" / "comparisons").glob("*.json")} == set(names) != set()
     sys.modules.pop("mixer_tables")
 

@@ -95,7 +95,7 @@ def draw_reads(smiles: str, centre: int, weights: np.ndarray, path: Path) -> lis
     mol.GetAtomWithIdx(centre).SetProp("atomNote", "*")
     most = np.maximum(weights.max(axis=1, keepdims=True), 1e-30)
     colours = [{i: _colour("Oranges", value) for i, value in enumerate(head.tolist())} for head in weights / most]
-    legends = [f"head {i + 1}: of * up to {share:.2g}" for i, share in enumerate(most[:, 0])]
+    legends = [f"head {i + 1}: * reads up to {share:.2g}" for i, share in enumerate(most[:, 0])]
     return _draw_molecules([mol] * len(weights), colours, [{}] * len(weights), legends, (280, 230), path)
 
 

@@ -1,6 +1,7 @@
 """Put the results of comparisons into the documents: ``python scripts/mixer_tables.py [NAME=FOLDER ...]``.
 
-In README.md and docs/mixers.md, the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of ``docs/comparisons/NAME.json``.
+In README.md and docs/mixers.md, the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the
+table of ``docs/comparisons/NAME.json``.
 With NAME=FOLDER the result and the picture of a comparison are first copied from its folder.
 """
 

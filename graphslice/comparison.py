@@ -322,6 +322,8 @@ def run_one(config: dict, folder: str, saying: Connection) -> None:
         os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
     threading.Thread(target=_follow, args=(parent_process(),), daemon=True).start()
     try:
+        # A shell has what it starts in the background ignore interrupts, which are how a run is stopped.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         saying.send(_trained(config, folder))

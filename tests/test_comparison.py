@@ -267,20 +267,26 @@ def test_command(cli, demo_csv, tiny_config, compared, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["terminal", "interrupt", "terminate", "kill"])
+@pytest.mark.parametrize("how", ["terminal", "interrupt", "terminate", "kill", "kill-background"])
 def test_one_interrupt_stops_everything(demo_csv, tiny_config, tmp_path, how):
     """Ctrl-C in a terminal reaches the whole group of processes; the others the first alone."""
     (tmp_path / "tiny.yaml").write_text(tiny_config(demo_csv).to_yaml())
     command = [sys.executable, "-m", "graphslice.cli", "compare", "--config", tmp_path / "tiny.yaml", "--jobs", 1]
     command += ["--mixers", "slice-max,map-only,csp", "--seeds", 1, "--budget", "9999steps", "--out", tmp_path / "c"]
     process = subprocess.Popen(
-        [str(part) for part in command], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [str(part) for part in command],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # As a shell does with what runs in the background.
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if how == "kill-background" else None,
     )
     deadline = time.monotonic() + 120
     while not (tmp_path / "c" / "slice-max" / "seed-0" / "last.ckpt").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    sent = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}.get(how, signal.SIGINT)
+    ways = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL, "kill-background": signal.SIGKILL}
+    sent = ways.get(how, signal.SIGINT)
     (os.killpg if how == "terminal" else os.kill)(process.pid, sent)
     _, said = process.communicate(timeout=60)  # until no process holds the pipe
     assert process.returncode == (130 if sent == signal.SIGINT else -sent)

@@ -172,60 +172,86 @@ def compare(
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
     base = replace(base, trainer=replace(base.trainer, **parse_budget(budget)))
-    # What is wrong with a mixer's settings or the data is said once, and before anything starts.
-    for arm in arms:
-        model = arm.config(base, 0).model
-        build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
-    wanted = _runs(arms, range(seeds), base, out)
-    data = {repr(config.data): config.data for _, config in wanted.values()}
-    data = {key: resolved(replace(base, data=one), load_source(one)).data for key, one in data.items()}
-    for folder, (_, config) in wanted.items():
-        _check_same(folder, config, data[repr(config.data)])
+    _check(arms, seeds, base, out)
     groups: dict[str, list[Arm]] = {}
     for arm in arms:
         groups.setdefault(arm.rivals or arm.label, []).append(arm)
     contests = [group for group in groups.values() if len(group) > 1]
-    plan = _runs([group[0] for group in groups.values() if len(group) == 1], range(seeds), base, out)
-    plan |= _runs(itertools.chain(*contests), [0], base, out)
-    reasons: dict[Path, str] = {}
-    over: set[str] = set()
-
-    def report() -> dict:
-        found = [_result(folder, arm, config, reasons.get(folder)) for folder, (arm, config) in plan.items()]
-        common = base.to_dict()
-        data = common.pop("data")  # its name and split: where it lies is no part of the result
-        result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget, "jobs": jobs}
-        # Runs that are still to come are not in it.
-        runs = [run | ({"passed_over": True} if run["arm"] in over else {}) for run in found if run is not None]
-        result |= {"machine": machine(), "config": common, "runs": runs}
-        _write(out, result)
-        return result
-
-    def finish() -> None:
-        waiting = [folder for folder in plan if folder not in reasons and not (folder / "metrics.json").exists()]
-        console.print(f"{len(plan)} runs of {budget}, {len(waiting)} to do", highlight=False)
-        tasks = {folder: plan[folder][1].to_dict() for folder in waiting}
-        with closing(_each_in_a_process(tasks, jobs)) as ended:
-            for done, (folder, reason) in enumerate(ended, 1):
-                if reason:
-                    reasons[folder] = reason
-                said = reason or f"test MAE {_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
-                console.print(f"{done} of {len(waiting)}: {folder.relative_to(out)}: {said}", highlight=False)
-                report()
-
+    rivals = [arm for group in contests for arm in group]
+    work = _Work(base, budget, out, jobs, console)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with _alone(out), _threads(max(1, cores // jobs)):
-        finish()
+        others = [group[0] for group in groups.values() if len(group) == 1]
+        work.do(_runs(others, range(seeds), base, out) | _runs(rivals, [0], base, out))
         if contests:
             best = [min(group, key=lambda arm: _first_error(out / arm.folder)) for group in contests]
             chosen = [arm for arm in best if _first_error(out / arm.folder) < float("inf")]
-            over |= {arm.label for arm in itertools.chain(*contests)} - {arm.label for arm in chosen}
-            plan |= _runs(chosen, range(1, seeds), base, out)
-            finish()
-        result = report()
-    if len(reasons) == len(result["runs"]):
-        raise InputError(f"none of the runs could be finished; the first: {next(iter(reasons.values()))}")
+            work.passed_over = {arm.label for arm in rivals} - {arm.label for arm in chosen}
+            work.do(_runs(chosen, range(1, seeds), base, out))
+        result = work.report()
+    if len(work.reasons) == len(result["runs"]):
+        raise InputError(f"none of the runs could be finished; the first: {next(iter(work.reasons.values()))}")
     return result
+
+
+def _check(arms: Sequence[Arm], seeds: int, base: RunConfig, out: Path) -> None:
+    """Say what is wrong with a mixer's settings, the data or the folder once, and before anything starts."""
+    for arm in arms:
+        model = arm.config(base, 0).model
+        build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
+    wanted = _runs(arms, range(seeds), base, out)
+    given = {repr(config.data): config.data for _, config in wanted.values()}
+    data = {key: resolved(replace(base, data=one), load_source(one)).data for key, one in given.items()}
+    for folder, (_, config) in wanted.items():
+        _check_same(folder, config, data[repr(config.data)])
+
+
+@dataclass
+class _Work:
+    """The runs of a comparison, as they are done.
+
+    Attributes:
+        plan: the folder of each run so far, with its arm and configuration.
+        reasons: why those that failed did.
+        passed_over: labels of the arms whose rivals did better.
+    """
+
+    base: RunConfig
+    budget: str
+    out: Path
+    jobs: int
+    console: Console
+    plan: dict[Path, tuple[Arm, RunConfig]] = field(default_factory=dict)
+    reasons: dict[Path, str] = field(default_factory=dict)
+    passed_over: set[str] = field(default_factory=set)
+
+    def do(self, runs: dict[Path, tuple[Arm, RunConfig]]) -> None:
+        """Train what of these is not finished yet, and report after each."""
+        self.plan |= runs
+        waiting = [folder for folder in runs if not (folder / "metrics.json").exists()]
+        tasks = {folder: runs[folder][1].to_dict() for folder in waiting}
+        self.console.print(f"{len(self.plan)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
+        with closing(_each_in_a_process(tasks, self.jobs)) as ended:
+            for done, (folder, reason) in enumerate(ended, 1):
+                if reason:
+                    self.reasons[folder] = reason
+                said = reason or f"test MAE {_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
+                name = folder.relative_to(self.out)
+                self.console.print(f"{done} of {len(tasks)}: {name}: {said}", highlight=False)
+                self.report()
+
+    def report(self) -> dict:
+        """Write the result so far; runs that are still to come are not in it."""
+        runs = []
+        for folder, (arm, config) in self.plan.items():
+            if run := _result(folder, arm, config, self.reasons.get(folder)):
+                runs.append(run | ({"passed_over": True} if arm.label in self.passed_over else {}))
+        common = self.base.to_dict()
+        data = common.pop("data")  # its name and split: where it lies is no part of the result
+        result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": self.budget}
+        result |= {"jobs": self.jobs, "machine": machine(), "config": common, "runs": runs}
+        _write(self.out, result)
+        return result
 
 
 def _runs(arms: Iterable[Arm], seeds: Iterable[int], base: RunConfig, out: Path) -> dict[Path, tuple[Arm, RunConfig]]:

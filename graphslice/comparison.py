@@ -5,17 +5,10 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 import re
-import signal
-import threading
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +23,7 @@ from graphslice.data.sources import load_source, resolved
 from graphslice.errors import InputError
 from graphslice.machine import machine
 from graphslice.nn.mixers import build_mixer, mixer_class
+from graphslice.processes import each_in_a_process
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
@@ -179,8 +173,7 @@ def compare(
     contests = [group for group in groups.values() if len(group) > 1]
     rivals = [arm for group in contests for arm in group]
     work = _Work(base, budget, out, jobs, console)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with _alone(out), _threads(max(1, cores // jobs)):
+    with _alone(out):
         others = [group[0] for group in groups.values() if len(group) == 1]
         work.do(_runs(others, range(seeds), base, out) | _runs(rivals, [0], base, out))
         if contests:
@@ -231,7 +224,7 @@ class _Work:
         waiting = [folder for folder in runs if not (folder / "metrics.json").exists()]
         tasks = {folder: runs[folder][1].to_dict() for folder in waiting}
         self.console.print(f"{len(self.plan)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
-        with closing(_each_in_a_process(tasks, self.jobs)) as ended:
+        with closing(each_in_a_process(tasks, self.jobs)) as ended:
             for done, (folder, reason) in enumerate(ended, 1):
                 if reason:
                     self.reasons[folder] = reason
@@ -280,106 +273,6 @@ def _alone(out: Path):
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def _threads(count: int):
-    """Processes that start within have so many threads: torch reads it when it is loaded."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(count)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
-
-
-def _each_in_a_process(tasks: dict[Path, dict], jobs: int) -> Iterator[tuple[Path, str | None]]:
-    """Run all, so many at a time; gives each folder as it ends, with the reason if it failed.
-
-    If something goes wrong here, Ctrl-C included, those that run are stopped, and none begins.
-    """
-    context, waiting = get_context("spawn"), list(tasks.items())
-    running: dict[int, tuple[Path, BaseProcess, Connection]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                folder, config = waiting.pop(0)
-                said, saying = context.Pipe(duplex=False)
-                process = context.Process(target=run_one, args=(config, str(folder), saying))
-                with _interrupts_held():  # one that comes while a process starts is kept for when it can be heard
-                    process.start()
-                    running[process.sentinel] = folder, process, said
-                saying.close()
-            for sentinel in wait(list(running)):
-                folder, process, said = running.pop(sentinel)
-                process.join()
-                try:
-                    reason = said.recv()
-                except EOFError:
-                    reason = f"its process ended with {process.exitcode}: was there memory enough?"
-                yield folder, reason
-    except BaseException:
-        for _, process, _ in running.values():
-            os.kill(process.pid, signal.SIGINT)
-        for _, process, _ in running.values():
-            process.join()
-        raise
-
-
-@contextmanager
-def _interrupts_held():
-    """Ctrl-C takes effect after; processes that start within hold it too, until they say otherwise."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def run_one(config: dict, folder: str, saying: Connection) -> None:
-    """Train, or continue, one run; says the reason where that is not possible, else None."""
-    if hasattr(os, "setsid"):
-        os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
-    threading.Thread(target=_follow, args=(parent_process(),), daemon=True).start()
-    try:
-        # A shell has what it starts in the background ignore interrupts, which are how a run is stopped.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        saying.send(_trained(config, folder))
-    except KeyboardInterrupt:
-        pass  # what was done lies in the folder
-
-
-def _follow(parent: BaseProcess) -> None:
-    """End with the parent, whatever ended it: the run would go on beside the one that continues it."""
-    parent.join()
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def _trained(config: dict, folder: str) -> str | None:
-    from graphslice.training.run import Interrupted, resume, train
-
-    quiet = Console(quiet=True)
-    try:
-        if (Path(folder) / CONFIG).exists():
-            resume(folder, console=quiet)
-        else:
-            train(RunConfig.from_dict(config), folder, console=quiet)
-    except InputError as error:
-        return str(error)
-    except Interrupted:
-        raise KeyboardInterrupt from None
-    except Exception as error:  # of a mixer that is being written, or of the machine: the other runs go on
-        traceback.print_exc()
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return None
 
 
 def _check_same(folder: Path, config: RunConfig, data: DataConfig) -> None:

@@ -55,10 +55,8 @@ def each_in_a_process(tasks: dict[Path, dict], jobs: int) -> Iterator[tuple[Path
                 folder, config = waiting.pop(0)
                 said, saying = context.Pipe(duplex=False)
                 process = context.Process(target=run_one, args=(config, str(folder), saying))
-                with (
-                    _threads(max(1, cores // jobs)),
-                    _interrupts_held(),
-                ):  # one that comes while a process starts is kept for when it can be heard
+                # An interrupt that comes while a process starts is kept for when it can be heard.
+                with _threads(max(1, cores // jobs)), _interrupts_held():
                     process.start()
                     running[process.sentinel] = folder, process, said
                 saying.close()

@@ -10,27 +10,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from graphslice._version import __version__
 
 if TYPE_CHECKING:
     from graphslice import ops
     from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
-    from graphslice.config import RunConfig
+    from graphslice.config import ModelConfig, RunConfig
     from graphslice.errors import InputError
-    from graphslice.nn import GraphTransformer, ModelConfig
-    from graphslice.predict import Predictor, load
+    from graphslice.inference import Predictor, load
+    from graphslice.nn import GraphTransformer
     from graphslice.training import train
 
 # Imported when first used: the model needs no RDKit, the chemistry no torch.
 _HOMES = {
     "GraphTransformer": "graphslice.nn",
     "InputError": "graphslice.errors",
-    "ModelConfig": "graphslice.nn",
+    "ModelConfig": "graphslice.config",
     "MolGraph": "graphslice.chem",
     "MoleculeError": "graphslice.chem",
-    "Predictor": "graphslice.predict",
+    "Predictor": "graphslice.inference",
     "RunConfig": "graphslice.config",
-    "load": "graphslice.predict",
+    "load": "graphslice.inference",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.training",
 }

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import graphslice
-from graphslice.config import GraphConfig, RunConfig
+from graphslice._version import __version__
+from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.errors import InputError
+from graphslice.feature_dims import UNREACHABLE
 from graphslice.nn.mixers import MIXERS
-from graphslice.nn.model import GraphTransformer, ModelConfig
-from graphslice.vocabulary import UNREACHABLE
+from graphslice.nn.model import GraphTransformer
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
@@ -57,7 +57,7 @@ class Checkpoint:
 
 def header(config: RunConfig, targets: list[str], **extra: Any) -> dict[str, Any]:
     """What GraphSlice stores beside the weights: plain values only, so that reading runs no code."""
-    return {"version": graphslice.__version__, "config": config.to_dict(), "targets": list(targets), **extra}
+    return {"version": __version__, "config": config.to_dict(), "targets": list(targets), **extra}
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:

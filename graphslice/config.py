@@ -15,8 +15,10 @@ from typing import Any
 import yaml
 
 from graphslice.errors import InputError, nearest
-from graphslice.nn.model import ModelConfig
 from graphslice.resources import CONFIGS
+
+#: What a prediction may be read from: rows of C channels that each is.
+READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
 #: The names of the presets, each a YAML file in ``configs``.
 PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
@@ -73,6 +75,86 @@ class GraphConfig:
             raise InputError(f"graph.path_ties is mean or floyd-warshall, not {self.path_ties!r}")
         if not 1 <= self.max_atoms <= 65_535:
             raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
+
+
+@dataclass
+class ModelConfig:
+    """What a :class:`GraphTransformer` is built from.
+
+    Attributes:
+        mixer: what stands where attention stood: see ``graphslice.nn.mixers``.
+        mixer_settings: settings of the mixer's own, such as {"groups": 2} of csp.
+        layers: number of blocks.
+        dim: channels C of every atom.
+        heads: heads H of the bias and of the attention map.
+        ffn_dim: channels inside the feed-forward network.
+        tasks: number of targets.
+        readout: what the prediction is read from: token, or the mean, sum, max or quantiles (minimum,
+            quartiles and maximum) of the atoms, channel by channel, or several joined with "+", such as
+            token+mean.
+        init: standard deviations at the start: graphormer (linear maps 0.02 / sqrt(layers), embeddings
+            0.02) or balanced, which learns sooner: every row of an embedding of atoms as large as a
+            layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
+            layers) of it, so that all branches together add as much as there was.
+        distance_start: let head h begin by reading the pairs that are h mod 6 bonds apart.
+        dropout: after every mixer and feed-forward network.
+        input_dropout: after the atom encoder.
+        attention_dropout: on the attention map.
+        vocabulary: layout of the embedding tables: ogb (as many rows as values) or graphormer (512
+            rows a feature, as in the original checkpoints).
+        degree_rows: rows of each degree table; larger degrees share the last.
+        distance_rows: rows of the spatial table; larger distances share the last but one.
+        path_rows: matrices of the edge encoding, of which max_path are used.
+        max_path: bonds of a shortest path that the edge encoding reads.
+    """
+
+    mixer: str = "slice-max"
+    layers: int = 4
+    dim: int = 128
+    heads: int = 8
+    ffn_dim: int = 128
+    tasks: int = 1
+    readout: str = "token"
+    init: str = "graphormer"
+    distance_start: bool = False
+    dropout: float = 0.1
+    input_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    vocabulary: str = "ogb"
+    degree_rows: int = 16
+    distance_rows: int = 64
+    path_rows: int = 5
+    max_path: int = 5
+    mixer_settings: dict | None = None
+
+    def __post_init__(self) -> None:
+        for part in self.readout.split("+"):
+            if part not in READOUTS:
+                raise InputError(
+                    f"unknown readout {part!r}{nearest(part, READOUTS)}: choose from {', '.join(READOUTS)}, "
+                    "or join several with '+'"
+                )
+        if self.init not in ("graphormer", "balanced"):
+            raise InputError(f"model.init is graphormer or balanced, not {self.init!r}")
+        if self.vocabulary not in ("ogb", "graphormer"):
+            raise InputError(f"model.vocabulary is ogb or graphormer, not {self.vocabulary!r}")
+        for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
+            if getattr(self, name) < 1:
+                raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
+        if self.dim % self.heads:
+            raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
+        if self.max_path > self.path_rows:
+            raise InputError(f"model.max_path ({self.max_path}) is more than model.path_rows ({self.path_rows})")
+        if self.distance_rows < 8 or self.degree_rows < 2:
+            raise InputError("model.distance_rows must be at least 8 and model.degree_rows at least 2")
+        for name in ("dropout", "input_dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+
+    @classmethod
+    def preset(cls, name: str) -> ModelConfig:
+        """The model of a preset, such as ``"pcqm4m-slice"``; see :data:`PRESETS`."""
+        return cls(**read_preset(name).get("model", {}))
 
 
 @dataclass
@@ -190,7 +272,7 @@ class RunConfig:
 
     @property
     def collate_settings(self) -> dict[str, Any]:
-        """What :func:`graphslice.data.batch.collate_rows` has to know of a model."""
+        """What :func:`graphslice.data.collate.collate_rows` has to know of a model."""
         return {"path_ties": self.graph.path_ties, "max_path": self.model.max_path}
 
     def to_dict(self) -> dict[str, Any]:

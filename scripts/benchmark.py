@@ -11,7 +11,7 @@ import importlib
 import json
 import sys
 
-import graphslice.cli  # first: it sets how OpenMP's threads wait, as for the commands
+import graphslice.cli.main  # first: it sets how OpenMP's threads wait, as for the commands
 from benchmarks.report import print_table
 from graphslice.machine import machine
 
@@ -34,7 +34,7 @@ def main() -> None:
         subparser.add_argument("--json", action="store_true", help="print one line of JSON")
         modules[name].add_arguments(subparser)
     options = parser.parse_args()
-    graphslice.cli.keep_memory()
+    graphslice.cli.main.keep_memory()
     figures = modules[options.benchmark].run(options)
     if options.json:
         json.dump({"benchmark": options.benchmark, **machine(), "figures": figures}, sys.stdout)

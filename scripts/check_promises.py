@@ -26,10 +26,10 @@ from rdkit import Chem, RDLogger
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.config import RunConfig
-from graphslice.data.batch import collate
+from graphslice.data.collate import collate
+from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.predict import Predictor, load
 from graphslice.resources import DEMO_CSV
 
 

@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from graphslice.comparison import PICTURE, RESULT, table
+from graphslice.compare.runner import PICTURE, RESULT, table
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mixers.md")

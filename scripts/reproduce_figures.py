@@ -108,7 +108,8 @@ def draw_smoothing(options: argparse.Namespace) -> None:
 
 def one_speed(mixer: str, rows: int, batch: int, device: str, steps: int) -> dict:
     """Steps a second, and GiB of training, of LRA's text model: four layers, C = 256, H = 4, feed-forward 1,024."""
-    from graphslice.nn.model import Block, ModelConfig
+    from graphslice.config import ModelConfig
+    from graphslice.nn.model import Block
 
     torch.manual_seed(0)
     config = ModelConfig(mixer=mixer, layers=4, dim=256, heads=4, ffn_dim=1024, dropout=0.0, attention_dropout=0.0)

@@ -109,7 +109,7 @@ def run_folder(demo_csv, tiny_config, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def predictor(run_folder):
-    from graphslice.predict import load
+    from graphslice.inference.predictor import load
 
     return load(run_folder, "cpu")
 
@@ -120,9 +120,9 @@ def make_predictor():
     import torch
 
     from graphslice.checkpoint import Checkpoint
-    from graphslice.config import RunConfig
-    from graphslice.nn import GraphTransformer, ModelConfig
-    from graphslice.predict import Predictor
+    from graphslice.config import ModelConfig, RunConfig
+    from graphslice.inference.predictor import Predictor
+    from graphslice.nn import GraphTransformer
 
     def make(scale: float = 1.0, targets: tuple[str, ...] = ("y",), **model) -> Predictor:
         config = RunConfig(model=ModelConfig(**{**TINY, "tasks": len(targets), **model}))
@@ -180,7 +180,7 @@ def offline(monkeypatch):
 @pytest.fixture
 def cli(capsys):
     """``cli(*arguments)`` runs a command in this process: its exit code, stdout and stderr."""
-    from graphslice.cli import main
+    from graphslice.cli.main import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -25,7 +25,7 @@ from graphslice.checkpoint import (
     save_checkpoint,
     write_run_folder,
 )
-from graphslice.data.batch import collate
+from graphslice.data.collate import collate
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: What the original is called in the fixtures, and the mixer that computes it.

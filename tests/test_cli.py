@@ -14,7 +14,7 @@ import torch
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
-from graphslice.cli import main
+from graphslice.cli.main import main
 from graphslice.data.store import GraphStore
 
 COMMANDS = ["train", "predict", "evaluate", "submit", "featurize", "import-checkpoint"]

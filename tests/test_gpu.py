@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from graphslice.chem import smiles_to_graph
-from graphslice.config import RunConfig
-from graphslice.data.batch import collate
-from graphslice.nn import GraphTransformer, ModelConfig
+from graphslice.config import ModelConfig, RunConfig
+from graphslice.data.collate import collate
+from graphslice.inference.predictor import load
+from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import column_sort, map_sort
-from graphslice.predict import load
 from graphslice.training import train
 
 pytestmark = [

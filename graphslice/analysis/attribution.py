@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graphslice.chem.molecule import MolGraph
-from graphslice.data.batch import collate
-from graphslice.predict import Predictor
+from graphslice.data.collate import collate
+from graphslice.inference.predictor import Predictor
 
 # Rows that the versions of a molecule may take in one batch.
 _MOST = 1 << 13

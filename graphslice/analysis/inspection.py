@@ -16,8 +16,8 @@ from graphslice.analysis.spectra import rank_one_residual, singular_spectrum
 from graphslice.analysis.trace import Trace, trace
 from graphslice.chem.molecule import MoleculeError, MolGraph, canonical_ranks, smiles_to_graph
 from graphslice.errors import InputError
-from graphslice.predict import Predictor
-from graphslice.vocabulary import UNREACHABLE
+from graphslice.feature_dims import UNREACHABLE
+from graphslice.inference.predictor import Predictor
 
 
 @dataclass

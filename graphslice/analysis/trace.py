@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from graphslice.chem.molecule import MolGraph
-from graphslice.data.batch import collate
+from graphslice.data.collate import collate
+from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import Mixer
-from graphslice.predict import Predictor
 
 
 @dataclass

@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from rdkit import Chem, rdBase
 
-from graphslice.chem.binary import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, SLACK, unpack
-from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
+from graphslice.chem.rdkit_pickle import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, SLACK, unpack
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -41,9 +41,9 @@ class MolGraph:
     """A molecule as OGB sees it: N atoms, M bonds, no hydrogens beyond the written ones.
 
     Attributes:
-        atoms: ``uint8 [N, 9]``, OGB's atom features (see :data:`~graphslice.vocabulary.ATOM_DIMS`).
+        atoms: ``uint8 [N, 9]``, OGB's atom features (see :data:`~graphslice.feature_dims.ATOM_DIMS`).
         bonds: ``int32 [M, 2]``, the two atoms of each bond, each bond once.
-        bond_features: ``uint8 [M, 3]``, OGB's bond features (see :data:`~graphslice.vocabulary.BOND_DIMS`).
+        bond_features: ``uint8 [M, 3]``, OGB's bond features (see :data:`~graphslice.feature_dims.BOND_DIMS`).
     """
 
     atoms: np.ndarray
@@ -69,10 +69,17 @@ class MolGraph:
         }
 
     def to_pyg(self) -> Data:
-        """The molecule as a PyG ``Data`` with OGB features (see :mod:`graphslice.data.pyg`)."""
-        from graphslice.data.pyg import to_pyg
+        """As OGB's PyG datasets: ``x`` int64 [N, 9], ``edge_index`` int64 [2, 2M], ``edge_attr`` int64 [2M, 3]."""
+        import torch  # with PyG; the chemistry itself needs neither
+        from torch_geometric.data import Data
 
-        return to_pyg(self)
+        ogb = self.to_ogb()
+        return Data(
+            x=torch.from_numpy(ogb["node_feat"]),
+            edge_index=torch.from_numpy(ogb["edge_index"]),
+            edge_attr=torch.from_numpy(ogb["edge_feat"]),
+            num_nodes=ogb["num_nodes"],
+        )
 
 
 #: What stands for a molecule where there is none.

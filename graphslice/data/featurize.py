@@ -27,8 +27,17 @@ from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.ogb_lsc import FOLDERS
 from graphslice.data.rows import Rows, rows_of
-from graphslice.data.sources import STORE_SUFFIX, Source, dataset_path, label_columns, labelled_rows, load_source
+from graphslice.data.sources import (
+    STORE_SUFFIX,
+    Source,
+    dataset_path,
+    label_columns,
+    labelled,
+    labelled_rows,
+    load_source,
+)
 from graphslice.data.store import ROWS, GraphStore, StoreInfo, record_batch, seal
+from graphslice.data.tables import read_chunks, shards
 from graphslice.errors import InputError
 
 # SMILES that a process gets at a time.
@@ -352,12 +361,11 @@ def featurize_dataset(
         columns = label_columns(path, data)
         info = replace(info, targets=tuple(columns[1]))
         if engine == "ray":
-            from graphslice.ray_engine import featurize_pieces
+            from graphslice.engines.ray import map_table
 
             with _only_one(out):
-                store = _assemble(
-                    out, info, _gathered_shards(out, info, featurize_pieces(path, columns, info, workers), progress)
-                )
+                pieces = map_table(shards(path), read_chunks, _featurizing, (columns, info), workers=workers)
+                store = _assemble(out, info, _gathered_shards(out, info, pieces, progress))
         else:
             store = build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
     errors = store.errors
@@ -365,6 +373,18 @@ def featurize_dataset(
         out.unlink()
         raise InputError(f"none of the {len(store):,} rows can be used; the first: {next(iter(errors.values()))}")
     return FeaturizeReport(store, len(errors), next(iter(errors.values()), None))
+
+
+def _featurizing(
+    shared: tuple[tuple[str, list[str], str | None], StoreInfo], gpu: bool
+) -> Callable[[pa.Table], pa.Table]:
+    """What a process of a cluster does with each piece of a table."""
+    columns, info = shared
+
+    def rows_of_store(piece: pa.Table) -> pa.Table:
+        return pa.Table.from_batches([to_batch(labelled(piece, *columns), info)]).replace_schema_metadata(None)
+
+    return rows_of_store
 
 
 def _gathered_shards(

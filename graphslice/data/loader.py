@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from graphslice.data.batch import GraphBatch, collate_rows
+from graphslice.batch import GraphBatch
+from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
@@ -115,7 +116,7 @@ class BatchLoader:
         store: of molecules.
         rows: ``int64 [R]``, those that the batches choose from.
         batches: lists of indices into ``rows``.
-        settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.batch.collate_rows`.
+        settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
         targets: ``float [rows of the store, T]``.
         threads: how many; 0 prepares each batch when it is asked for.
         pin_memory: put the batches where a GPU can fetch them by itself.

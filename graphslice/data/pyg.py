@@ -1,4 +1,4 @@
-"""To and from PyTorch Geometric's ``Data`` with OGB features."""
+"""From PyTorch Geometric's ``Data`` with OGB features; :meth:`MolGraph.to_pyg` is the other way."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ import torch
 from torch_geometric.data import Data
 
 from graphslice.chem.molecule import MoleculeError, MolGraph, smiles_to_graph
-from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
-
-
-def to_pyg(graph: MolGraph) -> Data:
-    """``x`` int64 [N, 9], ``edge_index`` int64 [2, 2M], ``edge_attr`` int64 [2M, 3]: as OGB's PyG datasets."""
-    ogb = graph.to_ogb()
-    return Data(
-        x=torch.from_numpy(ogb["node_feat"]),
-        edge_index=torch.from_numpy(ogb["edge_index"]),
-        edge_attr=torch.from_numpy(ogb["edge_feat"]),
-        num_nodes=ogb["num_nodes"],
-    )
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 
 def from_pyg(data: Data) -> MolGraph:

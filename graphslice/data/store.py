@@ -23,7 +23,7 @@ from numba import njit
 from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features
 from graphslice.config import GraphConfig
 from graphslice.errors import InputError
-from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 #: Rows of every record batch but the last.
 ROWS = 65_536
@@ -289,7 +289,7 @@ class GraphStore(Sequence[MolGraph]):
         Returns:
             ``atom_ptr int64 [B + 1]``, ``bond_ptr int64 [B + 1]``, ``atoms uint8 [B, N, 9]``,
             ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``words uint8 [M]``, as
-            :func:`~graphslice.chem.paths.pair_walks` reads them.
+            :func:`~graphslice.chem.shortest_paths.pair_walks` reads them.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):

@@ -75,6 +75,12 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
         yield TableStream(first.columns, pieces(), first.about * len(files))
 
 
+def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
+    """The chunks of :func:`open_table`, the file closed after the last."""
+    with open_table(path, rows) as table:
+        yield from table.pieces
+
+
 def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
     """The types that hold the columns of all files of a folder: texts, if there are files of texts."""
     schemas = []

@@ -13,7 +13,7 @@ from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.sources import Source, load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import scores
-from graphslice.predict import Predictor
+from graphslice.inference.predictor import Predictor
 
 _CHUNK = 16_384
 

@@ -11,7 +11,7 @@ from graphslice.config import DataConfig
 from graphslice.data.ogb_lsc import TARGET, import_ogb_lsc
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError, nearest
-from graphslice.predict import Predictor
+from graphslice.inference.predictor import Predictor
 
 #: The parts that are submitted, and how many molecules OGB has in each.
 SUBMITTED = {

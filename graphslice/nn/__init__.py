@@ -1,5 +1,5 @@
 """The model: encodings, mixers and the graph transformer. No RDKit, no Lightning."""
 
-from graphslice.nn.model import GraphTransformer, ModelConfig
+from graphslice.nn.model import GraphTransformer
 
-__all__ = ["GraphTransformer", "ModelConfig"]
+__all__ = ["GraphTransformer"]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from graphslice.batch import GraphBatch
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
 from graphslice.nn.mixers import Structure
 from graphslice.ops import walk_bias, walk_softmax
-from graphslice.vocabulary import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
-
-if TYPE_CHECKING:
-    from graphslice.data.batch import GraphBatch
 
 #: Rows that the original code gives to each feature of an atom or a bond.
 _GRAPHORMER_ROWS = 512

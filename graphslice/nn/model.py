@@ -4,116 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphslice.errors import InputError, nearest
+from graphslice.batch import GraphBatch
+from graphslice.config import READOUTS, ModelConfig
+from graphslice.nn.cpu_parallel import parts_of, run_in_parts
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
-from graphslice.nn.mixers import Structure, build_mixer, mixer_class
-from graphslice.nn.parts import parts_of, run_in_parts
+from graphslice.nn.mixers import Structure, build_mixer, check_mixer
 from graphslice.ops import Dropout, add_norm, bias_gelu, column_quantiles
-
-if TYPE_CHECKING:
-    from graphslice.data.batch import GraphBatch
-
-#: What a prediction may be read from: rows of C channels that each is.
-READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
-
-#: Types of a mixer's settings, as they are written, and what they take: a whole number is a float, a bool is none.
-SETTINGS = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-
-
-@dataclass
-class ModelConfig:
-    """What a :class:`GraphTransformer` is built from.
-
-    Attributes:
-        mixer: what stands where attention stood: see ``graphslice.nn.mixers``.
-        mixer_settings: settings of the mixer's own, such as {"groups": 2} of csp.
-        layers: number of blocks.
-        dim: channels C of every atom.
-        heads: heads H of the bias and of the attention map.
-        ffn_dim: channels inside the feed-forward network.
-        tasks: number of targets.
-        readout: what the prediction is read from: token, or the mean, sum, max or quantiles (minimum,
-            quartiles and maximum) of the atoms, channel by channel, or several joined with "+", such as
-            token+mean.
-        init: standard deviations at the start: graphormer (linear maps 0.02 / sqrt(layers), embeddings
-            0.02) or balanced, which learns sooner: every row of an embedding of atoms as large as a
-            layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
-            layers) of it, so that all branches together add as much as there was.
-        distance_start: let head h begin by reading the pairs that are h mod 6 bonds apart.
-        dropout: after every mixer and feed-forward network.
-        input_dropout: after the atom encoder.
-        attention_dropout: on the attention map.
-        vocabulary: layout of the embedding tables: ogb (as many rows as values) or graphormer (512
-            rows a feature, as in the original checkpoints).
-        degree_rows: rows of each degree table; larger degrees share the last.
-        distance_rows: rows of the spatial table; larger distances share the last but one.
-        path_rows: matrices of the edge encoding, of which max_path are used.
-        max_path: bonds of a shortest path that the edge encoding reads.
-    """
-
-    mixer: str = "slice-max"
-    layers: int = 4
-    dim: int = 128
-    heads: int = 8
-    ffn_dim: int = 128
-    tasks: int = 1
-    readout: str = "token"
-    init: str = "graphormer"
-    distance_start: bool = False
-    dropout: float = 0.1
-    input_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    vocabulary: str = "ogb"
-    degree_rows: int = 16
-    distance_rows: int = 64
-    path_rows: int = 5
-    max_path: int = 5
-    mixer_settings: dict | None = None
-
-    def __post_init__(self) -> None:
-        known = mixer_class(self.mixer).own_settings()
-        for name, value in (self.mixer_settings or {}).items():
-            if name not in known:
-                has = f"it has {', '.join(known)}" if known else "it has none"
-                raise InputError(f"{self.mixer} has no setting {name!r}{nearest(str(name), known)}: {has}")
-            if known[name] in SETTINGS and type(value) not in SETTINGS[known[name]]:
-                raise InputError(f"{name} of {self.mixer} must be of type {known[name]}, not {value!r}")
-        for part in self.readout.split("+"):
-            if part not in READOUTS:
-                raise InputError(
-                    f"unknown readout {part!r}{nearest(part, READOUTS)}: choose from {', '.join(READOUTS)}, "
-                    "or join several with '+'"
-                )
-        if self.init not in ("graphormer", "balanced"):
-            raise InputError(f"model.init is graphormer or balanced, not {self.init!r}")
-        if self.vocabulary not in ("ogb", "graphormer"):
-            raise InputError(f"model.vocabulary is ogb or graphormer, not {self.vocabulary!r}")
-        for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
-            if getattr(self, name) < 1:
-                raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
-        if self.dim % self.heads:
-            raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
-        if self.max_path > self.path_rows:
-            raise InputError(f"model.max_path ({self.max_path}) is more than model.path_rows ({self.path_rows})")
-        if self.distance_rows < 8 or self.degree_rows < 2:
-            raise InputError("model.distance_rows must be at least 8 and model.degree_rows at least 2")
-        for name in ("dropout", "input_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
-
-    @classmethod
-    def preset(cls, name: str) -> ModelConfig:
-        """The model of a preset, such as ``"pcqm4m-slice"``; see ``graphslice.config.PRESETS``."""
-        from graphslice.config import read_preset
-
-        return cls(**read_preset(name).get("model", {}))
 
 
 class Block(nn.Module):
@@ -170,6 +71,7 @@ class GraphTransformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        check_mixer(config.mixer, config.mixer_settings)
         self.config = config
         self.atoms = AtomEncoder(config.dim, config.vocabulary, config.degree_rows)
         self.pairs = PairEncoder(
@@ -231,7 +133,7 @@ class GraphTransformer(nn.Module):
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
 
         A compiled function is made for every number of rows that it meets: let them be few, as
-        :func:`graphslice.data.batch.collate_rows` makes them with ``multiple``.
+        :func:`graphslice.data.collate.collate_rows` makes them with ``multiple``.
 
         Args:
             batch_size: molecules of a batch.

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep
-from graphslice.ops.lanes import floats16, load, put, spread, store, total, value_at
-from graphslice.ops.parallel import over_parts
+from graphslice.ops.simd.lanes import floats16, load, put, spread, store, total, value_at
+from graphslice.ops.threads import over_parts
 
 # Rows whose gradients of weight and bias are summed together, whatever the number of threads:
 # so the sums do not depend on it.

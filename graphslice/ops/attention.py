@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dropout import NO_KEYS, draw_keys, keep_or_drop, used_map
-from graphslice.ops.lanes import (
+from graphslice.ops.simd.lanes import (
     address_of,
     exponential,
     floats16,
@@ -23,8 +23,8 @@ from graphslice.ops.lanes import (
     total,
     value_at,
 )
-from graphslice.ops.parallel import over_parts
-from graphslice.ops.small_product import small_product, turn
+from graphslice.ops.simd.small_product import small_product, turn
+from graphslice.ops.threads import over_parts
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, heads: int, p: float = 0.0) -> Tensor:

@@ -16,8 +16,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.lanes import address_of, higher, hold, ints16, load, longs8, lower, store
-from graphslice.ops.parallel import over_parts
+from graphslice.ops.simd.lanes import address_of, higher, hold, ints16, load, longs8, lower, store
+from graphslice.ops.threads import over_parts
 
 try:  # only where it can run: importing Triton takes a second
     if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):

@@ -17,7 +17,7 @@ from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphslice.ops.lanes import (
+from graphslice.ops.simd.lanes import (
     address_of,
     floats16,
     hold,
@@ -30,7 +30,7 @@ from graphslice.ops.lanes import (
     value_at,
     where_at_least,
 )
-from graphslice.ops.parallel import over_parts
+from graphslice.ops.threads import over_parts
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

@@ -7,8 +7,8 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.lanes import as_floats, as_ints, exponential, floats16, ints16, load, spread, store
-from graphslice.ops.parallel import over_parts
+from graphslice.ops.simd.lanes import as_floats, as_ints, exponential, floats16, ints16, load, spread, store
+from graphslice.ops.threads import over_parts
 
 # Rows whose gradients are summed together, whatever the number of threads.
 _ROWS = 128

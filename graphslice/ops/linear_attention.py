@@ -7,9 +7,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.lanes import address_of, hold
-from graphslice.ops.parallel import over_parts
-from graphslice.ops.small_product import small_product
+from graphslice.ops.simd.lanes import address_of, hold
+from graphslice.ops.simd.small_product import small_product
+from graphslice.ops.threads import over_parts
 
 # Beyond so many rows torch's products are as fast.
 _MOST_ROWS = 256

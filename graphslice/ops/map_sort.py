@@ -16,9 +16,9 @@ from graphslice.ops.column_sort import (
     unsort,
 )
 from graphslice.ops.dropout import NO_KEYS, draw_keys
-from graphslice.ops.lanes import address_of, hold
 from graphslice.ops.map_values import gradients_of_samples, map_values, product_of_samples
-from graphslice.ops.parallel import over_parts
+from graphslice.ops.simd.lanes import address_of, hold
+from graphslice.ops.threads import over_parts
 
 
 def map_sort(

@@ -8,9 +8,9 @@ from numba import njit
 from torch import Tensor
 
 from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep_or_drop, used_map
-from graphslice.ops.lanes import address_of, hold, put
-from graphslice.ops.parallel import over_parts
-from graphslice.ops.small_product import small_product, turn
+from graphslice.ops.simd.lanes import address_of, hold, put
+from graphslice.ops.simd.small_product import small_product, turn
+from graphslice.ops.threads import over_parts
 
 
 def map_values(maps: Tensor, v: Tensor, p: float = 0.0) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.parallel import over_parts
+from graphslice.ops.threads import over_parts
 
 # Exponents of float64 reach to -745: two biases of a head further apart than this take the plain way.
 _RANGE = 600.0

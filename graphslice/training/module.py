@@ -11,9 +11,9 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
 from graphslice.config import OptimizerConfig, RunConfig
-from graphslice.data.batch import GraphBatch
 from graphslice.evaluation.metrics import mean_absolute_error
 from graphslice.nn import GraphTransformer
 

@@ -22,12 +22,13 @@ from rich.console import Console
 
 from graphslice.checkpoint import BEST, CONFIG, LAST, read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.data.module import MoleculeData, TrainBatches
+from graphslice.data.datamodule import MoleculeData, TrainBatches
 from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
+from graphslice.inference.predictor import Predictor
 from graphslice.machine import peak_memory
-from graphslice.predict import Predictor
+from graphslice.nn.mixers import check_mixer
 from graphslice.progress import molecule_progress
 from graphslice.training.callbacks import Clock, LastCheckpoint, RunProgress, StepProfile
 from graphslice.training.module import Regression
@@ -96,6 +97,7 @@ def train(
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
+    check_mixer(config.model.mixer, config.model.mixer_settings)
     source = pyg_source(data, target_names) if data is not None else load_source(config.data)
     config = resolved(config, source)
     return _run(config, source, out, fresh=True, profile=profile, console=console)

@@ -15,7 +15,7 @@ from rdkit import Chem, rdBase
 from benchmarks.report import figure, interleaved
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
-from graphslice.data.batch import collate_rows
+from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import build_store, featurize, featurizers
 from graphslice.data.loader import BatchLoader, TrainBatches
 from graphslice.data.rows import Rows

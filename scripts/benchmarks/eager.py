@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.data.batch import GraphBatch
+from graphslice.batch import GraphBatch
 from graphslice.nn import GraphTransformer
 from graphslice.ops import walk_bias
 

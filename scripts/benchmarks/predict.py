@@ -15,11 +15,11 @@ from benchmarks import eager
 from benchmarks.report import figure
 from benchmarks.step import add_model_arguments, demo_of, matrix_rate, model_config, products, seconds
 from graphslice.checkpoint import Checkpoint
-from graphslice.config import RunConfig
-from graphslice.data.batch import collate_rows
+from graphslice.config import ModelConfig, RunConfig
+from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
-from graphslice.nn import GraphTransformer, ModelConfig
-from graphslice.predict import Predictor
+from graphslice.inference.predictor import Predictor
+from graphslice.nn import GraphTransformer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,12 @@ import torch
 
 from benchmarks import eager
 from benchmarks.report import figure, interleaved
-from graphslice.config import GraphConfig
-from graphslice.data.batch import GraphBatch, collate_rows
+from graphslice.batch import GraphBatch
+from graphslice.config import GraphConfig, ModelConfig
+from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import featurize
 from graphslice.data.store import GraphStore
-from graphslice.nn import GraphTransformer, ModelConfig
+from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.resources import DEMO_CSV
 

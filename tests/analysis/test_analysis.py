@@ -12,7 +12,7 @@ from rdkit import Chem
 import graphslice as gs
 from graphslice.analysis import attribute, rank_one_residual, singular_spectrum, trace
 from graphslice.analysis.inspection import by_bond, by_distance, from_centre, inspect
-from graphslice.data.batch import collate
+from graphslice.data.collate import collate
 from graphslice.errors import InputError
 from graphslice.nn.mixers import MIXERS
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphslice import smiles_to_graph
-from graphslice.data.batch import collate_rows
+from graphslice.data.collate import collate_rows
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError

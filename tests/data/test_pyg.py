@@ -6,19 +6,19 @@ import torch
 from torch_geometric.data import Batch, Data
 
 from graphslice import MoleculeError, smiles_to_graph
-from graphslice.data.pyg import from_pyg, to_pyg
+from graphslice.data.pyg import from_pyg
 
 SMILES = ["c1ccccc1O", "C", "[Na+].[Cl-]", "C/C=C/[C@H](F)Cl", "C1" + "C" * 20 + "C1"]
 
 
 @pytest.fixture
 def data() -> Data:
-    return to_pyg(smiles_to_graph("CC(=O)O", atom_order="input"))
+    return smiles_to_graph("CC(=O)O", atom_order="input").to_pyg()
 
 
 @pytest.mark.parametrize("smiles", SMILES)
 def test_data_is_that_of_ogb(smiles, smiles2graph):
-    ogb, found = smiles2graph(smiles), to_pyg(smiles_to_graph(smiles, atom_order="input"))
+    ogb, found = smiles2graph(smiles), smiles_to_graph(smiles, atom_order="input").to_pyg()
     assert found.num_nodes == ogb["num_nodes"]
     for name, key in {"x": "node_feat", "edge_index": "edge_index", "edge_attr": "edge_feat"}.items():
         value = getattr(found, name)
@@ -109,6 +109,6 @@ def test_graphs_with_the_features_of_pyg_are_told_apart():
 
     with pytest.raises(MoleculeError, match="not OGB's"):
         from_pyg(from_smiles("CCO"))
-    data = to_pyg(smiles_to_graph("CCO"))
+    data = smiles_to_graph("CCO").to_pyg()
     data.smiles = "OCC"
     assert from_pyg(data).num_atoms == 3

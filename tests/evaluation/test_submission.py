@@ -12,7 +12,7 @@ from graphslice.data.ogb_lsc import import_ogb_lsc
 from graphslice.errors import InputError
 from graphslice.evaluation import submission
 from graphslice.evaluation.submission import submit, write_submission
-from graphslice.predict import load
+from graphslice.inference.predictor import load
 from graphslice.training import train
 
 FILES = {"test-dev": "y_pred_pcqm4m-v2_test-dev.npz", "test-challenge": "y_pred_pcqm4m-v2_test-challenge.npz"}

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
-from graphslice.data.batch import collate
+from graphslice.config import READOUTS
+from graphslice.data.collate import collate
 from graphslice.nn.mixers import MIXERS
-from graphslice.nn.model import READOUTS
 from graphslice.resources import CONFIGS
 
 # Symmetric, so that atoms and shortest paths tie, and of many sizes.
@@ -208,7 +208,7 @@ def test_evaluation_is_deterministic_and_training_is_not():
 )
 def test_bad_settings_say_what_is_wrong(settings, message):
     with pytest.raises(InputError, match=message):
-        ModelConfig(**settings)
+        GraphTransformer(ModelConfig(**settings))
 
 
 def test_the_model_needs_no_chemistry_no_tables_and_no_trainer():

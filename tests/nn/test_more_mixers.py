@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from graphslice import InputError, ModelConfig
-from graphslice.nn.mixers import Structure, build_mixer
+from graphslice import InputError
+from graphslice.nn.mixers import Structure, build_mixer, check_mixer
 from graphslice.nn.mixers.csp import sort_by_first
 
 problems = st.tuples(st.integers(0, 2**20), st.integers(1, 14), st.integers(1, 5), st.integers(1, 4))
@@ -205,7 +205,7 @@ def test_parameters_are_as_the_papers_say():
 )
 def test_unknown_settings(mixer, own, message):
     with pytest.raises(InputError, match=message):
-        ModelConfig(mixer=mixer, mixer_settings=own)
+        check_mixer(mixer, own)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ A mixer maps ``(x [B, N, C], structure)`` to ``[B, N, C]``. Importing a file of 
 registers its classes; :func:`build_mixer` makes one by name.
 """
 
-from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, mixer_class, register
+from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, check_mixer, mixer_class, register
 from graphslice.nn.mixers.csp import CSP
 from graphslice.nn.mixers.projections import Fourier, Galerkin
 from graphslice.nn.mixers.quantile import MapOnly, SliceQuantile
@@ -26,6 +26,7 @@ __all__ = [
     "SoftmaxAttention",
     "Structure",
     "build_mixer",
+    "check_mixer",
     "mixer_class",
     "register",
 ]

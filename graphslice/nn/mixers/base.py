@@ -132,6 +132,9 @@ class Projected(Mixer):
         self.value = nn.Linear(dim, dim)
 
 
+#: Types of a mixer's settings, as they are written, and what they take: a whole number is a float, a bool is none.
+SETTING_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
 #: Every mixer by the name that the command line knows.
 MIXERS: dict[str, type[Mixer]] = {}
 
@@ -155,6 +158,21 @@ def mixer_class(name: str) -> type[Mixer]:
     if name not in MIXERS:
         raise InputError(f"unknown mixer {name!r}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
     return MIXERS[name]
+
+
+def check_mixer(name: str, settings: dict | None = None) -> None:
+    """Say what is wrong with a mixer's name or its own settings, before anything is built.
+
+    Raises:
+        InputError: for an unknown mixer, an unknown setting, or one of another type.
+    """
+    known = mixer_class(name).own_settings()
+    for key, value in (settings or {}).items():
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise InputError(f"{name} has no setting {key!r}{nearest(str(key), known)}: {has}")
+        if known[key] in SETTING_TYPES and type(value) not in SETTING_TYPES[known[key]]:
+            raise InputError(f"{key} of {name} must be of type {known[key]}, not {value!r}")
 
 
 def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:

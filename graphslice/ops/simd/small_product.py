@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graphslice.ops.lanes import floats8, floats16, load, put, spread, store, value_at
+from graphslice.ops.simd.lanes import floats8, floats16, load, put, spread, store, value_at
 
 
 @njit(inline="always")

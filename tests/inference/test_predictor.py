@@ -11,8 +11,9 @@ import graphslice as gs
 from graphslice.data.featurize import featurize
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
+from graphslice.inference.files import predict_file
+from graphslice.inference.predictor import Predictions, load
 from graphslice.nn.mixers import MIXERS
-from graphslice.predict import Predictions, load, predict_file
 
 # Symmetric, charged, of several fragments, of one atom, stereo, long.
 MOLECULES = [
@@ -156,7 +157,7 @@ def test_a_file_is_streamed(predictor, tmp_path, monkeypatch):
     """Piece by piece, whatever the pieces are, in the order of the rows."""
     smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
     pd.DataFrame({"n": range(50), "smiles": smiles}).to_csv(tmp_path / "in.csv", index=False)
-    monkeypatch.setattr("graphslice.predict.open_table", partial(open_table, rows=8))
+    monkeypatch.setattr("graphslice.inference.predictor.open_table", partial(open_table, rows=8))
     done = []
     report = predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.parquet", progress=done.append)
     assert done == [8] * 6 + [2] and (report.rows, report.failed) == (50, 8)
@@ -177,7 +178,7 @@ def test_a_long_file_is_read_in_pieces(predictor, tmp_path):
 def test_written_whole_or_not_at_all(stops, predictor, tmp_path, monkeypatch):
     pd.DataFrame({"smiles": ["C"] * 50}).to_csv(tmp_path / "in.csv", index=False)
     (tmp_path / "out.csv").write_text("the old file")
-    monkeypatch.setattr("graphslice.predict.open_table", partial(open_table, rows=8))
+    monkeypatch.setattr("graphslice.inference.predictor.open_table", partial(open_table, rows=8))
 
     def progress(rows: int) -> None:
         nonlocal stops
@@ -235,7 +236,7 @@ def test_a_folder_of_shards(predictor, tmp_path, monkeypatch):
     for name, rows in {"part-2": slice(31, None), "part-0": slice(0, 30), "part-1": slice(30, 31)}.items():
         table[rows].to_parquet(tmp_path / "shards" / f"{name}.parquet", index=False)
     (tmp_path / "shards" / "_SUCCESS").touch()
-    monkeypatch.setattr("graphslice.predict.open_table", partial(open_table, rows=8))
+    monkeypatch.setattr("graphslice.inference.predictor.open_table", partial(open_table, rows=8))
     report = predict_file(predictor, tmp_path / "shards", tmp_path / "out.parquet")
     assert (report.rows, report.failed) == (50, 8)
     found = pd.read_parquet(tmp_path / "out.parquet")

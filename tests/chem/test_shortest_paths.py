@@ -11,9 +11,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
 from graphslice import smiles_to_graph
-from graphslice.chem import paths
+from graphslice.chem import shortest_paths as paths
 from graphslice.chem.molecule import bond_words
-from graphslice.vocabulary import BOND_DIMS
+from graphslice.feature_dims import BOND_DIMS
 
 APART = 510
 #: (number of atoms, {(a, b): word of the bond})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphslice.ops.dropout import drawing_from
-from graphslice.ops.parallel import one_core_each
+from graphslice.ops.threads import one_core_each
 
 Run = Callable[[Tensor, dict[str, Tensor]], Tensor]
 

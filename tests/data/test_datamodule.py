@@ -7,7 +7,7 @@ import torch
 
 import graphslice as gs
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.module import MoleculeData
+from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import pyg_source, table_source
 from graphslice.errors import InputError
 

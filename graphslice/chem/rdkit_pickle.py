@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from rdkit import Chem
 
-from graphslice.vocabulary import BOND_DIMS
+from graphslice.feature_dims import BOND_DIMS
 
 #: What :func:`unpack` says of a molecule.
 READ, UNKNOWN = 0, 1
@@ -244,7 +244,7 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, words, status):
         atom_ptr, bond_ptr: ``int64 [G + 1]``, which rows of the arrays below are whose.
         atoms: ``uint8 [A, 9]``, filled.
         bonds: ``int32 [M, 2]``, filled; atoms numbered from 0 within their molecule.
-        words: ``uint8 [M]``, filled with bond words (see :mod:`graphslice.vocabulary`).
+        words: ``uint8 [M]``, filled with bond words (see :mod:`graphslice.feature_dims`).
         status: ``uint8 [G]``, filled with ``READ`` or ``UNKNOWN``.
     """
     for g in range(len(starts) - 1):

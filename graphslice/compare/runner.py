@@ -18,12 +18,12 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from graphslice.checkpoint import CONFIG
+from graphslice.compare.processes import each_in_a_process
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.data.sources import load_source, resolved
 from graphslice.errors import InputError
 from graphslice.machine import machine
-from graphslice.nn.mixers import build_mixer, mixer_class
-from graphslice.processes import each_in_a_process
+from graphslice.nn.mixers import build_mixer, check_mixer, mixer_class
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
@@ -191,6 +191,7 @@ def _check(arms: Sequence[Arm], seeds: int, base: RunConfig, out: Path) -> None:
     """Say what is wrong with a mixer's settings, the data or the folder once, and before anything starts."""
     for arm in arms:
         model = arm.config(base, 0).model
+        check_mixer(model.mixer, model.mixer_settings)
         build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
     wanted = _runs(arms, range(seeds), base, out)
     given = {repr(config.data): config.data for _, config in wanted.values()}

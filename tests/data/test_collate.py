@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from graphslice import smiles_to_graph
-from graphslice.data.batch import GraphBatch, collate, collate_rows
+from graphslice.batch import GraphBatch
+from graphslice.data.collate import collate, collate_rows
 from graphslice.data.store import GraphStore
 
 SMILES = ["c1ccccc1O", "C", "CC(=O)[O-].[Na+]", "C" * 20, "C12C3C4C1C5C2C3C45", "[H+]"]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
-import pyarrow as pa
 import torch
 
+from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
-from graphslice.data.batch import GraphBatch, collate_rows
-from graphslice.data.featurize import Pool, check_graphs, featurize_stream, featurizers
+from graphslice.data.collate import collate_rows
+from graphslice.data.featurize import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
-from graphslice.data.sources import STORE_SUFFIX, find_smiles_column
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import open_table, texts, write_table
-from graphslice.errors import InputError
-from graphslice.ops.parallel import one_core_each
+from graphslice.ops.threads import one_core_each
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -29,8 +25,7 @@ if TYPE_CHECKING:
     Molecule = str | MolGraph | Data
 
 
-# Rows of a store that are predicted at a time, and molecules of a batch.
-_PIECE = 8192
+# Molecules of a batch.
 _BATCH = 128
 
 
@@ -178,98 +173,3 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Predicto
         InputError: if there is no model there, or it cannot be read.
     """
     return Predictor(read_checkpoint(path), device)
-
-
-@dataclass
-class FileReport:
-    """How the prediction of a file went: rows read, rows without an answer, the first reason."""
-
-    rows: int
-    failed: int
-    first_reason: str | None
-
-
-def predict_file(
-    predictor: Predictor,
-    source: str | Path,
-    out: str | Path | None,
-    *,
-    smiles_column: str | None = None,
-    engine: str = "local",
-    workers: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> FileReport:
-    """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
-
-    The same rows come out in the same order, with their columns, then one ``<target>_pred`` a
-    target, then ``error``. Memory does not grow with the file. Of a store of ``graphslice
-    featurize``, which has no SMILES, the one column before those is ``row``, from 1.
-
-    Args:
-        predictor: the model.
-        source: the file of molecules.
-        out: a CSV, TSV or Parquet file; it appears when whole. None: CSV on stdout.
-        smiles_column: the column of the SMILES; found by its name when not given.
-        engine: ``"local"``, or ``"ray"`` for a Ray cluster whose machines can all read the file.
-        workers: processes that parse (with Ray: that predict); every core by default.
-        progress: called with the number of rows done, from time to time.
-
-    Raises:
-        InputError: if either file cannot be used.
-    """
-    source, out = Path(source), None if out is None else Path(out)
-    if out is not None and out.exists() and source.exists() and out.samefile(source):
-        raise InputError(f"{out} is the input itself: choose another output")
-    if source.name.endswith(STORE_SUFFIX):
-        return _written(_answers_of_store(predictor, source), out, progress)
-    with open_table(source) as table, featurizers(table.about if engine == "local" else 0, workers) as pool:
-        column = find_smiles_column(table.columns, smiles_column, str(source))
-        for name in answer_columns(predictor.targets):
-            if name in table.columns:
-                raise InputError(f"{source} has a column {name!r} already: rename it first")
-        at = table.columns.index(column)
-        if engine == "ray":
-            from graphslice.ray_engine import predict_pieces
-
-            answered = predict_pieces(source, predictor.checkpoint, at, workers)
-        else:
-            ours, theirs = itertools.tee(table.pieces)
-            answers = predictor.predict_stream((texts(piece.column(at)) for piece in theirs), pool)
-            answered = map(with_answers, ours, answers)
-        return _written(answered, out, progress)
-
-
-def _written(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None) -> FileReport:
-    report = FileReport(0, 0, None)
-    with write_table(out) as sink:
-        for piece in answered:
-            sink.write(piece)
-            failed = [reason for reason in piece.column("error").to_pylist() if reason]
-            report.rows += len(piece)
-            report.failed += len(failed)
-            report.first_reason = report.first_reason or (failed[0] if failed else None)
-            if progress:
-                progress(len(piece))
-    return report
-
-
-def _answers_of_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
-    store = GraphStore.open(path)
-    check_graphs(store, predictor.config.graph)
-    reasons = store.errors
-    for begin in range(0, len(store), _PIECE):
-        rows = np.arange(begin, min(begin + _PIECE, len(store)))
-        yield with_answers(pa.table({"row": rows + 1}), predictor.answers(store, rows, reasons))
-
-
-def answer_columns(targets: Sequence[str]) -> list[str]:
-    """Names of the columns that a prediction adds to a table."""
-    return [*(f"{target}_pred" for target in targets), "error"]
-
-
-def with_answers(piece: pa.Table, answers: Predictions) -> pa.Table:
-    """A piece of a table with the columns of :func:`answer_columns`."""
-    *predicted, error = answer_columns(answers.targets)
-    for name, values in zip(predicted, answers.values.T, strict=True):
-        piece = piece.append_column(name, pa.array(values, pa.float32()))
-    return piece.append_column(error, pa.array(answers.errors, pa.string()))

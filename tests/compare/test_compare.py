@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
-from graphslice.comparison import by_arm, compare, parse_arms, parse_budget, table
+from graphslice.compare.runner import by_arm, compare, parse_arms, parse_budget, table
 from graphslice.errors import InputError
 
 FILES = {"comparison.json", "comparison.md", "comparison.png"}

@@ -15,7 +15,7 @@ import pytest
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize_dataset
 from graphslice.errors import InputError
-from graphslice.predict import predict_file
+from graphslice.inference.files import predict_file
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -20,10 +20,11 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-import graphslice
+from graphslice._version import __version__
 from graphslice.config import (
     PRESETS,
     GraphConfig,
+    ModelConfig,
     OptimizerConfig,
     RunConfig,
     TrainerConfig,
@@ -32,7 +33,6 @@ from graphslice.config import (
     read_yaml,
 )
 from graphslice.errors import InputError, nearest
-from graphslice.nn.model import ModelConfig
 from graphslice.progress import molecule_progress
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
@@ -84,7 +84,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, dict[str, Callable[[N
         exit_on_error=False,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"graphslice {graphslice.__version__}")
+    parser.add_argument("--version", action="version", version=f"graphslice {__version__}")
     subcommands = parser.add_subcommands(dest="command", required=True)
     commands = {}
     for name, describe, command in (
@@ -254,7 +254,7 @@ def _compare_parser(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def _compare(options: Namespace, arguments: list[str]) -> None:
-    from graphslice.comparison import compare, parse_arms, table
+    from graphslice.compare.runner import compare, parse_arms, table
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run import default_out
 
@@ -295,7 +295,7 @@ def _predict(options: Namespace, arguments: list[str]) -> None:
     import pyarrow as pa
 
     from graphslice.data.tables import count_rows, is_table_name, write_table
-    from graphslice.predict import predict_file
+    from graphslice.inference.files import predict_file
 
     predictor = _load(options)
     molecules = options.molecules
@@ -334,7 +334,7 @@ def _predict(options: Namespace, arguments: list[str]) -> None:
 def _load(options: Namespace):
     import torch
 
-    from graphslice.predict import load
+    from graphslice.inference.predictor import load
 
     try:
         device = torch.device(options.device) if options.device else None

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rdkit import Chem, rdBase
 
 from graphslice.chem import molecule
-from graphslice.chem.binary import READ, SLACK, UNKNOWN, unpack
 from graphslice.chem.molecule import MolArrays, read_smiles
-from graphslice.vocabulary import ATOM_DIMS, BOND_WORDS
+from graphslice.chem.rdkit_pickle import READ, SLACK, UNKNOWN, unpack
+from graphslice.feature_dims import ATOM_DIMS, BOND_WORDS
 
 # Behind every molecule below: something of everything.
 TAIL = ".OC(=O)c1ccccc1C/C=C/C[C@H](F)Cl"

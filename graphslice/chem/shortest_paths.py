@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from graphslice.vocabulary import BOND_WORDS, MAX_DISTANCE, UNREACHABLE
+from graphslice.feature_dims import BOND_WORDS, MAX_DISTANCE, UNREACHABLE
 
 MEAN, FLOYD_WARSHALL = 0, 1
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from graphslice.chem import smiles_to_graph
-from graphslice.data.batch import collate
-from graphslice.nn import GraphTransformer, ModelConfig
+from graphslice.config import ModelConfig
+from graphslice.data.collate import collate
+from graphslice.nn import GraphTransformer
+from graphslice.nn.cpu_parallel import parts_of, run_in_parts
 from graphslice.nn.mixers import MIXERS
-from graphslice.nn.parts import parts_of, run_in_parts
 from graphslice.ops import dropout
 
 SMILES = [
@@ -24,7 +25,7 @@ SMILES = [
 
 @pytest.fixture
 def three_threads(monkeypatch):
-    monkeypatch.setattr("graphslice.nn.parts._LEAST", 100)  # the batches here are small
+    monkeypatch.setattr("graphslice.nn.cpu_parallel._LEAST", 100)  # the batches here are small
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(1)

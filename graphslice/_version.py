@@ -1,0 +1,3 @@
+"""The version, on its own: whoever asks for it needs nothing else."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,57 @@
+"""GraphBatch: molecules of several sizes in one set of tensors. What data makes and the model reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class GraphBatch:
+    """B molecules padded to N atoms, with the structure that the encodings read.
+
+    A *walk* is a distance and the bonds along the shortest paths of that length; each distinct
+    one of the batch is kept once (see :func:`graphslice.chem.shortest_paths.pair_walks`).
+
+    Attributes:
+        atoms: ``uint8 [B, N, 9]`` OGB features, 0 in the padding.
+        degrees: ``uint8 [B, N]`` number of bonds of each atom.
+        lengths: ``int64 [B]`` number of atoms of each molecule.
+        pairs: ``int16 [B, N, N]`` (``int32`` where there are many walks) the walk from atom i to atom
+            j; -1 in the padding.
+        walk_distances: ``int32 [W]`` in bonds; 510 between fragments.
+        walk_ptr: ``int32 [W]`` where the entries of each walk begin.
+        walk_codes: ``int32 [K]`` bond at a position: position times 60 plus bond word.
+        walk_weights: ``float32 [K]`` the share of each entry; they sum to 1 over a walk.
+        targets: ``float32 [B, T]`` in the user's unit, nan where unknown; or None.
+        rows: ``int64 [B]`` the row of each molecule in its source; or None.
+    """
+
+    atoms: Tensor
+    degrees: Tensor
+    lengths: Tensor
+    pairs: Tensor
+    walk_distances: Tensor
+    walk_ptr: Tensor
+    walk_codes: Tensor
+    walk_weights: Tensor
+    targets: Tensor | None = None
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def _map(self, function) -> GraphBatch:
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return GraphBatch(**{k: None if v is None else function(v) for k, v in values.items()})
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphBatch:
+        """The same batch on another device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> GraphBatch:
+        """The same batch in page-locked memory, for asynchronous copies to a GPU."""
+        return self._map(Tensor.pin_memory)

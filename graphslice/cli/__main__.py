@@ -1,0 +1,5 @@
+"""``python -m graphslice.cli``, as torchrun wants it."""
+
+from graphslice.cli.main import console
+
+console()

@@ -1,0 +1,1 @@
+"""Mixers side by side: the same data, the same budget and the same seeds for each."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graphslice._version import __version__
+from graphslice.compat import current_weight_name
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.errors import InputError
 from graphslice.feature_dims import UNREACHABLE
@@ -122,7 +123,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     head = contents[KEY]
     try:
         extra = {k: v for k, v in head.items() if k not in ("config", "targets")}
-        weights = {k.removeprefix("model."): v for k, v in contents["state_dict"].items() if k.startswith("model.")}
+        state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
+        weights = {current_weight_name(k.removeprefix("model.")): v for k, v in state.items()}
         config, targets = RunConfig.from_dict(head["config"]), list(head["targets"])
         if len(targets) != config.model.tasks:
             raise KeyError("targets")
@@ -173,8 +175,8 @@ _IMPORTED_LAYER_NAMES = {
     "self_attention.linear_v": "mixer.value",
     "self_attention.output_layer": "mixer.output",
     "ffn_norm": "ffn_norm",
-    "ffn.layer1": "ffn.0",
-    "ffn.layer2": "ffn.2",
+    "ffn.layer1": "ffn.expand",
+    "ffn.layer2": "ffn.contract",
 }
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
 # Graphormer v1 reads this many bonds of a path (--multi_hop_max_dist).
@@ -251,19 +253,19 @@ def _imported_config(weights: dict[str, Tensor], mixer: str | None) -> ModelConf
         found = "has" if has_queries else "has no"
         raise InputError(f"the checkpoint {found} queries and keys, so its mixer cannot be {mixer}")
     rows, heads = weights["pairs.spatial.weight"].shape
-    path_rows = len(weights["pairs.position.weight"]) // heads**2
+    num_path_positions = len(weights["pairs.position.weight"]) // heads**2
     return ModelConfig(
         mixer=mixer,
         layers=1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
         dim=weights["atoms.token.weight"].shape[1],
         heads=heads,
-        ffn_dim=len(weights["blocks.0.ffn.0.bias"]),
+        ffn_dim=len(weights["blocks.0.ffn.expand.bias"]),
         tasks=len(weights["head.bias"]),
-        vocabulary="graphormer",
-        degree_rows=len(weights["atoms.in_degree.weight"]),
-        distance_rows=rows,
-        path_rows=path_rows,
-        max_path=min(_IMPORTED_MAX_PATH, path_rows),
+        embedding_layout="graphormer",
+        num_degrees=len(weights["atoms.in_degree.weight"]),
+        num_distances=rows,
+        num_path_positions=num_path_positions,
+        max_path=min(_IMPORTED_MAX_PATH, num_path_positions),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from graphslice.compat import current_config
 from graphslice.errors import InputError, nearest
 from graphslice.resources import CONFIGS
 
@@ -100,11 +101,11 @@ class ModelConfig:
         dropout: after every mixer and feed-forward network.
         input_dropout: after the atom encoder.
         attention_dropout: on the attention map.
-        vocabulary: layout of the embedding tables: ogb (as many rows as values) or graphormer (512
+        embedding_layout: of the embedding tables: ogb (as many rows as values) or graphormer (512
             rows a feature, as in the original checkpoints).
-        degree_rows: rows of each degree table; larger degrees share the last.
-        distance_rows: rows of the spatial table; larger distances share the last but one.
-        path_rows: matrices of the edge encoding, of which max_path are used.
+        num_degrees: rows of each degree table; larger degrees share the last.
+        num_distances: rows of the spatial table; larger distances share the last but one.
+        num_path_positions: matrices of the edge encoding, of which max_path are used.
         max_path: bonds of a shortest path that the edge encoding reads.
     """
 
@@ -120,33 +121,33 @@ class ModelConfig:
     dropout: float = 0.1
     input_dropout: float = 0.1
     attention_dropout: float = 0.1
-    vocabulary: str = "ogb"
-    degree_rows: int = 16
-    distance_rows: int = 64
-    path_rows: int = 5
+    embedding_layout: str = "ogb"
+    num_degrees: int = 16
+    num_distances: int = 64
+    num_path_positions: int = 5
     max_path: int = 5
     mixer_settings: dict | None = None
 
     def __post_init__(self) -> None:
-        for part in self.readout.split("+"):
-            if part not in READOUTS:
+        for readout in self.readout.split("+"):
+            if readout not in READOUTS:
                 raise InputError(
-                    f"unknown readout {part!r}{nearest(part, READOUTS)}: choose from {', '.join(READOUTS)}, "
+                    f"unknown readout {readout!r}{nearest(readout, READOUTS)}: choose from {', '.join(READOUTS)}, "
                     "or join several with '+'"
                 )
         if self.init not in ("graphormer", "balanced"):
             raise InputError(f"model.init is graphormer or balanced, not {self.init!r}")
-        if self.vocabulary not in ("ogb", "graphormer"):
-            raise InputError(f"model.vocabulary is ogb or graphormer, not {self.vocabulary!r}")
+        if self.embedding_layout not in ("ogb", "graphormer"):
+            raise InputError(f"model.embedding_layout is ogb or graphormer, not {self.embedding_layout!r}")
         for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
         if self.dim % self.heads:
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
-        if self.max_path > self.path_rows:
-            raise InputError(f"model.max_path ({self.max_path}) is more than model.path_rows ({self.path_rows})")
-        if self.distance_rows < 8 or self.degree_rows < 2:
-            raise InputError("model.distance_rows must be at least 8 and model.degree_rows at least 2")
+        if self.max_path > self.num_path_positions:
+            raise InputError(f"model.max_path ({self.max_path}) is more than model.num_path_positions ({self.num_path_positions})")
+        if self.num_distances < 8 or self.num_degrees < 2:
+            raise InputError("model.num_distances must be at least 8 and model.num_degrees at least 2")
         for name in ("dropout", "input_dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
@@ -261,9 +262,10 @@ class RunConfig:
             InputError: naming an unknown key, with the nearest known one, or a value of the wrong
                 type.
         """
+        values = current_config(values)
         check_keys(values, cls)
-        sections = typing.get_type_hints(cls)
-        return cls(**{name: _section(sections[name], name, part) for name, part in values.items()})
+        kinds = typing.get_type_hints(cls)
+        return cls(**{name: _section(kinds[name], name, section) for name, section in values.items()})
 
     @classmethod
     def preset(cls, name: str) -> RunConfig:
@@ -272,7 +274,7 @@ class RunConfig:
 
     @property
     def collate_settings(self) -> dict[str, Any]:
-        """What :func:`graphslice.data.collate.collate_rows` has to know of a model."""
+        """What ``collate_rows`` has to know of a model."""
         return {"path_ties": self.graph.path_ties, "max_path": self.model.max_path}
 
     def to_dict(self) -> dict[str, Any]:
@@ -307,7 +309,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
-    return values
+    return current_config(values)
 
 
 def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:

@@ -55,18 +55,16 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed:
     batch = collate([graph], **predictor.config.collate_settings).to(device)
     count, orders = graph.num_atoms, orders + orders % 2
     with torch.inference_mode():
-        x, structure = model.atoms(batch), model.pairs(batch)
-        given = {name: getattr(structure, name) for name in model.blocks[0].mixer.reads}
+        x, context = model.atoms(batch), model.context(batch)
 
         def predict(shown: Tensor) -> np.ndarray:
             """``float64 [K, T]`` for K versions of the molecule, of which the atoms ``[K, N]`` are shown."""
             found = []
-            for part in shown.to(device).split(max(1, _MOST // (count + 1))):
-                rows = torch.cat([x[:, :1].expand(len(part), -1, -1), x[:, 1:] * part[:, :, None]], dim=1)
-                spread = {name: value.expand(len(part), *value.shape[1:]) for name, value in given.items()}
-                lengths = structure.lengths.expand(len(part))
-                normed = model.run_blocks(rows, spread | {"lengths": lengths})
-                found.append(model.predicted(normed, structure.mask.expand(len(part), -1)).double().cpu())
+            for chunk in shown.to(device).split(max(1, _MOST // (count + 1))):
+                rows = torch.cat([x[:, :1].expand(len(chunk), -1, -1), x[:, 1:] * chunk[:, :, None]], dim=1)
+                tensors = {name: t.expand(len(chunk), *t.shape[1:]) for name, t in context.tensors().items()}
+                normed = model.run_blocks(rows, tensors)
+                found.append(model.predicted(normed, context.mask.expand(len(chunk), -1)).double().cpu())
             return torch.cat(found).numpy()
 
         if 2**count <= orders * count:

@@ -105,8 +105,8 @@ def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:
 def by_distance(found: Trace) -> np.ndarray:
     """``[H, D + 1]``: how much of its attention an atom gives to each distance, and last to the token."""
     near = np.where(found.distances < UNREACHABLE, found.distances, -1)
-    shares = [np.where(near == d, found.map[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
-    return np.stack([*shares, found.map[:, 1:, 0].mean(1)], axis=1)
+    shares = [np.where(near == d, found.attn_weights[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
+    return np.stack([*shares, found.attn_weights[:, 1:, 0].mean(1)], axis=1)
 
 
 def by_bond(one: Inspected) -> tuple[np.ndarray, np.ndarray]:
@@ -114,7 +114,7 @@ def by_bond(one: Inspected) -> tuple[np.ndarray, np.ndarray]:
     mol = Chem.MolFromSmiles(one.smiles)
     ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
     first, second = 1 + one.places[ends.T]
-    return ends, (one.trace.map[:, first, second] + one.trace.map[:, second, first]) / 2
+    return ends, (one.trace.attn_weights[:, first, second] + one.trace.attn_weights[:, second, first]) / 2
 
 
 def from_centre(one: Inspected) -> tuple[int, np.ndarray, np.ndarray]:
@@ -124,7 +124,7 @@ def from_centre(one: Inspected) -> tuple[int, np.ndarray, np.ndarray]:
     """
     distances = one.trace.distances[np.ix_(one.places, one.places)]
     centre = int(np.where(distances < UNREACHABLE, distances, -1).max(1).argmin())
-    return centre, distances[centre], one.trace.map[:, 1 + one.places[centre], 1 + one.places]
+    return centre, distances[centre], one.trace.attn_weights[:, 1 + one.places[centre], 1 + one.places]
 
 
 def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[Path]:

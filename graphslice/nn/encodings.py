@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -10,20 +11,20 @@ from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
-from graphslice.nn.mixers import Structure
-from graphslice.ops import walk_bias, walk_softmax
+from graphslice.nn.context import READABLE, AttentionContext
+from graphslice.ops import path_bias, path_softmax
 
 #: Rows that the original code gives to each feature of an atom or a bond.
 _GRAPHORMER_ROWS = 512
 
 
-def feature_rows(dims: tuple[int, ...], vocabulary: str) -> tuple[list[int], int]:
+def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int], int]:
     """Where each feature's rows begin in its embedding table, and how many rows the table has.
 
     ``"ogb"`` gives each feature as many rows as it has values; ``"graphormer"`` lays them out as
     the original checkpoints do: 512 rows a feature, from row 2 for atoms and 3 for bonds.
     """
-    if vocabulary == "graphormer":
+    if embedding_layout == "graphormer":
         first = 2 if dims == ATOM_DIMS else 3
         return [first + _GRAPHORMER_ROWS * i for i in range(len(dims))], _GRAPHORMER_ROWS * len(dims) + 1
     starts = [sum(dims[:i]) for i in range(len(dims))]
@@ -39,12 +40,12 @@ class AtomEncoder(nn.Module):
 
     starts: Tensor
 
-    def __init__(self, dim: int, vocabulary: str, degree_rows: int) -> None:
+    def __init__(self, dim: int, embedding_layout: str, num_degrees: int) -> None:
         super().__init__()
-        starts, rows = feature_rows(ATOM_DIMS, vocabulary)
+        starts, rows = feature_rows(ATOM_DIMS, embedding_layout)
         self.atom = nn.Embedding(rows, dim)
-        self.in_degree = nn.Embedding(degree_rows, dim)
-        self.out_degree = nn.Embedding(degree_rows, dim)
+        self.in_degree = nn.Embedding(num_degrees, dim)
+        self.out_degree = nn.Embedding(num_degrees, dim)
         self.token = nn.Embedding(1, dim)
         self.register_buffer("starts", torch.tensor(starts), persistent=False)
 
@@ -70,14 +71,14 @@ class PairEncoder(nn.Module):
     words: Tensor
 
     def __init__(
-        self, heads: int, vocabulary: str, distance_rows: int, path_rows: int, max_path: int, distance_start: bool
+        self, heads: int, embedding_layout: str, num_distances: int, num_path_positions: int, max_path: int, distance_start: bool
     ) -> None:
         super().__init__()
         self.heads, self.max_path, self.distance_start = heads, max_path, distance_start
-        starts, rows = feature_rows(BOND_DIMS, vocabulary)
+        starts, rows = feature_rows(BOND_DIMS, embedding_layout)
         self.bond = nn.Embedding(rows, heads)
-        self.position = nn.Embedding(path_rows * heads * heads, 1)
-        self.spatial = nn.Embedding(distance_rows, heads)
+        self.position = nn.Embedding(num_path_positions * heads * heads, 1)
+        self.spatial = nn.Embedding(num_distances, heads)
         self.token = nn.Embedding(1, heads)
         words = torch.tensor(list(product(*map(range, BOND_DIMS)))) + torch.tensor(starts)
         self.register_buffer("words", words, persistent=False)
@@ -88,16 +89,24 @@ class PairEncoder(nn.Module):
             for head in range(self.heads):
                 self.spatial.weight[head % 6 + 1, head] += 4
 
-    def forward(self, batch: GraphBatch) -> Structure:
-        """The structure of a batch; row and column 0 are the token's. In full precision always."""
+    def forward(self, batch: GraphBatch, reads: Sequence[str] = READABLE, reader: str = "a mixer") -> AttentionContext:
+        """What the mixers read of a batch, in full precision always; row and column 0 are the token's.
+
+        Args:
+            batch: of molecules.
+            reads: which tensors to make, of :data:`~graphslice.nn.context.READABLE`.
+            reader: the name of the mixer, for messages.
+        """
         with torch.autocast(batch.pairs.device.type, enabled=False):
             values = torch.cat([self.token.weight, self.walk_values(batch)])
-        return Structure(
-            batch.lengths + 1,
-            batch.pairs.shape[1] + 1,
-            bias=lambda: walk_bias(values, batch.pairs),
-            map=lambda: walk_softmax(values, batch.pairs, batch.lengths),
-        )
+        lengths, width = batch.lengths + 1, batch.pairs.shape[1] + 1
+        made = {}
+        if "attn_weights" in reads:
+            made["attn_weights"] = path_softmax(values, batch.pairs, batch.lengths)
+        if "attn_bias" in reads:
+            padding = torch.arange(width, device=lengths.device) >= lengths[:, None]
+            made["attn_bias"] = path_bias(values, batch.pairs).masked_fill(padding[:, None, None, :], -torch.inf)
+        return AttentionContext(lengths, width, has_graph=True, reader=reader, **made)
 
     def walk_values(self, batch: GraphBatch) -> Tensor:
         """``S + E`` of every walk of the batch, ``[W, H]``."""

@@ -7,56 +7,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.config import READOUTS, ModelConfig
-from graphslice.nn.cpu_parallel import parts_of, run_in_parts
+from graphslice.nn.block import AddNorm, Block
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.cpu_parallel import num_shares, run_in_shares
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
-from graphslice.nn.mixers import Structure, build_mixer, check_mixer
-from graphslice.ops import Dropout, add_norm, bias_gelu, column_quantiles
-
-
-class Block(nn.Module):
-    """``x += drop(Mixer(LN(x)))``, then ``x += drop(FFN(LN(x)))``.
-
-    A sum and the norm after it are one operation, so a block takes the norm of its input with it and
-    ends with the norm of what follows.
-    """
-
-    def __init__(self, config: ModelConfig, layer: int) -> None:
-        super().__init__()
-        self.mixer_norm = nn.LayerNorm(config.dim)
-        self.mixer = build_mixer(
-            config.mixer,
-            config.dim,
-            config.heads,
-            layer=layer,
-            layers=config.layers,
-            dropout=config.attention_dropout,
-            **(config.mixer_settings or {}),
-        )
-        self.ffn_norm = nn.LayerNorm(config.dim)
-        self.ffn = nn.Sequential(
-            nn.Linear(config.dim, config.ffn_dim), nn.GELU(), nn.Linear(config.ffn_dim, config.dim)
-        )
-        self.dropout = config.dropout
-
-    def forward(
-        self, x: Tensor, normed: Tensor, structure: Structure, next_norm: nn.LayerNorm
-    ) -> tuple[Tensor, Tensor]:
-        """The block's output and ``next_norm`` of it, given its input and ``mixer_norm`` of that."""
-        p = self.dropout if self.training else 0.0
-        wide, narrow = self.ffn[0], self.ffn[2]
-        # The biases of the last linear map of either half are added where its sum is taken.
-        mixed, output = self.mixer.mixed(normed, structure), self.mixer.output
-        x, normed = add_norm(x, F.linear(mixed, output.weight), output.bias, *_of(self.ffn_norm), p)
-        hidden = bias_gelu(F.linear(normed, wide.weight), wide.bias)
-        return add_norm(x, F.linear(hidden, narrow.weight), narrow.bias, *_of(next_norm), p)
-
-
-def _of(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    return norm.weight, norm.bias
+from graphslice.nn.mixers import check_mixer
+from graphslice.ops import Dropout, column_quantiles
 
 
 class GraphTransformer(nn.Module):
@@ -73,18 +32,18 @@ class GraphTransformer(nn.Module):
         super().__init__()
         check_mixer(config.mixer, config.mixer_settings)
         self.config = config
-        self.atoms = AtomEncoder(config.dim, config.vocabulary, config.degree_rows)
+        self.atoms = AtomEncoder(config.dim, config.embedding_layout, config.num_degrees)
         self.pairs = PairEncoder(
             config.heads,
-            config.vocabulary,
-            config.distance_rows,
-            config.path_rows,
+            config.embedding_layout,
+            config.num_distances,
+            config.num_path_positions,
             config.max_path,
             config.distance_start,
         )
         self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = nn.LayerNorm(config.dim)
+        self.norm = AddNorm(config.dim, config.dropout)
         self.readouts = config.readout.split("+")
         self.head = nn.Linear(config.dim * sum(READOUTS[readout] for readout in self.readouts), config.tasks)
         self.register_buffer("target_mean", torch.zeros(config.tasks))
@@ -97,7 +56,7 @@ class GraphTransformer(nn.Module):
         """Normal initialisation: see ``init`` of :class:`ModelConfig`."""
         layers, balanced = self.config.layers, self.config.init == "balanced"
         of_atoms = set(self.atoms.modules())
-        ends = {end for block in self.blocks for end in (block.mixer.output, block.ffn[2])}
+        ends = {end for block in self.blocks for end in (block.mixer.output, block.ffn.contract)}
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = 0.02 / math.sqrt(layers)
@@ -119,11 +78,16 @@ class GraphTransformer(nn.Module):
     def standardised(self, batch: GraphBatch) -> Tensor:
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
         x = self.input_dropout(self.atoms(batch))
-        structure = self.pairs(batch)
-        normed = self._through_blocks(x, structure)
+        context = self.context(batch)
+        normed = self._through_blocks(x, context)
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(x.device.type, enabled=False):
-            return self.head(self.read_out(normed.to(self.head.weight.dtype), structure.mask))
+            return self.head(self.read_out(normed.to(self.head.weight.dtype), context.mask))
+
+    def context(self, batch: GraphBatch) -> AttentionContext:
+        """What the mixers of the blocks declared to read of a batch."""
+        reads = {name for block in self.blocks for name in block.mixer.reads}
+        return self.pairs(batch, sorted(reads), reader=self.config.mixer)
 
     def predicted(self, normed: Tensor, mask: Tensor) -> Tensor:
         """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm."""
@@ -133,7 +97,7 @@ class GraphTransformer(nn.Module):
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
 
         A compiled function is made for every number of rows that it meets: let them be few, as
-        :func:`graphslice.data.collate.collate_rows` makes them with ``multiple``.
+        ``graphslice.data.collate.collate_rows`` makes them with ``multiple``.
 
         Args:
             batch_size: molecules of a batch.
@@ -142,46 +106,45 @@ class GraphTransformer(nn.Module):
         torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         self._compiled = torch.compile(self.run_blocks, dynamic=False, fullgraph=True, **options), batch_size
 
-    def _through_blocks(self, x: Tensor, structure: Structure) -> Tensor:
+    def _through_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
-        given = {name: getattr(structure, name) for name in self.blocks[0].mixer.reads}
+        tensors = context.tensors()
         if torch.is_autocast_enabled(x.device.type):  # once, not in every layer
-            given = {name: part.to(torch.get_autocast_dtype(x.device.type)) for name, part in given.items()}
-        given["lengths"] = structure.lengths
+            dtype = torch.get_autocast_dtype(x.device.type)
+            tensors = {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
         compiled, batch_size = self._compiled
-        if len(x) == batch_size:
-            return compiled(x, given)
-        parts = parts_of(x, self._block_parameters)
-        if parts == 1:
-            return self.run_blocks(x, given)
+        if compiled is not None and len(x) == batch_size:
+            return compiled(x, tensors)
+        shares = num_shares(x, self._block_parameters)
+        if shares == 1:
+            return self.run_blocks(x, tensors)
         parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
-        return run_in_parts(self.run_blocks, x, given, parameters, parts)
+        return run_in_shares(self.run_blocks, x, tensors, parameters, shares)
 
-    def run_blocks(self, x: Tensor, given: dict[str, Tensor]) -> Tensor:
-        """The blocks and the last norm of rows ``[B, N + 1, C]``, given the lengths and what the mixers read."""
-        structure = Structure.of_parts(x.shape[1], **given)
-        norms = [*(block.mixer_norm for block in self.blocks), self.norm]
-        normed = norms[0](x)
-        for block, norm in zip(self.blocks, norms[1:], strict=True):
-            x, normed = block(x, normed, structure, norm)
-        return normed
+    def run_blocks(self, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        """The blocks and the last norm of rows ``[B, N + 1, C]``, given the tensors of their context."""
+        context = AttentionContext(width=x.shape[1], has_graph=True, reader=self.config.mixer, **tensors)
+        y = None
+        for block in self.blocks:
+            x, y = block(x, y, context)
+        return self.norm(x, y)[1]
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
         """The readouts joined, ``[B, C]`` each (``[B, 5 C]`` the quantiles): the token is row 0, atoms follow."""
         atoms, mask = x[:, 1:], mask[:, 1:]
-        parts = []
+        found = []
         for readout in self.readouts:
             if readout == "token":
-                parts.append(x[:, 0])
+                found.append(x[:, 0])
             elif readout == "max":
-                parts.append(atoms.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1))
+                found.append(atoms.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1))
             elif readout == "quantiles":
-                places = torch.linspace(0, 1, READOUTS["quantiles"], device=x.device)[:, None]
-                parts.append(column_quantiles(atoms, mask.sum(dim=1), places).flatten(1))
+                q = torch.linspace(0, 1, READOUTS["quantiles"], device=x.device)[:, None]
+                found.append(column_quantiles(atoms, mask.sum(dim=1), q).flatten(1))
             else:
                 total = atoms.masked_fill(~mask[:, :, None], 0).sum(dim=1)
-                parts.append(total if readout == "sum" else total / mask.sum(dim=1, keepdim=True))
-        return torch.cat(parts, dim=-1)
+                found.append(total if readout == "sum" else total / mask.sum(dim=1, keepdim=True))
+        return torch.cat(found, dim=-1)
 
     @property
     def num_parameters(self) -> int:

@@ -22,15 +22,15 @@ def graphs():
     return [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
 
 
-def pair_encoder(vocabulary="ogb", distance_rows=64, path_rows=6, max_path=5):
+def pair_encoder(embedding_layout="ogb", num_distances=64, num_path_positions=6, max_path=5):
     torch.manual_seed(0)
-    encoder = PairEncoder(HEADS, vocabulary, distance_rows, path_rows, max_path, False).double()
+    encoder = PairEncoder(HEADS, embedding_layout, num_distances, num_path_positions, max_path, False).double()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter)
     return encoder
 
 
-def slow_bias(graph, encoder, vocabulary, distance_rows, max_path):
+def slow_bias(graph, encoder, embedding_layout, num_distances, max_path):
     """``[H, n + 1, n + 1]`` by going along every shortest path of every pair."""
     bond_table, maps, spatial, token = (
         encoder.get_parameter(f"{name}.weight").detach().numpy() for name in ("bond", "position", "spatial", "token")
@@ -39,12 +39,12 @@ def slow_bias(graph, encoder, vocabulary, distance_rows, max_path):
     whole = nx.Graph()
     whole.add_nodes_from(range(graph.num_atoms))
     for (a, b), features in zip(graph.bonds.tolist(), graph.bond_features, strict=True):
-        whole.add_edge(a, b, vector=bond_table[BOND_STARTS[vocabulary] + features].mean(axis=0))
+        whole.add_edge(a, b, vector=bond_table[BOND_STARTS[embedding_layout] + features].mean(axis=0))
     bias = np.empty((HEADS, graph.num_atoms + 1, graph.num_atoms + 1))
     bias[:, 0, :] = bias[:, :, 0] = token[0][:, None]
     for i, j in itertools.product(whole, repeat=2):
         if not nx.has_path(whole, i, j):
-            bias[:, i + 1, j + 1] = spatial[distance_rows - 1]
+            bias[:, i + 1, j + 1] = spatial[num_distances - 1]
             continue
         every = list(nx.all_shortest_paths(whole, i, j))
         distance = len(every[0]) - 1
@@ -53,22 +53,22 @@ def slow_bias(graph, encoder, vocabulary, distance_rows, max_path):
             for position, (a, b) in enumerate(list(itertools.pairwise(path))[:max_path]):
                 edges += whole.edges[a, b]["vector"] @ maps[position] / len(every)
         # Rows: 0 unused, s + 1 for a distance s, the last for pairs that no path joins.
-        row = min(distance + 1, distance_rows - 2)
+        row = min(distance + 1, num_distances - 2)
         bias[:, i + 1, j + 1] = spatial[row] + edges / max(1, min(distance, max_path))
     return bias
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "distance_rows", "max_path"),
+    ("embedding_layout", "num_distances", "max_path"),
     [("ogb", 64, 5), ("ogb", 8, 5), ("ogb", 64, 1), ("ogb", 64, 6), ("graphormer", 512, 5)],
 )
-def test_the_bias_is_its_formula(vocabulary, distance_rows, max_path):
-    encoder = pair_encoder(vocabulary, distance_rows, max_path=max_path)
+def test_the_bias_is_its_formula(embedding_layout, num_distances, max_path):
+    encoder = pair_encoder(embedding_layout, num_distances, max_path=max_path)
     bias = encoder(collate(graphs(), max_path=max_path)).bias.detach().numpy()
     assert bias.shape == (len(SMILES), HEADS, 15, 15)
     for graph, found in zip(graphs(), bias, strict=True):
         n = graph.num_atoms + 1
-        expected = slow_bias(graph, encoder, vocabulary, distance_rows, max_path)
+        expected = slow_bias(graph, encoder, embedding_layout, num_distances, max_path)
         np.testing.assert_allclose(found[:, :n, :n], expected, atol=2e-5)
 
 
@@ -106,10 +106,10 @@ def test_gradients_reach_every_row_that_is_read(read):
     assert encoder.token.weight.grad.abs().min() > 0
 
 
-@pytest.mark.parametrize("vocabulary", ["ogb", "graphormer"])
-def test_atoms_are_the_sum_of_their_rows(vocabulary):
+@pytest.mark.parametrize("embedding_layout", ["ogb", "graphormer"])
+def test_atoms_are_the_sum_of_their_rows(embedding_layout):
     torch.manual_seed(0)
-    encoder = AtomEncoder(DIM, vocabulary, degree_rows=4).double()
+    encoder = AtomEncoder(DIM, embedding_layout, num_degrees=4).double()
     found = encoder(collate(graphs())).detach().numpy()
     table, into, out, token = (
         encoder.get_parameter(f"{name}.weight").detach().numpy()
@@ -120,7 +120,7 @@ def test_atoms_are_the_sum_of_their_rows(vocabulary):
         expected = [token[0]]
         for atom, features in enumerate(graph.atoms):
             degree = min((graph.bonds == atom).sum() + 1, 3)
-            expected.append(table[ATOM_STARTS[vocabulary] + features].sum(axis=0) + into[degree] + out[degree])
+            expected.append(table[ATOM_STARTS[embedding_layout] + features].sum(axis=0) + into[degree] + out[degree])
         np.testing.assert_allclose(rows[: graph.num_atoms + 1], expected, atol=1e-12)
 
 

@@ -108,7 +108,7 @@ def test_stereo_changes_the_prediction():
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_training_moves_every_weight(mixer):
-    model = model_of(mixer, distance_rows=33, attention_dropout=0.1).train()
+    model = model_of(mixer, num_distances=33, attention_dropout=0.1).train()
     model(collate([smiles_to_graph(smiles) for smiles in SMILES])).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
@@ -191,15 +191,15 @@ def test_evaluation_is_deterministic_and_training_is_not():
         ({"readout": "tokens"}, r"did you mean 'token'"),
         ({"readout": "token+maen"}, r"did you mean 'mean'"),
         ({"readout": ""}, r"unknown readout ''"),
-        ({"vocabulary": "zinc"}, "vocabulary is ogb or graphormer"),
+        ({"embedding_layout": "zinc"}, "embedding_layout is ogb or graphormer"),
         ({"init": "zeros"}, "init is graphormer or balanced"),
         ({"layers": 0}, "model.layers must be at least 1"),
         ({"heads": 0}, "model.heads must be at least 1"),
         ({"tasks": -1}, "model.tasks must be at least 1"),
         ({"dim": 10, "heads": 4}, r"model.heads \(4\) must divide model.dim \(10\)"),
-        ({"max_path": 6}, r"model.max_path \(6\) is more than model.path_rows \(5\)"),
-        ({"distance_rows": 3}, "distance_rows"),
-        ({"degree_rows": 1}, "degree_rows"),
+        ({"max_path": 6}, r"model.max_path \(6\) is more than model.num_path_positions \(5\)"),
+        ({"num_distances": 3}, "num_distances"),
+        ({"num_degrees": 1}, "num_degrees"),
         ({"dropout": 1.0}, "model.dropout must be"),
         ({"input_dropout": -0.1}, "model.input_dropout must be"),
         ({"attention_dropout": float("nan")}, "model.attention_dropout must be"),

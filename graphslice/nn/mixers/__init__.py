@@ -1,10 +1,10 @@
 """The mixers: what stands where attention stood. One class a mixer, found by name.
 
-A mixer maps ``(x [B, N, C], structure)`` to ``[B, N, C]``. Importing a file of this folder
+A mixer maps ``(x [B, N, C], context)`` to ``[B, N, C]``. Importing a file of this folder
 registers its classes; :func:`build_mixer` makes one by name.
 """
 
-from graphslice.nn.mixers.base import MIXERS, Mixer, Structure, build_mixer, check_mixer, mixer_class, register
+from graphslice.nn.mixers.base import MIXERS, Mixer, build_mixer, check_mixer, mixer_class, register
 from graphslice.nn.mixers.csp import CSP
 from graphslice.nn.mixers.projections import Fourier, Galerkin
 from graphslice.nn.mixers.quantile import MapOnly, SliceQuantile
@@ -24,7 +24,6 @@ __all__ = [
     "SliceQuantile",
     "SliceReleased",
     "SoftmaxAttention",
-    "Structure",
     "build_mixer",
     "check_mixer",
     "mixer_class",

@@ -1,96 +1,41 @@
-"""What every mixer shares: the structure it reads, its interface, and the register of names."""
+"""What every mixer shares: its interface, and the register of names."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import cached_property
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
-from graphslice.ops import column_sort, map_sort, map_values
-
-
-class Structure:
-    """What a batch says about its samples, computed once and read by every layer.
-
-    Args:
-        lengths: int64 ``[B]``, the number of valid rows of each sample.
-        width: N, the number of rows, padding included.
-        bias: ``[B, H, N, N]`` added to the attention scores, or a function that makes it when it is
-            first read, or None where there is no graph. Need not be masked: :class:`Structure` puts
-            -inf in the columns of the padding.
-        map: a function that makes ``Softmax(bias)``, where there is a shorter way than by the bias.
-    """
-
-    def __init__(
-        self,
-        lengths: Tensor,
-        width: int,
-        bias: Tensor | Callable[[], Tensor] | None = None,
-        map: Callable[[], Tensor] | None = None,
-    ) -> None:
-        self.lengths = lengths
-        self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
-        self._bias, self._map = bias, map
-
-    @classmethod
-    def of_parts(cls, width: int, lengths: Tensor, **parts: Tensor) -> Structure:
-        """With the ``map`` or ``bias`` that was read of another structure."""
-        structure = cls(lengths, width)
-        structure.__dict__.update(parts)  # where a cached property keeps its value
-        return structure
-
-    @cached_property
-    def bias(self) -> Tensor:
-        """``[B, H, N, N]`` (``[B, 1, 1, N]`` without a graph): -inf in the columns of the padding."""
-        columns = self.mask[:, None, None, :]
-        if self._bias is None:
-            return torch.zeros(columns.shape, device=columns.device).masked_fill(~columns, -torch.inf)
-        bias = self._bias() if callable(self._bias) else self._bias
-        return bias.masked_fill(~columns, -torch.inf)
-
-    @cached_property
-    def map(self) -> Tensor | None:
-        """``P = Softmax(S + E)``, ``[B, H, N, N]``, one for all layers; None without a graph."""
-        if self._map is not None:
-            return self._map()
-        return None if self._bias is None else torch.softmax(self.bias, dim=-1)
-
-    def mix(self, v: Tensor, dropout: float = 0.0) -> Tensor:
-        """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
-        if self.map is None:
-            return v
-        return map_values(self.map, v, dropout)
-
-    def mix_and_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
-        """``Sort_col(P V)``, as :meth:`mix` and then :func:`~graphslice.ops.column_sort`."""
-        if self.map is None:
-            return column_sort(v, self.lengths, order)
-        return map_sort(self.map, v, self.lengths, order, dropout)
+from graphslice.nn.context import READABLE, AttentionContext
 
 
 class Mixer(nn.Module):
-    """Base of the mixers: ``forward(x [B, N, C], structure) -> [B, N, C]``.
+    """Base of the mixers: ``forward(x [B, N, C], context) -> [B, N, C]``.
 
-    A mixer defines :meth:`mixed`; the output projection, which all of the papers' end with, is here.
-    Rows beyond ``structure.lengths`` are padding: they must not touch the others, and what comes
-    out of them is not read.
+    A mixer defines :meth:`mix`; the output projection, with which all of the papers' end, is here. One without
+    it defines :meth:`forward`. Rows beyond ``context.lengths`` are padding: they must not touch the others,
+    and what comes out of them is not read.
 
     Args:
         dim: C, the number of channels.
         heads: H; must divide C.
         layer: which of the layers this is, from 1.
         layers: L, how many there are.
-        dropout: on the attention map.
+        dropout: on the attention weights.
     """
 
-    #: What it reads of the structure, of ``"map"`` and ``"bias"``, so that nothing else is computed.
-    reads: tuple[str, ...] = ("map", "bias")
+    #: Which tensors of the graph it reads, of ``"attn_weights"`` (P) and ``"attn_bias"`` (S + E): no others are made.
+    reads: tuple[str, ...] = ()
     #: Whether renumbering the rows (all but row 0) renumbers the output and changes nothing else.
     equivariant = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in cls.reads:
+            if name not in READABLE:
+                raise TypeError(f"{cls.__name__} reads {name!r}, which is none of {', '.join(READABLE)}")
 
     def __init__(self, dim: int, heads: int, *, layer: int = 1, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -112,12 +57,13 @@ class Mixer(nn.Module):
         """The dropout in force: none outside training."""
         return self.dropout if self.training else 0.0
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N, C]``: what the rows tell each other, before the output projection."""
-        raise TypeError(f"{type(self).__name__} must define mixed(x, structure)")
+        raise NotImplementedError(f"{type(self).__name__} must define mix(x, context) or forward(x, context)")
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
-        return self.output(self.mixed(x, structure))
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """``[B, N, C]``: :meth:`mix` and the output projection."""
+        return self.output(self.mix(x, context))
 
 
 class Projected(Mixer):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
-from graphslice.nn.mixers.base import Mixer, Structure, register
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort
 
 SHIFTS = ("none", "linear", "power")
@@ -33,7 +34,7 @@ class CSP(Mixer):
         sort: whether to sort; without, the channels are only shifted.
     """
 
-    reads = ("map",)
+    reads = ("attn_weights",)
 
     def __init__(
         self, dim: int, heads: int, *, groups: int = 1, shifts: str = "none", sort: bool = True, **settings
@@ -48,11 +49,11 @@ class CSP(Mixer):
         self.equivariant = sort and groups == 1 and shifts != "power"
         self.value = nn.Linear(dim, dim)
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        v = structure.mix(self.value(x), self.active_dropout)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        v = context.aggregate(self.value(x), self.active_dropout)
         if self.shifts != "none":
-            v = self._shifted(v, structure.lengths)
-        return sort_by_first(v, structure.lengths, self.groups) if self.sort else v
+            v = self._shifted(v, context.lengths)
+        return sort_by_first(v, context.lengths, self.groups) if self.sort else v
 
     def steps(self, lengths: Tensor) -> Tensor:
         """``int64 [B, C]``: by how many rows each channel of each sample is shifted."""

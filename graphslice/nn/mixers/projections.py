@@ -6,14 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphslice.nn.mixers.base import Projected, Structure, register
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers.base import Projected, register
 from graphslice.ops import linear_attention
 
 
 class _Normed(Projected):
     """Two of query, key and value are normalised head by head; on molecules ``P V`` takes the place of V."""
 
-    reads = ("map",)
+    reads = ("attn_weights",)
 
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
@@ -30,17 +31,17 @@ class _Normed(Projected):
 class Galerkin(_Normed):
     """``Q (LN(K)^T LN(V)) / n``: a Petrov-Galerkin projection."""
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        v = structure.mix(self.value(x), self.active_dropout)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        v = context.aggregate(self.value(x), self.active_dropout)
         k, v = self._normed(self.key(x), 0), self._normed(v, 1)
-        return linear_attention(self.query(x), k, v, structure.lengths, self.heads)
+        return linear_attention(self.query(x), k, v, context.lengths, self.heads)
 
 
 @register("fourier")
 class Fourier(_Normed):
     """``(LN(Q) LN(K)^T) V / n``, multiplied from the right, which makes it linear in n as well."""
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        v = structure.mix(self.value(x), self.active_dropout)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        v = context.aggregate(self.value(x), self.active_dropout)
         q, k = self._normed(self.query(x), 0), self._normed(self.key(x), 1)
-        return linear_attention(q, k, v, structure.lengths, self.heads)
+        return linear_attention(q, k, v, context.lengths, self.heads)

@@ -6,87 +6,97 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
-from graphslice.nn.mixers.base import Mixer, Structure, register
-from graphslice.ops import column_quantiles, tell_maximum
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers.base import Mixer, register
+from graphslice.ops import broadcast_max, column_quantiles
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
-SOURCES = ("map", "values")
+SOURCES = ("aggregated", "values")
 
 
 @register("map-only")
 class MapOnly(Mixer):
     """``P V``: the control, what remains of the slices without their sort. V itself without a graph."""
 
-    reads = ("map",)
+    reads = ("attn_weights",)
     equivariant = True
 
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
         self.value = nn.Linear(dim, dim)
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        return structure.mix(self.value(x), self.active_dropout)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return context.aggregate(self.value(x), self.active_dropout)
 
 
 @register("slice-quantile")
 class SliceQuantile(Mixer):
-    """Some channels keep ``P V``; the others give every row an order statistic of ``P V`` over all rows.
+    """Local channels keep ``P V``; pooled channels give every row an order statistic over all rows.
 
-    Equivariant to the numbering, and differentiable in the values and, if learnable, in the place.
+    Equivariant to the numbering, and differentiable in the values and, if learnable, in q.
 
     Args:
-        share: of the channels of each head that keep ``P V``; with ``apart``, of the heads.
-        statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` quantiles evenly spread over the channels, or
+        keep_fraction: of the channels of each head that are local; with ``split_by_head``, of the heads.
+        statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` quantiles evenly spread over the pooled channels, or
             ``"learnable"`` ones that begin there. Between two values a quantile is linear.
-        told: of what the statistic is: ``"map"``, of ``P V``, or ``"values"``, of V.
-        apart: whether the first heads keep all of their channels and the last tell all of theirs.
+        source: of what the statistic is: ``"aggregated"``, of ``P V``, or ``"values"``, of V.
+        split_by_head: whether the first heads are local in all of their channels and the last pooled in all.
     """
 
-    reads = ("map",)
+    reads = ("attn_weights",)
     equivariant = True
-    kept: Tensor
-    tells: Tensor
-    quantiles: Tensor
+    local_channels: Tensor
+    pooled_index: Tensor
+    q: Tensor
 
     def __init__(
         self,
         dim: int,
         heads: int,
         *,
-        share: float = 0.5,
+        keep_fraction: float = 0.5,
         statistic: str = "maximum",
-        told: str = "map",
-        apart: bool = False,
+        source: str = "aggregated",
+        split_by_head: bool = False,
         **settings,
     ) -> None:
         super().__init__(dim, heads, **settings)
-        if not 0 <= share <= 1:
-            raise InputError(f"the share of slice-quantile is from 0 to 1, not {share}")
-        for name, value, known in (("statistic", statistic, STATISTICS), ("told", told, SOURCES)):
+        if not 0 <= keep_fraction <= 1:
+            raise InputError(f"keep_fraction of slice-quantile is from 0 to 1, not {keep_fraction}")
+        for name, value, known in (("statistic", statistic, STATISTICS), ("source", source, SOURCES)):
             if value not in known:
                 raise InputError(f"unknown {name} {value!r}{nearest(value, known)}: choose from {', '.join(known)}")
-        self.statistic, self.told = statistic, told
+        self.statistic, self.source = statistic, source
         self.value = nn.Linear(dim, dim)
-        own = dim // heads
-        kept = [(c // own < round(share * heads)) if apart else (c % own < round(share * own)) for c in range(dim)]
-        self.register_buffer("kept", torch.tensor(kept), persistent=False)
-        tells = [c for c in range(dim) if not kept[c]]
-        self.register_buffer("tells", torch.tensor(tells, dtype=torch.int64), persistent=False)
-        spread = (torch.arange(len(tells)) + 0.5) / max(1, len(tells))
+        local = _local_channels(dim, heads, keep_fraction, split_by_head)
+        # bool [C], and int64 [pooled channels].
+        self.register_buffer("local_channels", local, persistent=False)
+        self.register_buffer("pooled_index", torch.nonzero(~local).flatten(), persistent=False)
+        pooled = len(self.pooled_index)
+        q = (torch.arange(pooled) + 0.5) / max(1, pooled)
         if statistic == "learnable":
-            self.places = nn.Parameter(torch.logit(spread))
+            self.q_logits = nn.Parameter(torch.logit(q))
         else:
-            self.register_buffer("quantiles", spread, persistent=False)
+            self.register_buffer("q", q, persistent=False)
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = self.value(x)
-        mixed = structure.mix(v, self.active_dropout)
-        if self.told == "values":
-            mixed = torch.where(self.kept, mixed, v)
+        aggregated = context.aggregate(v, self.active_dropout)
+        if self.source == "values":
+            aggregated = torch.where(self.local_channels, aggregated, v)
         if self.statistic == "maximum":
-            return tell_maximum(mixed, structure.mask, self.kept)
+            return broadcast_max(aggregated, context.mask, self.local_channels)
         if self.statistic == "minimum":
-            return -tell_maximum(-mixed, structure.mask, self.kept)
-        places = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
-        told = column_quantiles(mixed.index_select(2, self.tells), structure.lengths, places[None])
-        return mixed.index_copy(2, self.tells, told.expand(-1, mixed.shape[1], -1))
+            return -broadcast_max(-aggregated, context.mask, self.local_channels)
+        q = torch.sigmoid(self.q_logits) if self.statistic == "learnable" else self.q
+        pooled = column_quantiles(aggregated.index_select(2, self.pooled_index), context.lengths, q[None])
+        return aggregated.index_copy(2, self.pooled_index, pooled.expand(-1, x.shape[1], -1))
+
+
+def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> Tensor:
+    """``bool [C]``: which channels keep ``P V``."""
+    head_dim = dim // heads
+    head, channel_of_head = torch.arange(dim) // head_dim, torch.arange(dim) % head_dim
+    if split_by_head:
+        return head < round(keep_fraction * heads)
+    return channel_of_head < round(keep_fraction * head_dim)

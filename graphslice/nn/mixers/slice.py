@@ -8,14 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from graphslice.nn.mixers.base import Mixer, Structure, register
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort, max_exchange
 
 
 class _Slice(Mixer):
     """A value projection, and something done to its columns."""
 
-    reads = ("map",)
+    reads = ("attn_weights",)
 
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
@@ -26,8 +27,8 @@ class _Slice(Mixer):
 class SliceAscend(_Slice):
     """``Sort_col(P V)``, every channel ascending (Sliceformer, eq. 4)."""
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        return structure.mix_and_sort(self.value(x), dropout=self.active_dropout)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
 
 
 @register("slice-interleave")
@@ -46,17 +47,17 @@ class SliceInterleave(_Slice):
         phases = [2 ** (self.layers - self.layer) * i % (2 * dim) for i in range(1, dim + 1)]
         self.register_buffer("descending", torch.tensor([phase > dim for phase in phases]), persistent=False)
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        return structure.mix_and_sort(self.value(x), self.descending, self.active_dropout)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return context.aggregate_sort(self.value(x), self.descending, self.active_dropout)
 
 
 @register("slice-released")
 class SliceReleased(_Slice):
     """``P V + Sort_col(V)``, ascending: what the authors' published code runs."""
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = self.value(x)
-        return structure.mix(v, self.active_dropout) + column_sort(v, structure.lengths)
+        return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths)
 
 
 @register("slice-max")
@@ -65,6 +66,6 @@ class SliceMax(_Slice):
 
     equivariant = True
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
-        v = structure.mix(self.value(x), self.active_dropout)
-        return max_exchange(v, structure.mask)
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        v = context.aggregate(self.value(x), self.active_dropout)
+        return max_exchange(v, context.mask)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphslice.nn.mixers.base import Projected, Structure, register
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers.base import Projected, register
 from graphslice.ops import attention
 
 
@@ -12,8 +13,8 @@ from graphslice.ops import attention
 class SoftmaxAttention(Projected):
     """``Softmax(Q K^T / sqrt(d) + S + E) V`` and an output projection (Ying et al. 2021, eq. 7)."""
 
-    reads = ("bias",)
+    reads = ("attn_bias",)
 
-    def mixed(self, x: Tensor, structure: Structure) -> Tensor:
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        return attention(q, k, v, structure.bias, self.heads, self.active_dropout)
+        return attention(q, k, v, context.attn_bias, self.heads, self.active_dropout)

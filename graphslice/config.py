@@ -145,7 +145,9 @@ class ModelConfig:
         if self.dim % self.heads:
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
         if self.max_path > self.num_path_positions:
-            raise InputError(f"model.max_path ({self.max_path}) is more than model.num_path_positions ({self.num_path_positions})")
+            raise InputError(
+                f"model.max_path ({self.max_path}) is more than model.num_path_positions ({self.num_path_positions})"
+            )
         if self.num_distances < 8 or self.num_degrees < 2:
             raise InputError("model.num_distances must be at least 8 and model.num_degrees at least 2")
         for name in ("dropout", "input_dropout", "attention_dropout"):

@@ -210,7 +210,8 @@ def _only_resume(arguments: list[str]) -> None:
 
 
 def _train(options: Namespace, arguments: list[str]) -> None:
-    from graphslice.training.run import Interrupted, default_out, resume, train
+    from graphslice.training.run import Interrupted, resume, train
+    from graphslice.training.run_folder import default_folder
 
     console = Console(stderr=True)
     folder = Path(options.resume) if options.resume else None
@@ -220,7 +221,7 @@ def _train(options: Namespace, arguments: list[str]) -> None:
             resume(folder, console=console)
             return
         config = _config(options)
-        folder = Path(options.out) if options.out else default_out(config.data)
+        folder = Path(options.out) if options.out else default_folder(config.data)
         train(config, folder, overwrite=options.overwrite, profile=options.profile, console=console)
     except Interrupted:
         console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True)
@@ -256,11 +257,11 @@ def _compare_parser(parser: ArgumentParser, arguments: list[str]) -> None:
 def _compare(options: Namespace, arguments: list[str]) -> None:
     from graphslice.compare.runner import compare, parse_arms, table
     from graphslice.nn.mixers import MIXERS
-    from graphslice.training.run import default_out
+    from graphslice.training.run_folder import default_folder
 
     config, console = _config(options), Console(stderr=True)
     arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
-    out = Path(options.out) if options.out else Path("comparisons") / default_out(config.data).name
+    out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name
     try:
         result = compare(config, arms, options.seeds, options.budget, out, jobs=options.jobs, console=console)
     except KeyboardInterrupt:

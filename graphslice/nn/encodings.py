@@ -71,7 +71,13 @@ class PairEncoder(nn.Module):
     words: Tensor
 
     def __init__(
-        self, heads: int, embedding_layout: str, num_distances: int, num_path_positions: int, max_path: int, distance_start: bool
+        self,
+        heads: int,
+        embedding_layout: str,
+        num_distances: int,
+        num_path_positions: int,
+        max_path: int,
+        distance_start: bool,
     ) -> None:
         super().__init__()
         self.heads, self.max_path, self.distance_start = heads, max_path, distance_start

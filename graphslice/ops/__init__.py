@@ -32,9 +32,19 @@ __all__ = [
 
 
 # SHIM
-aggregate, aggregate_sort, broadcast_max, path_softmax, path_bias = map_values, map_sort, tell_maximum, walk_softmax, walk_bias
+aggregate, aggregate_sort, broadcast_max, path_softmax, path_bias = (
+    map_values,
+    map_sort,
+    tell_maximum,
+    walk_softmax,
+    walk_bias,
+)
 _add_norm, _column_quantiles = add_norm, column_quantiles
+
+
 def gelu(x):
     return bias_gelu(x, x.new_zeros(x.shape[-1]))
+
+
 def add_norm(x, y, weight, bias, p=0.0, eps=1e-5):
     return _add_norm(x, y, x.new_zeros(x.shape[-1]), weight, bias, p, eps)

@@ -45,15 +45,19 @@ class LastCheckpoint(pl.Callback):
         self._saved = time.monotonic()
 
 
-class Clock(pl.Callback):
-    """Counts the seconds of training, over all resumptions, and ends the run when its minutes or steps are over.
+class TimeBudget(pl.Callback):
+    """Counts the seconds of training, over all resumptions, and ends the run when its minutes are over.
 
     Args:
         minutes: of the run; None for no limit.
+
+    Attributes:
+        fraction: of the minutes that are over, from 0 to 1, as of the begin of the step; 0 without a limit.
     """
 
     def __init__(self, minutes: float | None) -> None:
         self.limit = None if minutes is None else 60 * minutes
+        self.fraction = 0.0
         self._before, self._begin = 0.0, time.monotonic()
 
     @property
@@ -74,27 +78,45 @@ class Clock(pl.Callback):
         # All devices must go by one clock, and asking it costs them time.
         if self.limit is None or (trainer.world_size > 1 and trainer.global_step % 20):
             return
-        module.passed = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
+        self.fraction = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        # Asked to stop, Lightning validates before it does; at its own limit of steps it would not.
-        if module.passed >= 1 or trainer.global_step >= module.steps:
+        if self.fraction >= 1:
             trainer.should_stop = True
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         module.log("seconds", self.seconds, rank_zero_only=True)
 
 
+class StepLimit(pl.Callback):
+    """Ends the run after so many steps, with a validation: at its own limit Lightning ends without one."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
+    ) -> None:
+        if trainer.global_step >= self.steps:
+            trainer.should_stop = True
+
+
 class RunProgress(pl.Callback):
     """One bar for the whole run: steps, molecules per second, errors, time left.
 
     Where the output is no terminal, a line now and then instead.
+
+    Args:
+        steps: of the run.
+        batch_size: molecules of a step.
+        console: where the bar goes.
+        elapsed: gives the fraction of the run's minutes that are over.
     """
 
-    def __init__(self, steps: int, batch_size: int, console: Console) -> None:
-        self.steps, self.batch_size, self.console = steps, batch_size, console
+    def __init__(self, steps: int, batch_size: int, console: Console, elapsed: Callable[[], float]) -> None:
+        self.steps, self.batch_size, self.console, self.elapsed = steps, batch_size, console, elapsed
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(bar_width=None),
@@ -108,11 +130,12 @@ class RunProgress(pl.Callback):
         )
         self._printed = 0.0
 
-    def _share(self, trainer: pl.Trainer, module: pl.LightningModule) -> float:
-        return max(trainer.global_step / self.steps, module.passed)
+    def _done(self, trainer: pl.Trainer) -> float:
+        """The fraction of the run that is over."""
+        return max(trainer.global_step / self.steps, self.elapsed())
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._begin, self._first, self._from = time.monotonic(), trainer.global_step, self._share(trainer, module)
+        self._begin, self._first, self._from = time.monotonic(), trainer.global_step, self._done(trainer)
         self._task = self.bar.add_task("", total=1.0, completed=self._from, status="")
         self._val = ""
         if trainer.is_global_zero:
@@ -124,7 +147,7 @@ class RunProgress(pl.Callback):
         done = trainer.global_step - self._first
         rate = done * self.batch_size / max(1e-9, time.monotonic() - self._begin)
         status = f"step {trainer.global_step:,} · {rate:,.0f} mol/s{self._val}"
-        self.bar.update(self._task, completed=self._share(trainer, module), status=status)
+        self.bar.update(self._task, completed=self._done(trainer), status=status)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking or "val_mae" not in trainer.callback_metrics:
@@ -133,7 +156,7 @@ class RunProgress(pl.Callback):
         self._val = f" · validation MAE {mae:.4f}"
         if self.console.is_terminal or not trainer.is_global_zero:
             return
-        share = self._share(trainer, module)
+        share = self._done(trainer)
         if share - self._printed >= 0.05 or share >= 1:
             self._printed = share
             passed = time.monotonic() - self._begin
@@ -151,25 +174,25 @@ class RunProgress(pl.Callback):
 class StepProfile(pl.Callback):
     """Where the time of training went, in one table at its end.
 
-    On a GPU every part is waited for, so that its time is its own; that slows the run a little.
+    On a GPU every stage is waited for, so that its time is its own; that slows the run a little.
 
     Args:
         console: where the table goes.
         waited: gives the seconds that the loader has spent waiting for its threads so far.
     """
 
-    PARTS = ("data", "wait", "forward", "backward", "optimiser", "rest")
+    STAGES = ("data", "wait", "forward", "backward", "optimiser", "rest")
 
     def __init__(self, console: Console, waited: Callable[[], float]) -> None:
         self.console, self.waited = console, waited
-        self.seconds = dict.fromkeys(self.PARTS, 0.0)
+        self.seconds = dict.fromkeys(self.STAGES, 0.0)
         self.steps = 0
 
-    def _lap(self, part: str, module: pl.LightningModule) -> None:
+    def _lap(self, stage: str, module: pl.LightningModule) -> None:
         if module.device.type == "cuda":
             torch.cuda.synchronize(module.device)
         now = time.perf_counter()
-        self.seconds[part] += now - self._since
+        self.seconds[stage] += now - self._since
         self._since = now
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -204,9 +227,9 @@ class StepProfile(pl.Callback):
         self._lap("rest", module)
         if not trainer.is_global_zero:
             return
-        table = Table("part", "seconds", "share", "ms a step", title=f"{self.steps:,} steps")
+        table = Table("stage", "seconds", "share", "ms a step", title=f"{self.steps:,} steps")
         total = sum(self.seconds.values())
-        for part, seconds in [*self.seconds.items(), ("all", total)]:
+        for stage, seconds in [*self.seconds.items(), ("all", total)]:
             share, each = f"{100 * seconds / max(total, 1e-9):.1f}%", f"{1e3 * seconds / max(self.steps, 1):.2f}"
-            table.add_row(part, f"{seconds:.2f}", share, each)
+            table.add_row(stage, f"{seconds:.2f}", share, each)
         self.console.print(table)

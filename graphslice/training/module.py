@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
+from graphslice.compat import current_weight_name
 from graphslice.config import OptimizerConfig, RunConfig
 from graphslice.evaluation.metrics import mean_absolute_error
 from graphslice.nn import GraphTransformer
@@ -47,14 +48,14 @@ class Regression(pl.LightningModule):
         config: of the run.
         targets: names of the T targets.
         steps: length of the run in optimiser steps.
-
-    Attributes:
-        passed: the share of the run's minutes that are over; 0 where only its steps are limited.
+        elapsed: gives the fraction of the run's minutes that are over; 0 where only its steps are limited.
     """
 
-    def __init__(self, config: RunConfig, targets: list[str], steps: int) -> None:
+    def __init__(
+        self, config: RunConfig, targets: list[str], steps: int, elapsed: Callable[[], float] = lambda: 0.0
+    ) -> None:
         super().__init__()
-        self.config, self.targets, self.steps, self.passed = config, targets, steps, 0.0
+        self.config, self.targets, self.steps, self.elapsed = config, targets, steps, elapsed
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self._validated: list[tuple[np.ndarray, np.ndarray]] = []
@@ -75,7 +76,7 @@ class Regression(pl.LightningModule):
         )
         factor, total = linear_schedule(settings, self.steps), settings.total_steps or self.steps
         # Whatever of steps and minutes is nearer its end says how far the run has come.
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(max(step, self.passed * total)))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(max(step, self.elapsed() * total)))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
@@ -116,18 +117,24 @@ class Regression(pl.LightningModule):
         self._validated.append((batch.rows.cpu().numpy(), self.model(batch).float().cpu().numpy()))
 
     def on_validation_epoch_end(self) -> None:
-        parts = self._validated
+        batches = self._validated
         self._validated = []
         if self.trainer.world_size > 1:
             gathered: list = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(gathered, parts)
-            parts = [part for rank in gathered for part in rank]
+            torch.distributed.all_gather_object(gathered, batches)
+            batches = [batch for rank in gathered for batch in rank]
         source = self.trainer.datamodule.source
-        rows = np.concatenate([rows for rows, _ in parts])
+        rows = np.concatenate([rows for rows, _ in batches])
         rows, once = np.unique(rows, return_index=True)
-        predictions = np.concatenate([values for _, values in parts])[once]
+        predictions = np.concatenate([values for _, values in batches])[once]
         mae = mean_absolute_error(source.name, source.targets[rows], predictions)
         self.log("val_mae", mae if math.isfinite(mae) else math.inf)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint[KEY] = header(self.config, self.targets)
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["state_dict"] = {current_weight_name(k): v for k, v in checkpoint["state_dict"].items()}
+        callbacks = checkpoint.get("callbacks", {})
+        if "Clock" in callbacks:  # the name of TimeBudget in 0.1
+            callbacks["TimeBudget"] = callbacks.pop("Clock")

@@ -1,0 +1,82 @@
+"""What a run folder holds, and how it is written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from graphslice.checkpoint import BEST, CONFIG, LAST
+from graphslice.config import DataConfig, RunConfig
+from graphslice.data.datamodule import MoleculeData
+from graphslice.errors import InputError
+
+METRICS, TRAINING, SPLITS, REJECTED, PICTURE = (
+    "metrics.json",
+    "training.json",
+    "split.csv",
+    "rejected.csv",
+    "test.png",
+)
+
+
+def default_folder(config: DataConfig) -> Path:
+    """Where a run goes when the user does not say: ``runs/`` and the name of its data."""
+    name = Path(config.dataset).name.split(".")[0]
+    return Path("runs") / (name or "run")
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun there."""
+    return any((folder / name).exists() for name in (CONFIG, LAST, BEST))
+
+
+def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
+    """Write what is known before training, and remove what is left of a run that stood there before.
+
+    Raises:
+        InputError: if the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "logs", ignore_errors=True)
+        source = data.source
+        if not source.is_pcqm4m:  # OGB's split is OGB's, and has millions of rows
+            split_of = {int(row): split for split, rows in data.split.items() for row in rows}
+            _write_csv(folder / SPLITS, ["row", "split"], ([row + 1, split_of[row]] for row in sorted(split_of)))
+        rejected = sorted(data.rejected.items())
+        smiles = source.smiles
+        rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
+        _write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
+        (folder / CONFIG).write_text(config.to_yaml())
+    except OSError as error:
+        raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
+
+
+def write_training(folder: Path, training: dict) -> None:
+    """Write what the training took."""
+    (folder / TRAINING).write_text(json.dumps(training, indent=2) + "\n")
+
+
+def write_metrics(folder: Path, metrics: dict) -> None:
+    """Write the scores of each split; an undefined one, such as R^2 of one molecule, becomes null."""
+    (folder / METRICS).write_text(json.dumps(_without_nan(metrics), indent=2, allow_nan=False) + "\n")
+
+
+def _without_nan(values):
+    if isinstance(values, dict):
+        return {key: _without_nan(value) for key, value in values.items()}
+    return None if isinstance(values, float) and not np.isfinite(values) else values
+
+
+def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

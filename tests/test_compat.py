@@ -1,0 +1,72 @@
+"""Run folders and configurations of 0.1 are still read, under the names that they were written with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.compat import current_config, current_weight_name
+from graphslice.config import RunConfig, read_yaml
+from graphslice.errors import InputError
+from graphslice.inference import load
+from graphslice.training import resume
+
+OLD_RUN = Path(__file__).parent / "fixtures" / "run_0.1"
+EXPECTED = json.loads((OLD_RUN / "expected.json").read_text())
+
+
+def test_its_predictions():
+    found = load(OLD_RUN, "cpu").predict(EXPECTED["smiles"])
+    np.testing.assert_allclose(found, EXPECTED["best"], rtol=0, atol=1e-5)
+
+
+def test_its_configuration_has_the_names_of_today():
+    for config in (read_checkpoint(OLD_RUN).config, RunConfig.from_dict(read_yaml(OLD_RUN / "config.yaml"))):
+        model = config.model
+        assert (model.num_degrees, model.num_distances, model.num_path_positions) == (8, 16, 3)
+        assert model.embedding_layout == "ogb"
+        assert model.mixer_settings == {
+            "keep_fraction": 0.25,
+            "statistic": "learnable",
+            "source": "values",
+            "split_by_head": True,
+        }
+
+
+def test_it_is_resumed_to_the_result_it_would_have_had(tmp_path):
+    torch.set_num_threads(1)
+    folder = tmp_path / "run"
+    shutil.copytree(OLD_RUN, folder)
+    resume(folder)
+    found = load(folder / "last.ckpt", "cpu").predict(EXPECTED["smiles"])
+    # Three more steps at a learning rate of 0.01: sums of gradients differ in their last bits.
+    np.testing.assert_allclose(found, EXPECTED["resumed"], rtol=0, atol=1e-3)
+
+
+def test_the_seconds_that_it_took_before_are_counted(tmp_path):
+    before = torch.load(OLD_RUN / "last.ckpt", weights_only=True)["callbacks"]["Clock"]["seconds"]
+    folder = tmp_path / "run"
+    shutil.copytree(OLD_RUN, folder)
+    assert resume(folder).training["seconds"] > before
+
+
+def test_old_values_of_settings():
+    model = {"mixer": "slice-quantile", "mixer_settings": {"told": "map", "share": 0.5}}
+    found = current_config({"model": model})["model"]["mixer_settings"]
+    assert found == {"source": "aggregated", "keep_fraction": 0.5}
+
+
+def test_both_names_at_once():
+    with pytest.raises(InputError, match="'path_rows' is the former name of 'num_path_positions'"):
+        current_config({"model": {"path_rows": 3, "num_path_positions": 3}})
+
+
+def test_names_of_today_stay():
+    config = RunConfig.preset("small").to_dict()
+    assert current_config(config) == config
+    for name in ("blocks.0.ffn.expand.weight", "blocks.0.mixer.q_logits", "atoms.atom.weight"):
+        assert current_weight_name(name) == name

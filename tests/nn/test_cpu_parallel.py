@@ -1,4 +1,4 @@
-"""Blocks run part by part on several cores, against all at once."""
+"""Blocks run in shares on several cores, against all at once."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
 from graphslice.data.collate import collate
 from graphslice.nn import GraphTransformer
-from graphslice.nn.cpu_parallel import parts_of, run_in_parts
+from graphslice.nn.cpu_parallel import num_shares, run_in_shares
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import dropout
 
@@ -57,9 +57,9 @@ def assert_close(found, expected):
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_parts_change_nothing(mixer, batch, three_threads):
+def test_shares_change_nothing(mixer, batch, three_threads):
     model = model_of(mixer, dropout=0.0, input_dropout=0.0, attention_dropout=0.0)
-    assert parts_of(torch.empty(len(batch), 31, 32), model.num_parameters) == 3
+    assert num_shares(torch.empty(len(batch), 31, 32), model.num_parameters) == 3
     together = step(model, batch)
     with torch.inference_mode():
         torch.testing.assert_close(model(batch), together[0], rtol=1e-5, atol=1e-5)
@@ -90,29 +90,29 @@ def test_the_seed_decides_what_is_dropped(mixer, batch, three_threads):
     assert not torch.equal(results[0][0], results[2][0])
 
 
-def test_every_part_drops_differently(three_threads):
+def test_every_share_drops_differently(three_threads):
     torch.manual_seed(0)
     x = torch.ones(30, 16, requires_grad=True)
-    found = run_in_parts(lambda x, given: dropout(x, 0.5), x, {}, [], 3)
+    found = run_in_shares(lambda x, tensors: dropout(x, 0.5), x, {}, [], 3)
     first, second, third = found.detach().chunk(3)
     assert not torch.equal(first, second) and not torch.equal(second, third)
     found.sum().backward()
     torch.testing.assert_close(x.grad, found.detach())
 
 
-def test_unused_parameters_and_given_tensors(three_threads):
+def test_unused_parameters_and_tensors_without_gradients(three_threads):
     x, scale, unused = torch.randn(9, 4, requires_grad=True), torch.randn(4, requires_grad=True), torch.randn(2)
     unused.requires_grad_()
-    given = {"weights": torch.rand(9, 1, requires_grad=True), "lengths": torch.arange(9)}
+    tensors = {"weights": torch.rand(9, 1, requires_grad=True), "lengths": torch.arange(9)}
 
-    def run(x, given):
-        return x * scale * given["weights"] + given["lengths"][:, None]
+    def run(x, tensors):
+        return x * scale * tensors["weights"] + tensors["lengths"][:, None]
 
-    found = run_in_parts(run, x, given, [scale, unused], 4)
-    torch.testing.assert_close(found, run(x, given))
+    found = run_in_shares(run, x, tensors, [scale, unused], 4)
+    torch.testing.assert_close(found, run(x, tensors))
     grads = [
-        torch.autograd.grad(out.square().sum(), (x, scale, given["weights"]), retain_graph=True)
-        for out in (run(x, given), found)
+        torch.autograd.grad(out.square().sum(), (x, scale, tensors["weights"]), retain_graph=True)
+        for out in (run(x, tensors), found)
     ]
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other)
@@ -120,36 +120,36 @@ def test_unused_parameters_and_given_tensors(three_threads):
         torch.autograd.grad(found.sum(), x)
 
 
-def test_grad_mode_and_autocast_reach_the_parts(three_threads):
+def test_grad_mode_and_autocast_reach_the_shares(three_threads):
     x = torch.randn(9, 16)
     seen = []
 
-    def run(x, given):
+    def run(x, tensors):
         seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
         return x @ torch.ones(16, 16)
 
     with torch.inference_mode():
-        run_in_parts(run, x, {}, [], 3)
+        run_in_shares(run, x, {}, [], 3)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert run_in_parts(run, x, {}, [], 3).dtype == torch.bfloat16
-    assert run_in_parts(run, x.requires_grad_(), {}, [], 3).dtype == torch.float32
+        assert run_in_shares(run, x, {}, [], 3).dtype == torch.bfloat16
+    assert run_in_shares(run, x.requires_grad_(), {}, [], 3).dtype == torch.float32
     assert seen == 3 * [(False, True)] + 3 * [(False, False)] + 3 * [(True, False)]
 
 
-def test_an_error_in_a_part_is_raised(three_threads):
-    def run(x, given):
+def test_an_error_in_a_share_is_raised(three_threads):
+    def run(x, tensors):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        run_in_parts(run, torch.randn(9, 2), {}, [], 3)
+        run_in_shares(run, torch.randn(9, 2), {}, [], 3)
 
 
 def test_large_models_and_small_batches_are_not_cut(three_threads):
-    assert parts_of(torch.empty(100, 20), 10) == 3
-    assert parts_of(torch.empty(2, 200), 10) == 2
-    assert parts_of(torch.empty(100, 1), 10) == 1
-    assert parts_of(torch.empty(100, 20), 10**9) == 1
-    assert parts_of(torch.empty(100, 20, device="meta"), 10) == 1
+    assert num_shares(torch.empty(100, 20), 10) == 3
+    assert num_shares(torch.empty(2, 200), 10) == 2
+    assert num_shares(torch.empty(100, 1), 10) == 1
+    assert num_shares(torch.empty(100, 20), 10**9) == 1
+    assert num_shares(torch.empty(100, 20, device="meta"), 10) == 1
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))

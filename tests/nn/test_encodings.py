@@ -64,7 +64,7 @@ def slow_bias(graph, encoder, embedding_layout, num_distances, max_path):
 )
 def test_the_bias_is_its_formula(embedding_layout, num_distances, max_path):
     encoder = pair_encoder(embedding_layout, num_distances, max_path=max_path)
-    bias = encoder(collate(graphs(), max_path=max_path)).bias.detach().numpy()
+    bias = encoder(collate(graphs(), max_path=max_path)).attn_bias.detach().numpy()
     assert bias.shape == (len(SMILES), HEADS, 15, 15)
     for graph, found in zip(graphs(), bias, strict=True):
         n = graph.num_atoms + 1
@@ -74,28 +74,28 @@ def test_the_bias_is_its_formula(embedding_layout, num_distances, max_path):
 
 def test_the_bias_of_a_molecule_does_not_depend_on_its_batch():
     encoder = pair_encoder()
-    together = encoder(collate(graphs())).bias
+    together = encoder(collate(graphs())).attn_bias
     for graph, found in zip(graphs(), together, strict=True):
         n = graph.num_atoms + 1
-        torch.testing.assert_close(found[:, :n, :n], encoder(collate([graph])).bias[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[:, :n, :n], encoder(collate([graph])).attn_bias[0], rtol=0, atol=1e-12)
 
 
 def test_the_bias_stays_precise_in_mixed_precision():
     encoder, batch = pair_encoder().float(), collate(graphs())
     with torch.autocast("cpu", torch.bfloat16):
         mixed = encoder(batch)
-        mixed = (mixed.bias, mixed.map)
+        mixed = (mixed.attn_bias, mixed.attn_weights)
     assert mixed[0].dtype == mixed[1].dtype == torch.float32
-    torch.testing.assert_close(mixed, (encoder(batch).bias, encoder(batch).map), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(mixed, (encoder(batch).attn_bias, encoder(batch).attn_weights), rtol=1e-6, atol=1e-6)
 
 
-def test_the_map_is_the_softmax_of_the_bias():
-    structure = pair_encoder()(collate(graphs()))
-    expected = torch.softmax(structure.bias, dim=-1) * structure.mask[:, None, :, None]
-    torch.testing.assert_close(structure.map, expected, rtol=0, atol=1e-12)
+def test_the_weights_are_the_softmax_of_the_bias():
+    context = pair_encoder()(collate(graphs()))
+    expected = torch.softmax(context.attn_bias, dim=-1) * context.mask[:, None, :, None]
+    torch.testing.assert_close(context.attn_weights, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("read", ["bias", "map"])
+@pytest.mark.parametrize("read", ["attn_bias", "attn_weights"])
 def test_gradients_reach_every_row_that_is_read(read):
     encoder = pair_encoder()
     found = getattr(encoder(collate(graphs())), read)

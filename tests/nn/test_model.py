@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_heads_start_by_reading_distances():
     biases = []
     for start in (True, False):
         torch.manual_seed(0)
-        biases.append(GraphTransformer(ModelConfig(heads=8, dim=16, distance_start=start)).pairs(chain).bias[0])
+        biases.append(GraphTransformer(ModelConfig(heads=8, dim=16, distance_start=start)).pairs(chain).attn_bias[0])
     difference = (biases[0] - biases[1])[:, 1:, 1:]
     distances = (torch.arange(9)[:, None] - torch.arange(9)).abs()
     expected = torch.stack([4.0 * (distances == head % 6) for head in range(8)])
@@ -171,9 +172,9 @@ def test_a_fresh_model_has_the_original_initialisation():
     torch.manual_seed(0)
     model = GraphTransformer(ModelConfig(mixer="softmax", layers=4, dim=256, ffn_dim=256))
     assert model.blocks[0].mixer.query.weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
-    assert model.blocks[3].ffn[2].weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
+    assert model.blocks[3].ffn.contract.weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
     assert model.atoms.atom.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    assert model.blocks[0].ffn[0].bias.abs().max() == 0
+    assert model.blocks[0].ffn.expand.bias.abs().max() == 0
 
 
 def test_evaluation_is_deterministic_and_training_is_not():
@@ -214,7 +215,7 @@ def test_bad_settings_say_what_is_wrong(settings, message):
 def test_the_model_needs_no_chemistry_no_tables_and_no_trainer():
     code = (
         "import sys, graphslice.nn, graphslice.ops\n"
-        "graphslice.nn.GraphTransformer(graphslice.nn.ModelConfig())\n"
+        "graphslice.nn.GraphTransformer(graphslice.ModelConfig())\n"
         "print([name for name in ('rdkit', 'pandas', 'pytorch_lightning', 'ogb') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -227,10 +228,12 @@ def test_a_balanced_start_keeps_the_size_of_the_rows(mixer):
     torch.manual_seed(0)
     model = GraphTransformer(ModelConfig(mixer=mixer, layers=8, dim=256, ffn_dim=256, init="balanced")).eval()
     seen = []
-    for block in model.blocks:
-        block.register_forward_hook(lambda _, given, out: seen.append((given[0].std().item(), out[0].std().item())))
+    sums = [block.mixer_norm for block in model.blocks] + [model.norm]  # what enters each block, and leaves the last
+    for norm in sums:
+        norm.register_forward_hook(lambda _, inputs, outputs: seen.append(outputs[0].std().item()))
     with torch.no_grad():
         model(collate([smiles_to_graph(smiles) for smiles in SMILES]))
+    seen = list(pairwise(seen))
     assert 1 < seen[0][0] < 5
     assert all(0.95 * before < after < 1.3 * before for before, after in seen), seen
     assert seen[-1][1] < 2 * seen[0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -70,9 +71,10 @@ class SliceQuantile(Mixer):
         self.value = nn.Linear(dim, dim)
         local = _local_channels(dim, heads, keep_fraction, split_by_head)
         # bool [C], and int64 [pooled channels].
-        self.register_buffer("local_channels", local, persistent=False)
-        self.register_buffer("pooled_index", torch.nonzero(~local).flatten(), persistent=False)
-        pooled = len(self.pooled_index)
+        pooled_index = np.flatnonzero(~local)
+        self.register_buffer("local_channels", torch.tensor(local), persistent=False)
+        self.register_buffer("pooled_index", torch.tensor(pooled_index, dtype=torch.int64), persistent=False)
+        pooled = len(pooled_index)
         q = (torch.arange(pooled) + 0.5) / max(1, pooled)
         if statistic == "learnable":
             self.q_logits = nn.Parameter(torch.logit(q))
@@ -93,10 +95,10 @@ class SliceQuantile(Mixer):
         return aggregated.index_copy(2, self.pooled_index, pooled.expand(-1, x.shape[1], -1))
 
 
-def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> Tensor:
+def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> np.ndarray:
     """``bool [C]``: which channels keep ``P V``."""
     head_dim = dim // heads
-    head, channel_of_head = torch.arange(dim) // head_dim, torch.arange(dim) % head_dim
+    head, channel_of_head = np.arange(dim) // head_dim, np.arange(dim) % head_dim
     if split_by_head:
         return head < round(keep_fraction * heads)
     return channel_of_head < round(keep_fraction * head_dim)

@@ -1,6 +1,4 @@
-"""What the papers prove or claim of the mixers: permutations, rank collapse, cost, projections."""
-
-from itertools import pairwise
+"""What the papers prove of sorts: their maps are permutations, and stacks of them keep their rank."""
 
 import numpy as np
 import pytest
@@ -10,9 +8,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from graphslice.analysis.spectra import one_inf_norm
-from graphslice.nn.mixers import Structure, build_mixer
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers import build_mixer
 
 SORTING = ["slice-ascend", "slice-interleave", "csp"]
+
+
 sizes = st.tuples(st.integers(0, 2**20), st.integers(1, 12), st.sampled_from([4, 8]))
 
 
@@ -31,11 +32,8 @@ def plain(name: str, dim: int, heads: int = 1, weight: torch.Tensor | None = Non
 def implicit_maps(mixer, x: torch.Tensor) -> torch.Tensor:
     """``[C, N, N]``: how each channel of the output is made of the rows of that channel."""
     rows, channels = x.shape[1:]
-    jacobian = torch.autograd.functional.jacobian(lambda v: mixer(v, Structure(torch.tensor([rows]), rows)), x)
+    jacobian = torch.autograd.functional.jacobian(lambda v: mixer(v, AttentionContext(torch.tensor([rows]), rows)), x)
     return torch.stack([jacobian[0, :, c, 0, :, c] for c in range(channels)])
-
-
-# --- permutations -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SORTING)
@@ -61,11 +59,8 @@ def test_max_exchange_moves_at_most_two_entries(problem):
     maps = implicit_maps(plain("slice-max", dim), x)
     off = maps - torch.diag_embed(maps.diagonal(dim1=1, dim2=2))
     assert ((off != 0).sum(dim=(1, 2)) <= 2).all() and (maps.sum(1) == 1).all() and (maps.sum(2) == 1).all()
-    moved = (plain("slice-max", dim)(x, Structure(torch.tensor([rows]), rows)) != x).sum(1)
+    moved = (plain("slice-max", dim)(x, AttentionContext(torch.tensor([rows]), rows)) != x).sum(1)
     assert (moved <= 2).all()
-
-
-# --- rank collapse ------------------------------------------------------------------------------
 
 
 #: Functions of one channel whose slope is 1 at most.
@@ -108,7 +103,7 @@ def test_the_residual_of_stacks_keeps_theorem_1(name, seed, layers, dim, f):
         weight = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
         weight *= beta / weight.abs().sum(0).max()
         mixer = plain(name, dim, weight=weight, layer=layer, layers=layers)
-        x = f(mixer(x, Structure(torch.tensor([rows]), rows))).detach()
+        x = f(mixer(x, AttentionContext(torch.tensor([rows]), rows))).detach()
     end, bound = smallest_residual(x[0].numpy()), dim ** (layers / 2) * beta**layers * start
     assert end <= bound * (1 + 1e-6)
     if dim == 1 and f is F[0]:
@@ -130,7 +125,7 @@ def residuals(name: str, layers: int, seed: int) -> list[float]:
                     linear.weight.copy_(torch.randn(dim, dim, dtype=torch.float64, generator=generator) / dim**0.5)
                     linear.bias.zero_()
         found.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
-        x = mixer(x, Structure(torch.tensor([rows]), rows)).detach()
+        x = mixer(x, AttentionContext(torch.tensor([rows]), rows)).detach()
     found.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
     return [value / found[0] for value in found]
 
@@ -144,75 +139,3 @@ def test_softmax_without_skips_collapses_doubly_exponentially_and_sorts_do_not(s
     assert len(small) >= 2 and all(logs[i] <= 1.8 * logs[i - 1] for i in small[1:])
     for name in SORTING:
         assert residuals(name, 12, seed)[-1] > 0.1
-
-
-# --- Galerkin attention -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["galerkin", "fourier"])
-def test_cost_is_linear_in_the_number_of_rows(name):
-    """Multiplications and additions, counted by torch, double with the rows."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    mixer, counts = build_mixer(name, 16, 2).double().eval(), []
-    for rows in (256, 512, 1024):
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            mixer(torch.randn(1, rows, 16, dtype=torch.float64), Structure(torch.tensor([rows]), rows))
-        counts.append(counter.get_total_flops())
-    assert all(after / before == pytest.approx(2) for before, after in pairwise(counts))
-
-
-def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
-    """The projection of the blog's example: Q = K = {1, x} on (-1, 1), V made of them by ``value``.
-
-    Returns the points, Q and what the mixer makes of it without its layer norms, which would mix the columns
-    of {1, x} within each row.
-    """
-    x = torch.linspace(-1, 1, rows, dtype=torch.float64)
-    basis = torch.stack([torch.ones_like(x), x], dim=1)
-    mixer = plain("galerkin", 2, 1)
-    with torch.no_grad():
-        for linear, weight in ((mixer.query, torch.eye(2)), (mixer.key, torch.eye(2)), (mixer.value, value)):
-            linear.weight.copy_(torch.as_tensor(weight).T)
-            linear.bias.zero_()
-    mixer._normed = lambda part, which: part
-    return x, basis, mixer(basis[None], Structure(torch.tensor([rows]), rows))[0].detach()
-
-
-@pytest.mark.parametrize("function", [np.exp, np.cos, lambda x: x**3 - x**2 + 0.5, np.abs])
-def test_galerkin_attention_can_be_the_projection_onto_1_and_x(function):
-    """K^T V / n is diagonal there, and a vector makes of it the coefficients of the L2 projection."""
-    x, basis, found = galerkin_on_the_line([[1.0, 0.0], [0.0, 1.0]])
-    np.testing.assert_allclose(found[:, 0], 1, atol=1e-12)  # Q (1 0; 0 1/3)
-    np.testing.assert_allclose(found[:, 1], x / 3, atol=1e-3)
-    f = function(x.numpy())
-    p0, p1 = np.trapezoid(f, x) / 2, 3 / 2 * np.trapezoid(x.numpy() * f, x)
-    projection = found.numpy() @ np.array([p0, 3 * p1])
-    best = basis.numpy() @ np.linalg.lstsq(basis.numpy(), f, rcond=None)[0]
-    np.testing.assert_allclose(projection, best, atol=3e-3)
-
-
-def test_galerkin_attention_without_a_constant_among_its_values_has_none_in_its_output():
-    """The counterexample: V = {c x, d x} leaves nothing but multiples of x, so 1 is out of reach."""
-    x, _, found = galerkin_on_the_line([[0.0, 0.0], [2.0, -3.0]])
-    assert torch.linalg.matrix_rank(found) == 1
-    np.testing.assert_allclose(found, x[:, None] * torch.tensor([2.0, -3.0]) / 3, atol=3e-3)
-    best = found.numpy() @ np.linalg.lstsq(found.numpy(), np.ones(len(x)), rcond=None)[0]
-    assert np.abs(best).max() < 1e-10  # the nearest to the constant is nothing at all
-
-
-def test_galerkins_layer_norms_leave_a_projection():
-    """Whatever the norms do to K and V, every column of the output is a combination of the columns of Q."""
-    torch.manual_seed(0)
-    mixer = build_mixer("galerkin", 12, 3).double().eval()
-    x = torch.randn(1, 40, 12, dtype=torch.float64)
-    with torch.no_grad():
-        mixed, q = mixer.mixed(x, Structure(torch.tensor([40]), 40))[0], mixer.query(x)[0]
-    for head in range(3):
-        own = slice(4 * head, 4 * head + 4)
-        combination = torch.linalg.lstsq(q[:, own], mixed[:, own]).solution
-        torch.testing.assert_close(q[:, own] @ combination, mixed[:, own])
-        k, v = (
-            torch.nn.functional.layer_norm(part[0, :, own], (4,)).detach() for part in (mixer.key(x), mixer.value(x))
-        )
-        torch.testing.assert_close(combination, k.T @ v / 40)

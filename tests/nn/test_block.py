@@ -1,0 +1,111 @@
+"""A block is its formula, made of modules that run."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from graphslice.chem import smiles_to_graph
+from graphslice.config import ModelConfig
+from graphslice.data.collate import collate
+from graphslice.nn import GraphTransformer
+from graphslice.nn.block import AddNorm, Block, FeedForward
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers import MIXERS
+
+DIM = 32  # a size that the compiled kernels take
+
+
+def block_of(mixer: str = "slice-max", **settings) -> Block:
+    torch.manual_seed(0)
+    return Block(ModelConfig(mixer=mixer, dim=DIM, heads=2, ffn_dim=48, **settings), layer=1).eval()
+
+
+def sample(rows: int = 9) -> tuple[torch.Tensor, AttentionContext]:
+    torch.manual_seed(1)
+    bias = torch.randn(2, 2, rows, rows)
+    return torch.randn(2, rows, DIM), AttentionContext.from_bias(torch.tensor([rows, rows]), bias)
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_it_is_its_formula(mixer):
+    block, (x, context) = block_of(mixer), sample()
+    s, y = block(x, None, context)
+    found = s + y
+    expected = x + block.mixer(F.layer_norm(x, (DIM,), block.mixer_norm.weight, block.mixer_norm.bias), context)
+    normed = F.layer_norm(expected, (DIM,), block.ffn_norm.weight, block.ffn_norm.bias)
+    hidden = F.gelu(F.linear(normed, block.ffn.expand.weight, block.ffn.expand.bias))
+    expected = expected + F.linear(hidden, block.ffn.contract.weight, block.ffn.contract.bias)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_left_to_add_is_added():
+    block, (x, context) = block_of(), sample()
+    y = torch.randn_like(x)
+    for found, expected in zip(block(x, y, context), block(x + y, None, context), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+MODULES = ["mixer_norm", "mixer", "mixer.value", "mixer.output", "ffn_norm", "ffn", "ffn.expand", "ffn.activation"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_hooks_run_and_what_they_return_counts(name):
+    block, (x, context) = block_of(), sample()
+    before = block(x, None, context)[1]
+    calls = []
+
+    def zero(module, inputs, output):
+        calls.append(module)
+        return tuple(torch.zeros_like(part) for part in output) if isinstance(output, tuple) else 0 * output
+
+    block.get_submodule(name).register_forward_hook(zero)
+    assert not torch.allclose(block(x, None, context)[1], before, rtol=0, atol=1e-7)
+    assert calls == [block.get_submodule(name)]
+
+
+@pytest.mark.parametrize("name", ["mixer_norm", "ffn_norm"])
+def test_eps_counts(name):
+    block, x = block_of(init="balanced"), torch.randn(2, 9, DIM)
+    norm = block.get_submodule(name)
+    before = norm(x, x)[1]
+    norm.eps = 10.0
+    torch.testing.assert_close(norm(x, x)[1], F.layer_norm(2 * x, (DIM,), norm.weight, norm.bias, 10.0))
+    assert not torch.allclose(norm(x, x)[1], before)
+
+
+def test_another_activation_counts():
+    block, (x, context) = block_of(), sample()
+    before = block(x, None, context)[1]
+    block.ffn.activation = nn.ReLU()
+    assert not torch.allclose(block(x, None, context)[1], before)
+
+
+@pytest.mark.parametrize("method", ["mix", "forward"])
+def test_overriding_a_documented_method_of_a_mixer_changes_the_model(method, monkeypatch):
+    model = GraphTransformer(ModelConfig(mixer="slice-max", layers=1, dim=DIM, heads=2, ffn_dim=48)).eval()
+    batch = collate([smiles_to_graph("CCO"), smiles_to_graph("c1ccccc1")])
+    before = model(batch)
+    monkeypatch.setattr(type(model.blocks[0].mixer), method, lambda self, x, context: 3 * x)
+    assert not torch.allclose(model(batch), before)
+
+
+def test_dropout_of_the_sum_acts_in_training_alone():
+    norm, x = AddNorm(DIM, dropout=0.5), torch.randn(3, 7, DIM)
+    y = torch.ones_like(x)
+    torch.testing.assert_close(norm.eval()(x, y)[0], x + 1)
+    dropped = norm.train()(x, y)[0] - x
+    assert set(dropped.round(decimals=3).abs().flatten().tolist()) == {0.0, 2.0}
+
+
+def test_gradients_of_the_feed_forward_network():
+    torch.manual_seed(0)
+    ffn, x = FeedForward(DIM, 48), torch.randn(5, DIM, requires_grad=True)
+    ffn(x).square().sum().backward()
+    found = [x.grad, *(p.grad for p in ffn.parameters())]
+    weights = [p.detach().double().requires_grad_() for p in ffn.parameters()]
+    x64 = x.detach().double().requires_grad_()
+    out = F.linear(F.gelu(F.linear(x64, *weights[:2])), *weights[2:])
+    out.square().sum().backward()
+    for gradient, expected in zip(found, [x64.grad, *(w.grad for w in weights)], strict=True):
+        torch.testing.assert_close(gradient.double(), expected, rtol=1e-4, atol=1e-5)

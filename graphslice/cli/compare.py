@@ -1,0 +1,48 @@
+"""``graphslice compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from graphslice.cli.options import add_config_options, config_of
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("--mixers", help="names separated by commas; settings of their own as csp:groups=2 (all)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each mixer")
+    parser.add_argument("--budget", default="10m", help="of each run: 90s, 10m, 2h, 5000steps or 20epochs")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        metavar="OPTION=A,B",
+        help="try every mixer with each of these values, as model.distance_start=false,true; can be repeated",
+    )
+    parser.add_argument(
+        "--tune",
+        action="append",
+        metavar="OPTION=A,B",
+        help="let every mixer choose among these values by the validation error of its first seed, as "
+        "optimizer.peak_lr=2e-3,4e-3; can be repeated",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each with its share of the cores")
+    parser.add_argument("-o", "--out", help="the folder (default: comparisons/ and the name of the data)")
+    add_config_options(parser, arguments)
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.compare.runner import compare, parse_arms, table
+    from graphslice.nn.mixers import MIXERS
+    from graphslice.training.run_folder import default_folder
+
+    config, console = config_of(options), Console(stderr=True)
+    arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
+    out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name
+    try:
+        result = compare(config, arms, options.seeds, options.budget, out, jobs=options.jobs, console=console)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command continues", highlight=False)
+        raise
+    print(table(result), end="")

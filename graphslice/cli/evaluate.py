@@ -1,0 +1,35 @@
+"""``graphslice evaluate``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.cli.options import add_data_options, load_model
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    add_data_options(parser)
+    parser.add_argument(
+        "--split", help="which part: train, valid, test or all (default: test, or all of an unsplit file)"
+    )
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.evaluation.evaluate import evaluate, load_labelled
+
+    predictor = load_model(options)
+    given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
+    source, split = load_labelled(predictor, Path(options.model), given)
+    part = options.split or ("all" if split is None else "valid" if source.is_pcqm4m else "test")
+    result = evaluate(predictor, source, part, split)
+    print(f"{source.name} {part}: MAE {result['mae']:.6f} on {result['molecules']:,} molecules")
+    if len(result["targets"]) > 1:
+        for name, score in result["targets"].items():
+            print(f"  {name}: MAE {score['mae']:.6f}, RMSE {score['rmse']:.6f}, R2 {score['r2']:.4f}")
+    if result["unanswered"]:
+        print(f"{result['unanswered']:,} molecules have no prediction and are left out", file=sys.stderr)

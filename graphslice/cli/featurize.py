@@ -1,0 +1,50 @@
+"""``graphslice featurize``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from graphslice.cli.options import add_engine_options
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.progress import molecule_progress
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")
+    parser.add_argument("-o", "--out", required=True, help="the file, NAME.arrow; an interrupted call is continued")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
+    parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
+    parser.add_argument("--split", help="the column that says train, valid or test; 'split' where there is one")
+    add_engine_options(parser)
+    parser.add_argument("--graph", type=GraphConfig)
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.data.featurize import featurize_dataset
+    from graphslice.data.tables import count_rows
+
+    names = ("dataset", "root", "smiles_column", "targets", "split")
+    data = DataConfig(**{name: options[name] for name in names})
+    console = Console(stderr=True)
+    total = count_rows(Path(options.dataset)) if console.is_terminal else None
+    with molecule_progress("featurizing", total, console) as advance:
+        graph = GraphConfig(**options.graph.as_dict())
+        report = featurize_dataset(
+            data,
+            graph,
+            options.out,
+            workers=options.workers,
+            engine=options.engine,
+            overwrite=options.overwrite,
+            progress=advance,
+        )
+    rows, size = len(report.store), Path(options.out).stat().st_size
+    print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
+    if report.failed:
+        print(f"{report.failed:,} of {rows:,} rows cannot be used: the column 'error' says why", file=sys.stderr)

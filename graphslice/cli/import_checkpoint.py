@@ -1,0 +1,29 @@
+"""``graphslice import-checkpoint``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("file", help="a Lightning checkpoint with state_dict, or a plain state dict")
+    parser.add_argument("-o", "--out", required=True, help="the run folder")
+    parser.add_argument("--mixer", help="softmax is recognised; for Sliceformer slice-released is assumed")
+    parser.add_argument("--target", default="homolumogap", help="name of the predicted column")
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.checkpoint import import_checkpoint, write_run_folder
+
+    checkpoint = import_checkpoint(options.file, mixer=options.mixer, target=options.target)
+    write_run_folder(checkpoint, Path(options.out))
+    config = checkpoint.config.model
+    print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
+    if options.mixer is None and config.mixer != "softmax":
+        print(
+            "the weights do not tell which sort they were trained with: --mixer slice-ascend would be the other",
+            file=sys.stderr,
+        )

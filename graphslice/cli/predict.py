@@ -1,0 +1,65 @@
+"""``graphslice predict``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from graphslice.cli.options import add_engine_options, load_model
+from graphslice.errors import InputError
+from graphslice.progress import molecule_progress
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument(
+        "molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, a store, or SMILES"
+    )
+    parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+    add_engine_options(parser)
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    import pyarrow as pa
+
+    from graphslice.data.tables import count_rows, is_table_name, write_table
+    from graphslice.inference.files import predict_file
+
+    predictor = load_model(options)
+    molecules = options.molecules
+    out = Path(options.out) if options.out else None
+    if len(molecules) == 1 and (is_table_name(molecules[0]) or os.path.exists(molecules[0])):
+        console = Console(stderr=True)
+        total = count_rows(Path(molecules[0])) if console.is_terminal else None
+        with molecule_progress("predicting", total, console) as advance:
+            report = predict_file(
+                predictor,
+                molecules[0],
+                out,
+                smiles_column=options.smiles_column,
+                engine=options.engine,
+                workers=options.workers,
+                progress=advance,
+            )
+        rows, failed, reason = report.rows, report.failed, report.first_reason
+    else:
+        answers = predictor.predict(molecules, details=True)
+        columns = {"smiles": pa.array(molecules)}
+        for name, values in zip(answers.targets, answers.values.T, strict=True):
+            columns[f"{name}_pred"] = pa.array(values, pa.float32())
+        columns["error"] = pa.array(answers.errors, pa.string())
+        with write_table(out) as sink:
+            sink.write(pa.table(columns))
+        failures = [reason for reason in answers.errors if reason]
+        rows, failed, reason = len(molecules), len(failures), failures[0] if failures else None
+    sys.stdout.flush()
+    if failed == rows:
+        raise InputError(f"none of the {rows:,} rows could be predicted; the first: {reason}")
+    if failed:
+        print(f"{failed:,} of {rows:,} rows have no prediction: the column 'error' says why", file=sys.stderr)

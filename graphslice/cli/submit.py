@@ -1,0 +1,22 @@
+"""``graphslice submit``."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.cli.options import load_model
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument("--dataset", required=True, help="pcqm4m (part test) or pcqm4mv2 (test-dev and test-challenge)")
+    parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
+    parser.add_argument("-o", "--out", default="submission", help="the folder of the files")
+    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.evaluation.submission import submit
+
+    for path in submit(load_model(options), options.dataset, options.root, options.out):
+        print(path)

@@ -1,0 +1,44 @@
+"""``graphslice train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from graphslice.cli.options import add_config_options, config_of
+from graphslice.errors import InputError
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
+    parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
+    add_config_options(parser, arguments)
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    from graphslice.training.run import Interrupted, resume, train
+    from graphslice.training.run_folder import default_folder
+
+    console = Console(stderr=True)
+    folder = Path(options.resume) if options.resume else None
+    try:
+        if folder is not None:
+            _check_only_resume(arguments)
+            resume(folder, console=console)
+            return
+        config = config_of(options)
+        folder = Path(options.out) if options.out else default_folder(config.data)
+        train(config, folder, overwrite=options.overwrite, profile=options.profile, console=console)
+    except Interrupted:
+        console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True)
+        raise SystemExit(130) from None
+
+
+def _check_only_resume(arguments: list[str]) -> None:
+    others = [a for i, a in enumerate(arguments) if a.startswith("-") and not a.startswith("--resume")]
+    if others:
+        raise InputError(f"--resume continues a run as it was begun, and takes no other option such as {others[0]}")

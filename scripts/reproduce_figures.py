@@ -24,7 +24,7 @@ import torch
 from matplotlib.figure import Figure
 
 from graphslice.machine import machine, peak_memory
-from graphslice.nn.mixers import MIXERS, Structure
+from graphslice.nn.mixers import MIXERS
 
 #: Sliceformer, Table 3 (JAX, four NVIDIA 3090): steps a second in training and inference, and GB; None: out of memory.
 PAPER = {
@@ -109,21 +109,23 @@ def draw_smoothing(options: argparse.Namespace) -> None:
 def one_speed(mixer: str, rows: int, batch: int, device: str, steps: int) -> dict:
     """Steps a second, and GiB of training, of LRA's text model: four layers, C = 256, H = 4, feed-forward 1,024."""
     from graphslice.config import ModelConfig
-    from graphslice.nn.model import Block
+    from graphslice.nn.block import AddNorm, Block
+    from graphslice.nn.context import AttentionContext
 
     torch.manual_seed(0)
     config = ModelConfig(mixer=mixer, layers=4, dim=256, heads=4, ffn_dim=1024, dropout=0.0, attention_dropout=0.0)
     blocks = torch.nn.ModuleList(Block(config, layer) for layer in range(1, 5)).to(device)
-    norms = [*(block.mixer_norm for block in blocks), torch.nn.LayerNorm(256).to(device)]
+    norm = AddNorm(256).to(device)
     x = torch.randn(batch, rows, 256, device=device)
-    structure = Structure(torch.full((batch,), rows, device=device), rows)
+    context = AttentionContext(torch.full((batch,), rows, device=device), rows)
     optimizer = torch.optim.AdamW(blocks.parameters(), fused=True)
 
     def step(training: bool) -> None:
         with torch.set_grad_enabled(training):
-            h, normed = x, norms[0](x)
-            for block, norm in zip(blocks, norms[1:], strict=True):
-                h, normed = block(h, normed, structure, norm)
+            h, y = x, None
+            for block in blocks:
+                h, y = block(h, y, context)
+            normed = norm(h, y)[1]
             if training:
                 optimizer.zero_grad()
                 normed[:, 0].square().mean().backward()

@@ -20,12 +20,12 @@ from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smi
 from graphslice.checkpoint import (
     Checkpoint,
     find_checkpoint,
-    import_checkpoint,
     read_checkpoint,
     save_checkpoint,
     write_run_folder,
 )
 from graphslice.data.collate import collate
+from graphslice.originals import import_checkpoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: What the original is called in the fixtures, and the mixer that computes it.

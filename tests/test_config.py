@@ -75,7 +75,6 @@ def test_the_slim_settings_of_the_paper():
         ({"model": {"mixer": None}}, "model.mixer must be str"),
         ({"data": {"targets": ["a", "b"]}}, "data.targets must be str or empty"),
         ({"trainer": {"max_steps": "many"}}, "trainer.max_steps must be int or empty"),
-        ({"model": {"mixer": "softmx"}}, "did you mean 'softmax'"),
         ({"graph": {"atom_order": "random"}}, "graph.atom_order is canonical or input"),
         ({"graph": {"path_ties": "median"}}, "graph.path_ties is mean or floyd-warshall"),
         ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be from 1 to 65535"),

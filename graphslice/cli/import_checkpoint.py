@@ -16,7 +16,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    from graphslice.checkpoint import import_checkpoint, write_run_folder
+    from graphslice.checkpoint import write_run_folder
+    from graphslice.originals import import_checkpoint
 
     checkpoint = import_checkpoint(options.file, mixer=options.mixer, target=options.target)
     write_run_folder(checkpoint, Path(options.out))

@@ -47,19 +47,20 @@ def test_trace_is_what_the_model_does(make_predictor, mixer):
     graph = gs.smiles_to_graph(SMILES[0])
     found = trace(predictor, graph)
     rows, model = graph.num_atoms + 1, predictor.model
-    assert (
-        found.rows.shape == (4, rows, 16) and found.mixed.shape == (3, rows, 16) and found.map.shape == (2, rows, rows)
-    )
+    assert found.rows.shape == (4, rows, 16)
+    assert found.mixed.shape == (3, rows, 16)
+    assert found.attn_weights.shape == (2, rows, rows)
     np.testing.assert_allclose(found.prediction, predictor.predict(SMILES[0])[0], rtol=1e-6)
-    np.testing.assert_allclose(found.map.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(found.attn_weights.sum(-1), 1, rtol=1e-5)
     with torch.no_grad():
         batch = collate([graph], **predictor.config.collate_settings)
         np.testing.assert_allclose(found.rows[0], model.atoms(batch)[0], rtol=1e-6)
         for block, before, mixed, after in zip(model.blocks, found.rows, found.mixed, found.rows[1:], strict=False):
             x = torch.from_numpy(before) + block.mixer.output(torch.from_numpy(mixed))
-            x = x + block.ffn(block.ffn_norm(x))
+            x = x + block.ffn(block.ffn_norm(x)[1])
             np.testing.assert_allclose(after, x, rtol=1e-3, atol=1e-5)
-    assert "mixed" not in vars(model.blocks[0].mixer) and not model.blocks[0]._forward_hooks
+    hooks = [hook for module in model.modules() for hook in (module._forward_hooks, module._forward_pre_hooks)]
+    assert not any(hooks)
 
 
 # --- attribution --------------------------------------------------------------------------------
@@ -190,12 +191,12 @@ def test_map_by_distance_and_bond(inspected):
         for (a, b), weight in zip(atoms, weights.T, strict=True):
             i, j = 1 + one.places[a], 1 + one.places[b]
             assert one.trace.distances[i - 1, j - 1] == 1
-            np.testing.assert_allclose(weight, (one.trace.map[:, i, j] + one.trace.map[:, j, i]) / 2)
+            np.testing.assert_allclose(weight, (one.trace.attn_weights[:, i, j] + one.trace.attn_weights[:, j, i]) / 2)
         centre, away, reads = from_centre(one)
         lengths = Chem.GetDistanceMatrix(mol)
         eccentricity = np.where(lengths < 1e6, lengths, -1).max(1)
         assert centre == eccentricity.argmin() and (away[lengths[centre] < 1e6] == lengths[centre][away < 510]).all()
-        np.testing.assert_array_equal(reads, one.trace.map[:, 1 + one.places[centre]][:, 1 + one.places])
+        np.testing.assert_array_equal(reads, one.trace.attn_weights[:, 1 + one.places[centre]][:, 1 + one.places])
     reads = pd.read_csv(out / "map_atoms.csv")
     assert len(reads) == 2 * sum(one.graph.num_atoms for one in found)
     assert reads["distance"].isna().sum() == 2  # the chloride of the sodium, for each head

@@ -1,0 +1,135 @@
+"""Imports go one way: every import is read from the source, typing-only and function-local ones too."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "graphslice"
+
+#: The rooms, each of which may import from those before it and from itself; several names on a line are of one rank.
+ROOMS = [
+    ["_version", "errors", "feature_dims", "machine", "progress", "resources"],
+    ["compat"],
+    ["config"],
+    ["chem", "engines"],
+    ["batch"],
+    ["ops"],
+    ["nn"],
+    ["checkpoint"],
+    ["originals"],
+    ["data"],
+    ["inference"],
+    ["evaluation"],
+    ["training"],
+    ["analysis"],
+    ["compare"],
+    ["cli"],
+]
+RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
+
+#: What a room never imports, directly: the third-party packages that its users may not have or want.
+FORBIDDEN = {
+    "config": {"torch", "rdkit", "pandas", "pyarrow", "pytorch_lightning"},
+    "chem": {"pandas", "pyarrow", "pytorch_lightning"},
+    "ops": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
+    "nn": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
+    "data": {"matplotlib"},
+    "cli": {"torch", "pandas", "rdkit", "pytorch_lightning", "matplotlib"},
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+#: Every module of the package but its front door, which imports lazily and is imported by nobody inside.
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules that a file names in its import statements, wherever they stand."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return found
+
+
+IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_every_room_has_a_rank():
+    assert {room_of(module) for module in MODULES} == set(RANK)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_import_goes_up(module):
+    room = room_of(module)
+    for imported in sorted(IMPORTS[module]):
+        assert imported != "graphslice", f"{module} imports the front door"
+        if imported.startswith("graphslice."):
+            other = room_of(imported)
+            assert other == room or RANK[other] < RANK[room], f"{module} imports {imported}"
+
+
+def test_no_import_goes_round():
+    """Within a room too; importing a module runs the ``__init__`` of its folder, so that counts as imported."""
+    graph: dict[str, set[str]] = {}
+    for module, imported in IMPORTS.items():
+        inside = {name for name in imported if name in MODULES and name != module}
+        folders = {name.rpartition(".")[0] for name in inside} & set(MODULES)
+        graph[module] = inside | {folder for folder in folders if not module.startswith(folder)}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_rooms_do_without_what_their_users_may_not_want(module):
+    """Function-local imports of a command or of ``to_pyg`` are read when they are called, so they are allowed."""
+    forbidden = FORBIDDEN.get(room_of(module), set())
+    tree = ast.parse(MODULES[module].read_text())
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module.split(".")[0])
+    assert not found & forbidden, f"{module} imports {', '.join(sorted(found & forbidden))}"
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import graphslice.config", ["torch", "numba", "rdkit", "pandas"]),
+        ("from graphslice.cli.main import main; main(['--version'])", ["torch", "numba", "numpy", "rdkit", "pandas"]),
+        ("from graphslice.cli.main import main; main(['train', '--help'])", ["torch", "numba", "rdkit", "pandas"]),
+        ("from graphslice import smiles_to_graph", ["torch", "pandas"]),
+        ("from graphslice import GraphTransformer", ["rdkit", "pandas", "pytorch_lightning", "torch._dynamo"]),
+        (
+            "import graphslice as gs, sys; m = gs.load(sys.argv[1], 'cpu'); m.predict(['CCO'])",
+            ["pandas", "pytorch_lightning", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
+        ),
+    ],
+    ids=["config", "version", "help", "chemistry", "model", "predict"],
+)
+def test_what_is_not_used_is_not_loaded(code, absent):
+    run = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"
+    run += f"print('LOADED', [name for name in {absent!r} if name in sys.modules])"
+    old_run = Path(__file__).parent / "fixtures" / "run_0.1"
+    done = subprocess.run([sys.executable, "-c", run, str(old_run)], capture_output=True, text=True, check=True)
+    assert "LOADED []" in done.stdout

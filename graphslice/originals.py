@@ -162,6 +162,6 @@ def _load_foreign(path: Path) -> dict[str, Any]:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # the old format, or damage: the strict reader says which
         names = []
-    stubs = [(type("_Inert", (_Inert,), {}), name) for name in names]
+    stubs: list[Any] = [(type("_Inert", (_Inert,), {}), name) for name in names]
     with torch.serialization.safe_globals(stubs):
         return load_weights(path)

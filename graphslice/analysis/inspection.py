@@ -68,12 +68,13 @@ def inspect(
         raise InputError(f"the model has no target {target!r}: it has {', '.join(predictor.targets)}")
     if not smiles:
         raise InputError("give at least one SMILES to inspect")
-    graphs, reasons = {}, {}
+    graphs: dict[int, tuple[str, MolGraph, np.ndarray]] = {}
+    reasons: dict[str, str] = {}
     for number, text in enumerate(smiles, 1):
         try:
             graphs[number] = (text, *_graph(text, predictor))
-        except MoleculeError as reason:
-            reasons[text] = str(reason)
+        except MoleculeError as error:
+            reasons[text] = str(error)
     if not graphs:
         text, reason = next(iter(reasons.items()))
         raise InputError(f"cannot inspect {text!r}: {reason}")
@@ -127,45 +128,72 @@ def from_centre(one: Inspected) -> tuple[int, np.ndarray, np.ndarray]:
     return centre, distances[centre], one.trace.attn_weights[:, 1 + one.places[centre], 1 + one.places]
 
 
+Row = dict[str, object]
+
+
 def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[Path]:
-    atoms, spectra, residuals, distances, reads, bonds = [], [], [], [], [], []
-    for one in found:
-        name = {"molecule": one.number, "smiles": one.smiles}
-        mol = Chem.MolFromSmiles(one.smiles)
-        for atom, place in zip(mol.GetAtoms(), one.places, strict=True):
-            for t, target in enumerate(targets):
-                gave = one.attribution
-                value = {"contribution": gave.values[place, t], "standard_error": gave.errors[place, t]}
-                ends = {"prediction": gave.prediction[t], "baseline": gave.baseline[t]}
-                atoms.append(
-                    name | {"atom": atom.GetIdx(), "element": atom.GetSymbol(), "target": target} | value | ends
-                )
-        for layer, mixed in enumerate(one.trace.mixed, 1):
-            for i, value in enumerate(singular_spectrum(mixed), 1):
-                spectra.append(name | {"layer": layer, "index": i, "singular_value": value})
-        for depth, rows in enumerate(one.trace.rows):
-            residuals.append(name | {"depth": depth, "residual": rank_one_residual(rows)})
-        for head, shares in enumerate(by_distance(one.trace), 1):
-            labels = [*map(str, range(len(shares) - 1)), "token"]
-            distances += [name | {"head": head, "distance": d, "share": v} for d, v in zip(labels, shares, strict=True)]
-        centre, away, weights = from_centre(one)
-        for head, values in enumerate(weights, 1):
-            row = name | {"head": head, "from_atom": centre}
-            reads += [
-                row | {"atom": i, "distance": d if d < UNREACHABLE else None, "weight": v}
-                for i, (d, v) in enumerate(zip(away.tolist(), values, strict=True))
-            ]
-        ends, weights = by_bond(one)
-        for head, values in enumerate(weights, 1):
-            for (a, b), value in zip(ends, values, strict=True):
-                bonds.append(name | {"head": head, "atom_a": a, "atom_b": b, "weight": value})
-    tables = {"atoms": atoms, "spectra": spectra, "residuals": residuals, "map_distances": distances}
-    for name, rows in (tables | {"map_atoms": reads, "map_bonds": bonds}).items():
-        path = out / f"{name}.csv"
+    tables = {
+        "atoms": lambda molecule: _atom_rows(molecule, targets),
+        "spectra": _spectrum_rows,
+        "residuals": _residual_rows,
+        "map_distances": _distance_rows,
+        "map_atoms": _read_rows,
+        "map_bonds": _bond_rows,
+    }
+    for name, rows_of in tables.items():
+        rows = [{"molecule": one.number, "smiles": one.smiles} | row for one in found for row in rows_of(one)]
         # Molecules without a bond leave the last one empty, with its header.
         columns = list(rows[0]) if rows else ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
+        path = out / f"{name}.csv"
         pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
         yield path
+
+
+def _atom_rows(one: Inspected, targets: list[str]) -> Iterable[Row]:
+    gave = one.attribution
+    for atom, place in zip(Chem.MolFromSmiles(one.smiles).GetAtoms(), one.places, strict=True):
+        for t, target in enumerate(targets):
+            yield {
+                "atom": atom.GetIdx(),
+                "element": atom.GetSymbol(),
+                "target": target,
+                "contribution": gave.values[place, t],
+                "standard_error": gave.errors[place, t],
+                "prediction": gave.prediction[t],
+                "baseline": gave.baseline[t],
+            }
+
+
+def _spectrum_rows(one: Inspected) -> Iterable[Row]:
+    for layer, mixed in enumerate(one.trace.mixed, 1):
+        for i, value in enumerate(singular_spectrum(mixed), 1):
+            yield {"layer": layer, "index": i, "singular_value": value}
+
+
+def _residual_rows(one: Inspected) -> Iterable[Row]:
+    for depth, rows in enumerate(one.trace.rows):
+        yield {"depth": depth, "residual": rank_one_residual(rows)}
+
+
+def _distance_rows(one: Inspected) -> Iterable[Row]:
+    for head, shares in enumerate(by_distance(one.trace), 1):
+        for distance, share in zip([*range(len(shares) - 1), "token"], shares, strict=True):
+            yield {"head": head, "distance": distance, "share": share}
+
+
+def _read_rows(one: Inspected) -> Iterable[Row]:
+    centre, distances, weights = from_centre(one)
+    for head, values in enumerate(weights, 1):
+        for atom, (distance, value) in enumerate(zip(distances.tolist(), values, strict=True)):
+            apart = distance if distance < UNREACHABLE else None
+            yield {"head": head, "from_atom": centre, "atom": atom, "distance": apart, "weight": value}
+
+
+def _bond_rows(one: Inspected) -> Iterable[Row]:
+    ends, weights = by_bond(one)
+    for head, values in enumerate(weights, 1):
+        for (a, b), value in zip(ends, values, strict=True):
+            yield {"head": head, "atom_a": a, "atom_b": b, "weight": value}
 
 
 # --- pictures -----------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def trace(predictor: Predictor, graph: MolGraph) -> Trace:
         mixed.append(inputs[0])
 
     hooks = [block.register_forward_pre_hook(note_entry) for block in model.blocks]
-    hooks += [block.mixer.output.register_forward_pre_hook(note_mixed) for block in model.blocks]
+    hooks += [block.get_submodule("mixer.output").register_forward_pre_hook(note_mixed) for block in model.blocks]
     hooks.append(model.norm.register_forward_hook(lambda norm, inputs, outputs: rows.append(outputs[0])))
     try:
         with torch.inference_mode():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,8 @@ class GraphTransformer(nn.Module):
         """Normal initialisation: see ``init`` of :class:`ModelConfig`."""
         layers, balanced = self.config.layers, self.config.init == "balanced"
         of_atoms = set(self.atoms.modules())
-        ends = {end for block in self.blocks for end in (block.mixer.output, block.ffn.contract)}
+        blocks = cast(Iterable[Block], self.blocks)
+        ends = {end for block in blocks for end in (block.mixer.output, block.ffn.contract)}
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = 0.02 / math.sqrt(layers)
@@ -86,7 +88,8 @@ class GraphTransformer(nn.Module):
 
     def context(self, batch: GraphBatch) -> AttentionContext:
         """What the mixers of the blocks declared to read of a batch."""
-        reads = {name for block in self.blocks for name in block.mixer.reads}
+        blocks = cast(Iterable[Block], self.blocks)
+        reads = {name for block in blocks for name in block.mixer.reads}
         return self.pairs(batch, sorted(reads), reader=self.config.mixer)
 
     def predicted(self, normed: Tensor, mask: Tensor) -> Tensor:

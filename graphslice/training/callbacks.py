@@ -136,7 +136,8 @@ class RunProgress(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._begin, self._first, self._from = time.monotonic(), trainer.global_step, self._done(trainer)
-        self._task = self.bar.add_task("", total=1.0, completed=self._from, status="")
+        self._task = self.bar.add_task("", total=1.0, status="")
+        self.bar.update(self._task, completed=self._from)
         self._val = ""
         if trainer.is_global_zero:
             self.bar.start()
@@ -187,6 +188,7 @@ class StepProfile(pl.Callback):
         self.console, self.waited = console, waited
         self.seconds = dict.fromkeys(self.STAGES, 0.0)
         self.steps = 0
+        self._since = self._waited = 0.0
 
     def _lap(self, stage: str, module: pl.LightningModule) -> None:
         if module.device.type == "cuda":

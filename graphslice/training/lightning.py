@@ -49,8 +49,8 @@ def make_trainer(config: RunConfig, out: Path, steps: int, watching: list[pl.Cal
     if settings.patience is not None:
         callbacks.insert(0, EarlyStopping("val_mae", patience=settings.patience, check_finite=False))
     devices: str | int = settings.devices
-    if devices.isdigit():
-        devices = int(devices)
+    if settings.devices.isdigit():
+        devices = int(settings.devices)
     accelerator = settings.accelerator
     if accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         accelerator = "cpu"

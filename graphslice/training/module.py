@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -62,7 +63,7 @@ class Regression(pl.LightningModule):
 
     def configure_optimizers(self):
         settings = self.config.optimizer
-        groups = [{"params": list(self.model.parameters())}]
+        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if settings.structure_lr_factor != 1:
             structure = list(self.model.pairs.parameters())
             rest = [p for name, p in self.model.named_parameters() if not name.startswith("pairs.")]
@@ -102,6 +103,7 @@ class Regression(pl.LightningModule):
         torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
 
     def training_step(self, batch: GraphBatch, batch_idx: int) -> Tensor:
+        assert batch.targets is not None
         wanted = (batch.targets - self.model.target_mean) / self.model.target_std
         known = ~torch.isnan(wanted)
         error = torch.where(known, (self.model.standardised(batch) - wanted.nan_to_num()).abs(), 0)
@@ -114,6 +116,7 @@ class Regression(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: GraphBatch, batch_idx: int) -> None:
+        assert batch.rows is not None
         self._validated.append((batch.rows.cpu().numpy(), self.model(batch).float().cpu().numpy()))
 
     def on_validation_epoch_end(self) -> None:
@@ -123,7 +126,7 @@ class Regression(pl.LightningModule):
             gathered: list = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(gathered, batches)
             batches = [batch for rank in gathered for batch in rank]
-        source = self.trainer.datamodule.source
+        source = self.trainer.datamodule.source  # type: ignore[attr-defined]
         rows = np.concatenate([rows for rows, _ in batches])
         rows, once = np.unique(rows, return_index=True)
         predictions = np.concatenate([values for _, values in batches])[once]

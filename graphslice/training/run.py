@@ -115,7 +115,8 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         )
     if config.data.fingerprint is None:
         raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
-    source = pyg_source(data, config.data.targets.split(",")) if data is not None else load_source(config.data)
+    targets = (config.data.targets or "").split(",")
+    source = pyg_source(data, targets) if data is not None else load_source(config.data)
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
     if (folder / LAST).exists():
@@ -144,9 +145,10 @@ def _run(
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
     progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
-    trainer = make_trainer(config, out, steps, [budget, StepLimit(steps), progress], fresh)
+    watching = [budget, StepLimit(steps), progress]
     if profile:
-        trainer.callbacks.insert(0, StepProfile(console, lambda: trainer.train_dataloader.waited))
+        watching.insert(0, StepProfile(console, data.seconds_waited))
+    trainer = make_trainer(config, out, steps, watching, fresh)
     if fresh and _is_first_process():
         write_start(out, config, data)
     _describe(console, data, module)

@@ -22,7 +22,8 @@ from rich.console import Console
 
 from graphslice.checkpoint import BEST, CONFIG, LAST, read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.data.datamodule import MoleculeData, TrainBatches
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.loader import batches_per_epoch
 from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
@@ -147,7 +148,7 @@ def _run(
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         data = MoleculeData(source, config, advance)
-    steps_per_epoch = len(TrainBatches(data.split["train"], config.trainer.batch_size, 0))
+    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size)
     steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
     steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
     module = Regression(config, source.target_names, steps)
@@ -258,7 +259,7 @@ class _quiet_lightning(warnings.catch_warnings):
 
 
 def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
-    sizes = {part: len(rows) for part, rows in data.split.items()}
+    sizes = {part: len(rows) for part, rows in data.splits.items()}
     parts = ", ".join(f"{size:,} {part}" for part, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
     minutes = module.config.trainer.max_minutes
@@ -278,7 +279,7 @@ def _write_start(out: Path, config: RunConfig, data: MoleculeData) -> None:
         shutil.rmtree(out / "logs", ignore_errors=True)
         source = data.source
         if not source.is_pcqm4m:  # OGB's split is OGB's, and has millions of rows
-            part_of = {int(row): part for part, rows in data.split.items() for row in rows}
+            part_of = {int(row): part for part, rows in data.splits.items() for row in rows}
             _write_csv(out / SPLIT, ["row", "split"], ([row + 1, part_of[row]] for row in sorted(part_of)))
         rows = (
             [row + 1, source.smiles[row] if source.smiles else "", reason]
@@ -303,7 +304,7 @@ def _write_end(out: Path, data: MoleculeData, console: Console) -> dict:
     source = data.source
     metrics: dict = {}
     for part in ("valid", "test"):
-        rows = data.split.get(part, np.empty(0, np.int64))
+        rows = data.splits.get(part, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
         predicted = predictor.predict_store(data.store, rows)

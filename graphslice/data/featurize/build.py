@@ -130,7 +130,10 @@ def _shards_of_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo, p
     schema = info.schema()
     for number, table in enumerate(_resize_tables(tables, schema, progress)):
         shard = _shard(path, number)
-        _write(shard, schema, table.combine_chunks().to_batches())
+        # A table of one chunk would be left as it is: a view, whose buffers hold other rows too. Cut in two, it is
+        # copied, so that the same rows make the same bytes however they come.
+        table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
+        _write(shard, schema, table.to_batches())
         yield shard
 
 

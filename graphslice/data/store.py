@@ -21,6 +21,7 @@ import rdkit
 from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features
 from graphslice.config import GraphConfig
 from graphslice.data import checksum
+from graphslice.data.arrow import bool_array, number_array, text_array, valid_rows
 from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.errors import InputError
@@ -113,27 +114,24 @@ def record_batch(
     """
     if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
         raise InputError(f"{len(arrays):,} rows hold more than 2,147,483,647 atoms: lower graph.max_atoms")
-    absent = pa.array(np.diff(arrays.atom_ptr) == 0)
-    atoms = pa.FixedSizeListArray.from_arrays(pa.array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
+    absent = bool_array(np.diff(arrays.atom_ptr) == 0)
+    atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
+    begins, ends = arrays.bonds.astype(np.uint16).T
     bonds = pa.StructArray.from_arrays(
-        [
-            pa.array(np.ascontiguousarray(arrays.bonds[:, 0], dtype=np.uint16)),
-            pa.array(np.ascontiguousarray(arrays.bonds[:, 1], dtype=np.uint16)),
-            pa.array(arrays.words),
-        ],
-        fields=list(_BOND),
+        [number_array(begins), number_array(ends), number_array(arrays.words)], fields=list(_BOND)
     )
+    atom_ptr, bond_ptr = (number_array(ptr.astype(np.int32)) for ptr in (arrays.atom_ptr, arrays.bond_ptr))
     columns = [
-        pa.ListArray.from_arrays(pa.array(arrays.atom_ptr.astype(np.int32)), atoms, type=_ATOMS, mask=absent),
-        pa.ListArray.from_arrays(pa.array(arrays.bond_ptr.astype(np.int32)), bonds, type=pa.list_(_BOND), mask=absent),
-        pa.array(errors, pa.string()),
+        pa.ListArray.from_arrays(atom_ptr, atoms, type=_ATOMS, mask=absent),
+        pa.ListArray.from_arrays(bond_ptr, bonds, type=pa.list_(_BOND), mask=absent),
+        text_array(errors),
     ]
     if "targets" in schema.names:
-        columns.append(
-            pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), type=schema.field("targets").type)
-        )
+        values = number_array(targets.reshape(-1))
+        columns.append(pa.FixedSizeListArray.from_arrays(values, type=schema.field("targets").type))
     split = np.full(len(arrays), NO_SPLIT, np.int8) if split is None else split
-    columns.append(pa.DictionaryArray.from_arrays(pa.array(split, mask=split == NO_SPLIT), pa.array(SPLITS), safe=True))
+    numbers = number_array(split, valid=split != NO_SPLIT)
+    columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -231,8 +229,8 @@ class GraphStore(Sequence[MolGraph]):
         for number, batch in enumerate(self.batches):
             column = batch.column("error")
             if column.null_count < len(column):
-                for row in np.flatnonzero(np.asarray(column.is_valid())):
-                    found[number * BATCH_ROWS + int(row)] = column[int(row)].as_py()
+                for row in np.flatnonzero(valid_rows(column)).tolist():
+                    found[number * BATCH_ROWS + row] = column[row].as_py()
         return found
 
     @property

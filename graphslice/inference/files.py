@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 
 from graphslice.checkpoint import Checkpoint
+from graphslice.data.arrow import number_array, text_array
 from graphslice.data.featurize import Pool, check_graphs, featurizers
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
@@ -112,8 +113,8 @@ def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
     """A chunk of a table with the columns of :func:`answer_columns`."""
     *predicted, error = answer_columns(answers.targets)
     for name, values in zip(predicted, answers.values.T, strict=True):
-        chunk = chunk.append_column(name, pa.array(values, pa.float32()))
-    return chunk.append_column(error, pa.array(answers.errors, pa.string()))
+        chunk = chunk.append_column(name, number_array(values))
+    return chunk.append_column(error, text_array(answers.errors))
 
 
 def _predict_chunks(
@@ -130,7 +131,7 @@ def _predict_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
     reasons = store.errors
     for begin in range(0, len(store), _CHUNK_ROWS):
         rows = np.arange(begin, min(begin + _CHUNK_ROWS, len(store)))
-        yield with_answers(pa.table({"row": rows + 1}), predictor.answers(store, rows, reasons))
+        yield with_answers(pa.table({"row": number_array(rows + 1)}), predictor.answers(store, rows, reasons))
 
 
 def _predict_on_ray(predictor: Predictor, source: Path, column: int, workers: int | None) -> Iterator[pa.Table]:

@@ -1,6 +1,6 @@
 """NumPy arrays and texts as Arrow arrays, and back.
 
-``pyarrow.array`` and ``numpy.asarray`` would do, but import pandas to see whether they were given a Series: that takes
+``pyarrow.array`` and ``to_numpy`` would do, but import pandas to see whether they were given a Series: that takes
 longer than the prediction of some molecules.
 """
 
@@ -45,6 +45,12 @@ def valid_rows(array: pa.Array) -> np.ndarray:
         return np.ones(len(array), bool)
     bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
     return bits[array.offset : array.offset + len(array)].astype(bool)
+
+
+def float_values(array: pa.Array) -> np.ndarray:
+    """The numbers of an array of floats, nan in place of null."""
+    values = np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype())
+    return np.where(valid_rows(array), values[array.offset : array.offset + len(array)], np.nan)
 
 
 def _bits(values: np.ndarray) -> pa.Buffer:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from graphslice.data.arrow import float_values
 from graphslice.errors import InputError
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
@@ -268,7 +269,7 @@ class _CsvSink:
         columns = []
         for column in chunk.columns:
             if pa.types.is_float32(column.type):  # the shortest text that reads back the same
-                values = column.to_numpy()
+                values = (value for array in column.chunks for value in float_values(array))
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
             else:
                 columns.append(texts(column, self.decode))

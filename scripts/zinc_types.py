@@ -17,9 +17,9 @@ import pyarrow as pa
 from rdkit import Chem
 
 from graphslice.chem.molecule import MolArrays, MolGraph, canonical_ranks, smiles_to_graph
-from graphslice.data.sources import split_numbers
-from graphslice.data.splits import column_split
-from graphslice.data.store import StoreInfo, record_batch, seal
+from graphslice.data.checksum import seal
+from graphslice.data.labels import parse_splits
+from graphslice.data.store import StoreInfo, record_batch
 
 ORDERS = {Chem.BondType.SINGLE: 0, Chem.BondType.DOUBLE: 1, Chem.BondType.TRIPLE: 2}
 
@@ -52,7 +52,7 @@ def main() -> None:
     types: dict[tuple, int] = {}
     graphs = [restricted(smiles, types) for smiles in table["smiles"]]
     schema = StoreInfo(source=options.csv.name, targets=("score",)).schema()
-    split = split_numbers(len(table), column_split(np.arange(len(table)), table["split"].tolist(), "split"))
+    split = parse_splits(table["split"].tolist(), "split")
     targets = table["score"].to_numpy(float)[:, None]
     rows = record_batch(schema, MolArrays.from_graphs(graphs), [None] * len(graphs), targets, split)
     with pa.OSFile(str(options.out), "wb") as file, pa.ipc.new_file(file, schema) as writer:

@@ -425,7 +425,7 @@ REFUSED = {
     "model-newer": (["predict", "{bad}/newer.ckpt", "CCO"], "another version"),
     "model-partial": (["predict", "{bad}/partial.ckpt", "CCO"], "not a whole GraphSlice checkpoint"),
     "evaluate-model": (["evaluate", "{bad}/absent"], "no model at"),
-    "evaluate-part": (["evaluate", "{run}", "--split", "tset"], "no part 'tset'"),
+    "evaluate-part": (["evaluate", "{run}", "--split", "tset"], "no split 'tset'"),
     "evaluate-missing-file": (["evaluate", "{run}", "--dataset", "{bad}/absent.csv"], "no file at"),
     "evaluate-target": (["evaluate", "{run}", "--dataset", "{bad}/good.csv"], "no column 'gap_ev'"),
     "evaluate-column": (

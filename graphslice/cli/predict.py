@@ -28,8 +28,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     import pyarrow as pa
 
+    from graphslice.data.arrow import text_array
     from graphslice.data.tables import count_rows, is_table_name, write_table
-    from graphslice.inference.files import predict_file
+    from graphslice.inference.files import predict_file, with_answers
 
     predictor = load_model(options)
     molecules = options.molecules
@@ -50,12 +51,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         rows, failed, reason = report.rows, report.failed, report.first_reason
     else:
         answers = predictor.predict(molecules, details=True)
-        columns = {"smiles": pa.array(molecules)}
-        for name, values in zip(answers.targets, answers.values.T, strict=True):
-            columns[f"{name}_pred"] = pa.array(values, pa.float32())
-        columns["error"] = pa.array(answers.errors, pa.string())
         with write_table(out) as sink:
-            sink.write(pa.table(columns))
+            sink.write(with_answers(pa.table({"smiles": text_array(molecules)}), answers))
         failures = [reason for reason in answers.errors if reason]
         rows, failed, reason = len(molecules), len(failures), failures[0] if failures else None
     sys.stdout.flush()

@@ -9,10 +9,10 @@ import numpy as np
 import pytorch_lightning as pl
 
 from graphslice.config import RunConfig
-from graphslice.data import splits
 from graphslice.data.featurize import store_of
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.sources import Source
+from graphslice.data.splits import Splits, random_split, scaffold_split
 from graphslice.errors import InputError
 
 
@@ -20,9 +20,10 @@ class MoleculeData(pl.LightningDataModule):
     """Featurizes a source, splits it and serves batches.
 
     Attributes:
-        split: rows of each part, rejected rows left out.
+        splits: rows of each split by name, rejected rows left out.
         store: the molecules, row by row as the source has them.
         rejected: reason by row.
+        kept: ``int64``, the other rows.
         target_mean, target_std: ``float64 [T]`` of the training labels.
     """
 
@@ -31,7 +32,7 @@ class MoleculeData(pl.LightningDataModule):
         self.source, self.config = source, config
         self.rejected = dict(source.rejected)
         self._featurize(progress)
-        self.split = self._make_split()
+        self.splits = self._make_splits()
         self._standardise()
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
@@ -51,29 +52,30 @@ class MoleculeData(pl.LightningDataModule):
                 f"{self.source.name}: none of its {len(self.source)} rows can be used; row {row + 1}: {reason}"
             )
 
-    def _make_split(self) -> splits.Split:
-        name = self.source.name
-        kept = np.zeros(len(self.source), dtype=bool)
-        kept[self.kept] = True
-        if self.source.split is not None:
-            split = {part: rows[kept[rows]] for part, rows in self.source.split.items()}
-        elif self.config.data.split == "scaffold":
-            if not self.source.smiles:
-                raise InputError("a scaffold split needs SMILES; graphs have none: use random")
-            split = splits.scaffold_split(self.kept, self.source.smiles, self.config.data.seed)
-        else:
-            split = splits.random_split(self.kept, self.config.data.seed)
-        for part in ("train", "valid"):
-            if len(split.get(part, ())) == 0:
-                advice = "its split column gives it none" if self.source.split else "at least 3 rows are needed"
+    def _make_splits(self) -> Splits:
+        splits = self._split_rows()
+        for split, purpose in (("train", "training"), ("valid", "validation")):
+            if len(splits.get(split, ())) == 0:
+                advice = "its split column gives it none" if self.source.splits else "at least 3 rows are needed"
                 raise InputError(
-                    f"{name}: no usable row is for {'training' if part == 'train' else 'validation'} "
+                    f"{self.source.name}: no usable row is for {purpose} "
                     f"({len(self.kept)} of {len(self.source)} rows can be used): {advice}"
                 )
-        return split
+        return splits
+
+    def _split_rows(self) -> Splits:
+        if self.source.splits is not None:
+            kept = np.zeros(len(self.source), dtype=bool)
+            kept[self.kept] = True
+            return {split: rows[kept[rows]] for split, rows in self.source.splits.items()}
+        if self.config.data.split != "scaffold":
+            return random_split(self.kept, self.config.data.seed)
+        if not self.source.smiles:
+            raise InputError("a scaffold split needs SMILES; graphs have none: use random")
+        return scaffold_split(self.kept, self.source.smiles, self.config.data.seed)
 
     def _standardise(self) -> None:
-        labels = self.source.targets[self.split["train"]]
+        labels = self.source.targets[self.splits["train"]]
         if np.isnan(labels).all(axis=0).any():
             empty = self.source.target_names[int(np.flatnonzero(np.isnan(labels).all(axis=0))[0])]
             raise InputError(f"{self.source.name}: no training row has a value of the target {empty!r}")
@@ -82,7 +84,7 @@ class MoleculeData(pl.LightningDataModule):
         self.target_std = np.where(spread > 0, spread, 1.0)
 
     def train_dataloader(self) -> BatchLoader:
-        rows = self.split["train"]
+        rows = self.splits["train"]
         batches = TrainBatches(
             self.store.sizes[rows],
             self.config.trainer.batch_size,
@@ -96,9 +98,9 @@ class MoleculeData(pl.LightningDataModule):
     def val_dataloader(self) -> BatchLoader:
         return self.eval_dataloader("valid", self.trainer.global_rank, self.trainer.world_size)
 
-    def eval_dataloader(self, part: str, rank: int = 0, world: int = 1) -> BatchLoader:
-        """Every molecule of a part once."""
-        rows = self.split[part]
+    def eval_dataloader(self, split: str, rank: int = 0, world: int = 1) -> BatchLoader:
+        """Every molecule of a split once."""
+        rows = self.splits[split]
         batch_size = max(64, self.config.trainer.batch_size)
         return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, rank, world))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +13,20 @@ from graphslice.batch import GraphBatch
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
+
+
+def batches_per_epoch(molecules: int, batch_size: int, world: int = 1) -> int:
+    """How many batches :class:`TrainBatches` makes of some molecules.
+
+    What remains after the whole batches makes a batch of its own where every device gets a molecule of it.
+
+    Args:
+        molecules: of the training split.
+        batch_size: molecules of one step, over all devices.
+        world: how many devices there are.
+    """
+    whole, rest = divmod(molecules, batch_size)
+    return whole + (rest >= world)
 
 
 class TrainBatches:
@@ -51,9 +65,7 @@ class TrainBatches:
             )
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.sizes), self.batch_size)
-        # The rest makes a batch of its own where every device gets a molecule of it.
-        return whole + (rest >= self.world)
+        return batches_per_epoch(len(self.sizes), self.batch_size, self.world)
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, first = divmod(self.step(), len(self))
@@ -115,7 +127,7 @@ class BatchLoader:
     Args:
         store: of molecules.
         rows: ``int64 [R]``, those that the batches choose from.
-        batches: lists of indices into ``rows``.
+        batches: :class:`TrainBatches`, :class:`EvalBatches` or lists of indices into ``rows``.
         settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
         targets: ``float [rows of the store, T]``.
         threads: how many; 0 prepares each batch when it is asked for.
@@ -131,7 +143,7 @@ class BatchLoader:
         self,
         store: GraphStore,
         rows: np.ndarray,
-        batches: TrainBatches | EvalBatches,
+        batches: Collection[list[int]],
         settings: dict,
         *,
         targets: np.ndarray | None = None,
@@ -168,6 +180,6 @@ class BatchLoader:
         self.waited += time.perf_counter() - begin
         return made
 
-    def _make(self, indices: list[int] | np.ndarray) -> GraphBatch:
+    def _make(self, indices: list[int]) -> GraphBatch:
         batch = collate_rows(self.store, self.rows[indices], targets=self.targets, **self.settings)
         return batch.pin_memory() if self.pin_memory else batch

@@ -18,9 +18,10 @@ from unittest import mock
 import numpy as np
 import torch
 
+from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 
-#: Name of each data set: (folder below the root, name of its parts).
+#: The folder below the root of each data set.
 FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
 TARGET = "homolumogap"
 
@@ -41,14 +42,14 @@ def import_ogb_lsc():
     return ogb.lsc
 
 
-def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
-    """SMILES, gaps and OGB's own split of PCQM4M-LSC v1 (``pcqm4m``) or v2 (``pcqm4mv2``).
+def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Splits]:
+    """SMILES, gaps and OGB's own splits of PCQM4M-LSC v1 (``pcqm4m``) or v2 (``pcqm4mv2``).
 
     A folder already there is read without the network; otherwise OGB downloads it to ``root``.
 
     Returns:
         SMILES; HOMO-LUMO gaps in eV, float64, nan where OGB keeps the answer to itself; and int64
-        indices for each part (v1: train, valid, test; v2: train, valid, test-dev, test-challenge).
+        indices for each split (v1: train, valid, test; v2: train, valid, test-dev, test-challenge).
 
     Raises:
         InputError: if the folder is damaged, or absent and cannot be downloaded.
@@ -85,21 +86,21 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, dic
         ) from None
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
-            split = {part: np.asarray(rows, dtype=np.int64) for part, rows in dataset.get_idx_split().items()}
+            splits = {name: np.asarray(rows, dtype=np.int64) for name, rows in dataset.get_idx_split().items()}
     except Exception as error:  # a damaged file fails in many ways
         raise InputError(f"{here} is damaged: its split_dict.pt cannot be read ({_first_line(error)})") from None
     try:
         gaps = np.asarray(dataset.labels, dtype=np.float64)
     except ValueError as error:
         raise InputError(f"{here} is damaged: a gap is no number ({_first_line(error)})") from None
-    if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in split.values()):
+    if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in splits.values()):
         raise InputError(f"{here} is damaged: its split names rows that its data does not have")
-    return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, split
+    return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits
 
 
 @contextlib.contextmanager
 def _no_questions(dataset_class):
-    """Let OGB download without asking: whoever names the data set wants it."""
+    """Let OGB download without asking: naming the data set is consent enough."""
     module = sys.modules[dataset_class.__module__]
     with mock.patch.object(module, "decide_download", lambda url: True):
         yield

@@ -1,14 +1,12 @@
-"""Rows of labelled molecules on their way from a source to a store."""
+"""Rows of labelled molecules on their way from a table to a store."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from graphslice.data.store import ROWS
 
 
 @dataclass
@@ -18,7 +16,7 @@ class Rows:
     Attributes:
         smiles: R texts.
         targets: ``float64 [R, T]``, nan where unknown.
-        split: ``int8 [R]``, numbers of :data:`~graphslice.data.store.PARTS`.
+        split: ``int8 [R]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
         rejected: reason by row, for rows whose labels are of no use.
     """
 
@@ -30,6 +28,26 @@ class Rows:
     def __len__(self) -> int:
         return len(self.smiles)
 
+    def __getitem__(self, rows: slice) -> Rows:
+        begin, end, _ = rows.indices(len(self))
+        rejected = {row - begin: reason for row, reason in self.rejected.items() if begin <= row < end}
+        return Rows(self.smiles[begin:end], self.targets[begin:end], self.split[begin:end], rejected)
+
+    @classmethod
+    def join(cls, chunks: Sequence[Rows]) -> Rows:
+        """The rows of some chunks, at least one, one chunk after the other."""
+        rejected: dict[int, str] = {}
+        begin = 0
+        for chunk in chunks:
+            rejected.update({begin + row: reason for row, reason in chunk.rejected.items()})
+            begin += len(chunk)
+        return cls(
+            [text for chunk in chunks for text in chunk.smiles],
+            np.concatenate([chunk.targets for chunk in chunks]),
+            np.concatenate([chunk.split for chunk in chunks]),
+            rejected,
+        )
+
     def digest(self) -> str:
         """A hash of all of it."""
         found = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes() + self.split.tobytes())
@@ -38,33 +56,14 @@ class Rows:
         return found.hexdigest()[:32]
 
 
-def rows_of(pieces: Iterable[Rows], size: int = ROWS) -> Iterator[Rows]:
-    """The same rows in pieces of exactly ``size``, but for the last."""
-    held: list[Rows] = []
-    for piece in pieces:
-        held.append(piece)
-        while sum(map(len, held)) >= size:
-            whole = _joined(held)
-            yield _cut(whole, 0, size)
-            rest = _cut(whole, size, len(whole))
-            held = [rest] if len(rest) else []
-    if held:
-        yield _joined(held)
-
-
-def _joined(pieces: list[Rows]) -> Rows:
-    rejected, begin = {}, 0
-    for piece in pieces:
-        rejected.update({begin + row: reason for row, reason in piece.rejected.items()})
-        begin += len(piece)
-    return Rows(
-        [text for piece in pieces for text in piece.smiles],
-        np.concatenate([piece.targets for piece in pieces]),
-        np.concatenate([piece.split for piece in pieces]),
-        rejected,
-    )
-
-
-def _cut(rows: Rows, begin: int, end: int) -> Rows:
-    rejected = {row - begin: reason for row, reason in rows.rejected.items() if begin <= row < end}
-    return Rows(rows.smiles[begin:end], rows.targets[begin:end], rows.split[begin:end], rejected)
+def resize_chunks(chunks: Iterable[Rows], size: int) -> Iterator[Rows]:
+    """The same rows in chunks of exactly ``size``, but for the last."""
+    waiting: list[Rows] = []
+    for chunk in chunks:
+        waiting.append(chunk)
+        while sum(map(len, waiting)) >= size:
+            joined = Rows.join(waiting)
+            yield joined[:size]
+            waiting = [joined[size:]] if len(joined) > size else []
+    if waiting:
+        yield Rows.join(waiting)

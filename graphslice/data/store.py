@@ -1,14 +1,13 @@
 """GraphStore: many molecules in one Arrow IPC file, read where it lies.
 
 A row is a row of the source, so nothing has to be looked up: its atoms and bonds, or the reason why
-it is no molecule; its labels; its part of the split. pandas, polars and duckdb read the file as any
-other. The compiled code reads the same bytes through the memory map, without a copy.
+it is no molecule; its labels; its split. pandas, polars and duckdb read the file as any other. The
+compiled code reads the same bytes through the memory map, without a copy.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,24 +17,24 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 import rdkit
-from numba import njit
 
 from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features
 from graphslice.config import GraphConfig
+from graphslice.data import checksum
+from graphslice.data.arrow import bool_array, number_array, text_array, valid_rows
+from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
+from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
+#: How the name of a store's file ends.
+STORE_SUFFIX = ".arrow"
 #: Rows of every record batch but the last.
-ROWS = 65_536
+BATCH_ROWS = 65_536
 #: Changes whenever the same SMILES would give other numbers.
 FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
-#: Names of the parts of a split, by their number in a store.
-PARTS = ("train", "valid", "test", "test-dev", "test-challenge")
-NO_PART = -1
 
 _FORMAT = "1"
-_BLOCK = 1 << 22  # bytes that are checked at a time
-_CHECKSUM = b"graphslice-crc32:"
 _ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
 _BOND = pa.struct(
     [
@@ -56,7 +55,7 @@ class StoreInfo:
 
     Attributes:
         source: name of the data.
-        fingerprint: hash of molecules, labels and split.
+        fingerprint: hash of molecules, labels and splits.
         targets: names of the labels.
         atom_order, max_atoms: how molecules became graphs (see :class:`~graphslice.config.GraphConfig`).
         features: :data:`FEATURES` of the code that wrote it.
@@ -78,7 +77,7 @@ class StoreInfo:
             "graphslice.targets": json.dumps(self.targets),
             "graphslice.atom_order": self.atom_order,
             "graphslice.max_atoms": str(self.max_atoms),
-            "graphslice.checksum": (_CHECKSUM + b"0" * 8).decode(),
+            "graphslice.checksum": checksum.UNSEALED,
             **{f"graphslice.{column}": text for column, text in _HOW_TO_READ.items()},
         }
 
@@ -111,31 +110,28 @@ def record_batch(
         arrays: G molecules; those without atoms are null.
         errors: G times None or a reason.
         targets: ``float64 [G, T]``, nan where unknown.
-        split: ``int8 [G]``, numbers of :data:`PARTS`, ``NO_PART`` for none.
+        split: ``int8 [G]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
     """
     if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
         raise InputError(f"{len(arrays):,} rows hold more than 2,147,483,647 atoms: lower graph.max_atoms")
-    absent = pa.array(np.diff(arrays.atom_ptr) == 0)
-    atoms = pa.FixedSizeListArray.from_arrays(pa.array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
+    absent = bool_array(np.diff(arrays.atom_ptr) == 0)
+    atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
+    begins, ends = arrays.bonds.astype(np.uint16).T
     bonds = pa.StructArray.from_arrays(
-        [
-            pa.array(np.ascontiguousarray(arrays.bonds[:, 0], dtype=np.uint16)),
-            pa.array(np.ascontiguousarray(arrays.bonds[:, 1], dtype=np.uint16)),
-            pa.array(arrays.words),
-        ],
-        fields=list(_BOND),
+        [number_array(begins), number_array(ends), number_array(arrays.words)], fields=list(_BOND)
     )
+    atom_ptr, bond_ptr = (number_array(ptr.astype(np.int32)) for ptr in (arrays.atom_ptr, arrays.bond_ptr))
     columns = [
-        pa.ListArray.from_arrays(pa.array(arrays.atom_ptr.astype(np.int32)), atoms, type=_ATOMS, mask=absent),
-        pa.ListArray.from_arrays(pa.array(arrays.bond_ptr.astype(np.int32)), bonds, type=pa.list_(_BOND), mask=absent),
-        pa.array(errors, pa.string()),
+        pa.ListArray.from_arrays(atom_ptr, atoms, type=_ATOMS, mask=absent),
+        pa.ListArray.from_arrays(bond_ptr, bonds, type=pa.list_(_BOND), mask=absent),
+        text_array(errors),
     ]
     if "targets" in schema.names:
-        columns.append(
-            pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), type=schema.field("targets").type)
-        )
-    parts = np.full(len(arrays), NO_PART, np.int8) if split is None else split
-    columns.append(pa.DictionaryArray.from_arrays(pa.array(parts, mask=parts == NO_PART), pa.array(PARTS), safe=True))
+        values = number_array(targets.reshape(-1))
+        columns.append(pa.FixedSizeListArray.from_arrays(values, type=schema.field("targets").type))
+    split = np.full(len(arrays), NO_SPLIT, np.int8) if split is None else split
+    numbers = number_array(split, valid=split != NO_SPLIT)
+    columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -146,6 +142,7 @@ class GraphStore(Sequence[MolGraph]):
         info: what the store says of itself.
         name: its path, for messages.
         batches: the record batches of the file.
+        data: ``uint8``, the bytes of the file.
     """
 
     def __init__(self, buffer: pa.Buffer, name: str = "the store") -> None:
@@ -155,23 +152,12 @@ class GraphStore(Sequence[MolGraph]):
         self.info = StoreInfo.from_metadata(reader.schema.metadata)
         self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         sizes = [batch.num_rows for batch in self.batches]
-        if any(size != ROWS for size in sizes[:-1]) or any(size > ROWS for size in sizes):
+        if any(size != BATCH_ROWS for size in sizes[:-1]) or any(size > BATCH_ROWS for size in sizes):
             raise ValueError("a record batch of another size")
         self._rows = sum(sizes)
-        #: The bytes of the file, and where in them the columns of each record batch begin.
         self.data = np.frombuffer(buffer, np.uint8) if buffer.size else np.empty(0, np.uint8)
-        self.places = np.array([self._places(batch) for batch in self.batches], np.int64).reshape(-1, len(_PLACES))
-
-    def _places(self, batch: pa.RecordBatch) -> list[int]:
-        atoms, bonds = batch.column("atoms"), batch.column("bonds")
-        ends = bonds.values
-        columns = [
-            atoms.buffers()[1],
-            atoms.values.values.buffers()[1],
-            bonds.buffers()[1],
-            *(ends.field(name).buffers()[1] for name in ("begin", "end", "kind")),
-        ]
-        return [0 if column is None else column.address - self._buffer.address for column in columns]
+        starts = [column_starts(batch, buffer) for batch in self.batches]
+        self._starts = np.array(starts, np.int64).reshape(-1, NUM_STARTS)
 
     @classmethod
     def from_arrays(cls, arrays: MolArrays, errors: Sequence[str | None] | None = None) -> GraphStore:
@@ -180,9 +166,9 @@ class GraphStore(Sequence[MolGraph]):
         errors = [None] * len(arrays) if errors is None else errors
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
-            for begin in range(0, len(arrays), ROWS):
-                part = arrays[begin : begin + ROWS]
-                writer.write_batch(record_batch(schema, part, errors[begin : begin + ROWS]))
+            for begin in range(0, len(arrays), BATCH_ROWS):
+                rows = slice(begin, begin + BATCH_ROWS)
+                writer.write_batch(record_batch(schema, arrays[rows], errors[rows]))
         return cls(sink.getvalue())
 
     @classmethod
@@ -212,9 +198,10 @@ class GraphStore(Sequence[MolGraph]):
             metadata = pa.ipc.open_file(buffer).schema.metadata or {}
         except (pa.ArrowException, OSError):
             raise InputError(f"{path} is damaged: {again}") from None
-        if b"graphslice.format" not in metadata and _CHECKSUM not in buffer[: min(buffer.size, 65_536)].to_pybytes():
+        begin = buffer[: min(buffer.size, 65_536)].to_pybytes()
+        if b"graphslice.format" not in metadata and checksum.MARK not in begin:
             raise InputError(f"{path} is no GraphStore: an Arrow file that GraphSlice did not write")
-        if not _is_whole(path, buffer):
+        if not checksum.is_sealed(path, buffer):
             raise InputError(f"{path} is damaged, its checksum is wrong: {again}")
         if metadata.get(b"graphslice.format") != _FORMAT.encode():
             raise InputError(f"{path} was written by another version of GraphSlice: {again}")
@@ -242,8 +229,8 @@ class GraphStore(Sequence[MolGraph]):
         for number, batch in enumerate(self.batches):
             column = batch.column("error")
             if column.null_count < len(column):
-                for row in np.flatnonzero(np.asarray(column.is_valid())):
-                    found[number * ROWS + int(row)] = column[int(row)].as_py()
+                for row in np.flatnonzero(valid_rows(column)).tolist():
+                    found[number * BATCH_ROWS + row] = column[row].as_py()
         return found
 
     @property
@@ -252,14 +239,14 @@ class GraphStore(Sequence[MolGraph]):
         width = len(self.info.targets)
         if not width:
             return np.empty((len(self), 0))
-        parts = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
-        return np.concatenate([np.empty((0, width)), *parts])
+        values = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
+        return np.concatenate([np.empty((0, width)), *values])
 
     @property
     def split(self) -> np.ndarray:
-        """``int8 [R]``, the number of each row's part in :data:`PARTS`; ``NO_PART`` for none."""
-        parts = [b.column("split").indices.fill_null(NO_PART).to_numpy(zero_copy_only=False) for b in self.batches]
-        return np.concatenate([np.empty(0, np.int8), *parts])
+        """``int8 [R]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none."""
+        indices = [batch.column("split").indices.fill_null(NO_SPLIT) for batch in self.batches]
+        return np.concatenate([np.empty(0, np.int8), *(array.to_numpy(zero_copy_only=False) for array in indices)])
 
     @overload
     def __getitem__(self, index: int) -> MolGraph: ...
@@ -272,10 +259,10 @@ class GraphStore(Sequence[MolGraph]):
             raise IndexError(f"molecule {index} of {len(self)}")
         index = int(index) % len(self)
         if self.sizes[index] == 0:
-            number, row = divmod(index, ROWS)
+            number, row = divmod(index, BATCH_ROWS)
             raise MoleculeError(self.batches[number].column("error")[row].as_py() or "no atoms")
-        _, _, atoms, _, bonds, words = self.gather(np.array([index]))
-        return MolGraph(atoms[0], bonds, bond_features(words))
+        _, _, atoms, _, bonds, bond_type_ids = self.gather(np.array([index]))
+        return MolGraph(atoms[0], bonds, bond_features(bond_type_ids))
 
     def __iter__(self) -> Iterator[MolGraph]:
         return (self[i] for i in range(len(self)))
@@ -288,102 +275,13 @@ class GraphStore(Sequence[MolGraph]):
 
         Returns:
             ``atom_ptr int64 [B + 1]``, ``bond_ptr int64 [B + 1]``, ``atoms uint8 [B, N, 9]``,
-            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``words uint8 [M]``, as
+            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``bond_type_ids uint8 [M]``, as
             :func:`~graphslice.chem.shortest_paths.pair_walks` reads them.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        return _gather(self.data, self.places, ROWS, rows, len(ATOM_DIMS))
+        return gather_rows(self.data, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
 
     def __getstate__(self) -> dict:
         raise TypeError("a GraphStore is not sent between processes: open its file there")
-
-
-#: The columns of ``GraphStore.places``.
-_PLACES = _ATOM_OFFSETS, _ATOM_VALUES, _BOND_OFFSETS, _BEGINS, _ENDS, _KINDS = range(6)
-
-
-@njit(cache=True, nogil=True)
-def _gather(data, places, rows_of_batch, rows, features):
-    ints = data[: len(data) // 4 * 4].view(np.int32)
-    shorts = data[: len(data) // 2 * 2].view(np.uint16)
-    count = len(rows)
-    atom_ptr, bond_ptr = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
-    width = 1
-    for b in range(count):
-        batch, row = rows[b] // rows_of_batch, rows[b] % rows_of_batch
-        at = places[batch, _ATOM_OFFSETS] // 4 + row
-        size = ints[at + 1] - ints[at]
-        width = max(width, size)
-        atom_ptr[b + 1] = atom_ptr[b] + size
-        at = places[batch, _BOND_OFFSETS] // 4 + row
-        bond_ptr[b + 1] = bond_ptr[b] + ints[at + 1] - ints[at]
-    atoms = np.zeros((count, width, features), np.uint8)
-    degrees = np.zeros((count, width), np.uint8)
-    bonds = np.empty((bond_ptr[count], 2), np.int32)
-    words = np.empty(bond_ptr[count], np.uint8)
-    for b in range(count):
-        batch, row = rows[b] // rows_of_batch, rows[b] % rows_of_batch
-        first = places[batch, _ATOM_VALUES] + features * ints[places[batch, _ATOM_OFFSETS] // 4 + row]
-        flat = atoms[b].reshape(-1)
-        for k in range(features * (atom_ptr[b + 1] - atom_ptr[b])):
-            flat[k] = data[first + k]
-        first = ints[places[batch, _BOND_OFFSETS] // 4 + row]
-        begins, ends = places[batch, _BEGINS] // 2 + first, places[batch, _ENDS] // 2 + first
-        kinds = places[batch, _KINDS] + first
-        for m in range(bond_ptr[b + 1] - bond_ptr[b]):
-            to = bond_ptr[b] + m
-            bonds[to, 0], bonds[to, 1], words[to] = shorts[begins + m], shorts[ends + m], data[kinds + m]
-            degrees[b, shorts[begins + m]] += 1
-            degrees[b, shorts[ends + m]] += 1
-    return atom_ptr, bond_ptr, atoms, degrees, bonds, words
-
-
-def _marks(buffer: pa.Buffer) -> list[int]:
-    """Where the checksum stands: in the schema at the beginning of the file and again in the footer."""
-    data = np.frombuffer(buffer, np.uint8)
-    # An Arrow file is ARROW1 and two zeros, a mark, the length of the schema, the schema, ...
-    schema = 16 + int.from_bytes(data[12:16].tobytes(), "little")
-    # ..., the footer, its length, ARROW1.
-    footer = len(data) - 10 - int.from_bytes(data[-10:-6].tobytes(), "little")
-    found = []
-    for begin, end in ((0, schema), (max(footer, schema), len(data))):
-        text, offset = data[begin:end].tobytes(), begin
-        at = text.find(_CHECKSUM)
-        while at >= 0:
-            found.append(offset + at)
-            at = text.find(_CHECKSUM, at + 1)
-    return found
-
-
-def _checksum(path: Path, marks: list[int]) -> bytes:
-    """CRC-32 of the whole file, the checksum itself taken for zeros; read in blocks, so that no memory fills."""
-    crc = 0
-    with path.open("rb") as file:
-        while block := bytearray(file.read(_BLOCK)):
-            begin = file.tell() - len(block)
-            for mark in marks:
-                for at in range(mark + len(_CHECKSUM) - begin, mark + len(_CHECKSUM) + 8 - begin):
-                    if 0 <= at < len(block):
-                        block[at] = ord("0")
-            crc = zlib.crc32(block, crc)
-    return f"{crc:08x}".encode()
-
-
-def _is_whole(path: Path, buffer: pa.Buffer) -> bool:
-    marks = _marks(buffer)
-    if not marks or any(mark + len(_CHECKSUM) + 8 > buffer.size for mark in marks):
-        return False
-    written = {buffer[mark + len(_CHECKSUM) : mark + len(_CHECKSUM) + 8].to_pybytes() for mark in marks}
-    return written == {_checksum(path, marks)}
-
-
-def seal(path: Path) -> None:
-    """Write the checksum into a file whose other bytes are final."""
-    marks = _marks(pa.memory_map(str(path)).read_buffer())
-    checksum = _checksum(path, marks)
-    with path.open("r+b") as file:
-        for mark in marks:
-            file.seek(mark + len(_CHECKSUM))
-            file.write(checksum)

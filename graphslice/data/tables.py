@@ -1,4 +1,4 @@
-"""Tables of molecules as streams: read in pieces, written whole or not at all."""
+"""Tables of molecules as streams: read in chunks, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from graphslice.data.arrow import float_values
 from graphslice.errors import InputError
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
@@ -29,15 +30,18 @@ WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 @dataclass
 class TableStream:
-    """A table read piece by piece: its columns, and :class:`pyarrow.Table` pieces in the file's order.
+    """A table read chunk by chunk.
 
-    CSV, TSV and ``.smi`` cells stay the texts they are; Parquet keeps its types. A ``.smi`` file
-    has the columns ``smiles`` and ``name``. ``about`` is how many rows there may be.
+    Attributes:
+        columns: their names.
+        chunks: consecutive rows, in the file's order. CSV, TSV and ``.smi`` cells are the bytes of the file;
+            Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and ``name``.
+        estimated_rows: how many rows there may be.
     """
 
     columns: list[str]
-    pieces: Iterator[pa.Table]
-    about: int
+    chunks: Iterator[pa.Table]
+    estimated_rows: int
 
 
 def is_table_name(name: str) -> bool:
@@ -47,22 +51,22 @@ def is_table_name(name: str) -> bool:
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, to be read in pieces of some rows.
+    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, to be read in chunks of some rows.
 
     The files of a folder are read in the order of their names, and have the same columns.
 
     Raises:
         InputError: if it is missing, empty, of another kind or damaged; the last also while the
-            pieces are read.
+            chunks are read.
     """
-    files = shards(path)
+    files = table_files(path)
     schema = _schema_of(path, files) if len(files) > 1 else None
     with _open_file(files[0], rows) as first:
         if len(files) == 1:
             yield first
             return
 
-        def pieces() -> Iterator[pa.Table]:
+        def chunks() -> Iterator[pa.Table]:
             for file in files:
                 with _open_file(file, rows) as table:
                     if table.columns != first.columns:
@@ -70,15 +74,15 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                             f"{file} has the columns {', '.join(table.columns)}, and {files[0].name} "
                             f"{', '.join(first.columns)}: the files of a folder must have the same"
                         )
-                    yield from table.pieces if schema is None else (_cast(piece, schema) for piece in table.pieces)
+                    yield from table.chunks if schema is None else (_cast(chunk, schema) for chunk in table.chunks)
 
-        yield TableStream(first.columns, pieces(), first.about * len(files))
+        yield TableStream(first.columns, chunks(), first.estimated_rows * len(files))
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
     """The chunks of :func:`open_table`, the file closed after the last."""
     with open_table(path, rows) as table:
-        yield from table.pieces
+        yield from table.chunks
 
 
 def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
@@ -91,22 +95,22 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
                     return pa.schema([(name, pa.binary()) for name in table.columns])
             schemas.append(pq.read_schema(file).remove_metadata())
     if any(schema.names != schemas[0].names for schema in schemas):
-        return None  # who reads it says which
+        return None  # open_table says which, when it comes to that file
     try:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"the files of {folder} have columns of types that do not go together: {error}") from None
 
 
-def _cast(piece: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast(chunk: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = []
-    for column, kind in zip(piece.columns, schema.types, strict=True):
+    for column, kind in zip(chunk.columns, schema.types, strict=True):
         as_text = pa.types.is_binary(kind) and not pa.types.is_binary(column.type)
         columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
     return pa.table(columns, schema=schema)
 
 
-def shards(path: Path) -> list[Path]:
+def table_files(path: Path) -> list[Path]:
     """The files of a folder that :func:`open_table` reads, in order; a file itself.
 
     Raises:
@@ -118,7 +122,7 @@ def shards(path: Path) -> list[Path]:
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
-        # Clusters write shards without rows as a matter of course.
+        # Clusters write files without rows as a matter of course.
         return [file for file in files if not _is_empty_parquet(file)] or files[:1]
     if not path.is_file():
         raise InputError(f"no file at {path}")
@@ -136,7 +140,7 @@ def count_rows(path: Path) -> int | None:
     """About how many rows a table has, for a progress bar; None where that takes reading it."""
     total = 0
     try:
-        for file in shards(path):
+        for file in table_files(path):
             if _is(file, PARQUET_SUFFIXES):
                 total += pq.ParquetFile(file).metadata.num_rows
             elif _is(file, (".gz",)):
@@ -145,7 +149,7 @@ def count_rows(path: Path) -> int | None:
                 with file.open("rb") as stream:
                     total += sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
     except (OSError, pa.ArrowException, InputError):
-        return None  # who reads it says what is wrong
+        return None  # open_table says what is wrong
     return total
 
 
@@ -175,12 +179,12 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if file.metadata.num_rows == 0:
         raise InputError(f"{path} has no rows")
 
-    def pieces() -> Iterator[pa.Table]:
+    def chunks() -> Iterator[pa.Table]:
         with _reading(path):
             for batch in file.iter_batches(rows):
                 yield pa.Table.from_batches([batch])
 
-    return TableStream(list(file.schema_arrow.names), pieces(), file.metadata.num_rows)
+    return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
 
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
@@ -200,8 +204,8 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if first is None:
         raise InputError(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
     columns = [decoded(_storable(name)) for name in header]
-    about = path.stat().st_size // 32
-    return TableStream(columns, _pieces(columns, itertools.chain([first], lines), rows, path), about)
+    chunks = _chunks_of_lines(columns, itertools.chain([first], lines), rows, path)
+    return TableStream(columns, chunks, estimated_rows=path.stat().st_size // 32)
 
 
 def _smiles_line(line: str) -> list[str]:
@@ -215,13 +219,13 @@ def _fit(line: list[str], width: int, number: int, path: Path) -> list[str]:
     return line + [""] * (width - len(line))
 
 
-def _pieces(columns: list[str], lines: Iterator[list[str]], rows: int, path: Path) -> Iterator[pa.Table]:
+def _chunks_of_lines(columns: list[str], lines: Iterator[list[str]], rows: int, path: Path) -> Iterator[pa.Table]:
     while True:
         with _reading(path):
-            piece = list(itertools.islice(lines, rows))
-        if not piece:
+            chunk = list(itertools.islice(lines, rows))
+        if not chunk:
             return
-        cells = [[_storable(cell) for cell in column] for column in zip(*piece, strict=True)]
+        cells = [[_storable(cell) for cell in column] for column in zip(*chunk, strict=True)]
         yield pa.Table.from_arrays([pa.array(column, pa.binary()) for column in cells], names=columns)
 
 
@@ -249,7 +253,7 @@ def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = verbatim) ->
 
 
 class _Sink(Protocol):
-    def write(self, piece: pa.Table) -> None: ...
+    def write(self, chunk: pa.Table) -> None: ...
 
 
 class _CsvSink:
@@ -258,14 +262,14 @@ class _CsvSink:
         self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         self.begun = False
 
-    def write(self, piece: pa.Table) -> None:
+    def write(self, chunk: pa.Table) -> None:
         if not self.begun:
-            self.writer.writerow(piece.column_names)
+            self.writer.writerow(chunk.column_names)
             self.begun = True
         columns = []
-        for column in piece.columns:
+        for column in chunk.columns:
             if pa.types.is_float32(column.type):  # the shortest text that reads back the same
-                values = column.to_numpy()
+                values = (value for array in column.chunks for value in float_values(array))
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
             else:
                 columns.append(texts(column, self.decode))
@@ -276,20 +280,20 @@ class _ParquetSink:
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path, self.stack, self.writer = path, stack, None
 
-    def write(self, piece: pa.Table) -> None:
-        for i, column in enumerate(piece.schema):
+    def write(self, chunk: pa.Table) -> None:
+        for i, column in enumerate(chunk.schema):
             if pa.types.is_binary(column.type):
-                piece = piece.set_column(
-                    i, column.name, pa.array([decoded(cell) for cell in piece.column(i).to_pylist()], pa.string())
+                chunk = chunk.set_column(
+                    i, column.name, pa.array([decoded(cell) for cell in chunk.column(i).to_pylist()], pa.string())
                 )
         if self.writer is None:
-            self.writer = self.stack.enter_context(pq.ParquetWriter(self.path, piece.schema))
-        self.writer.write_table(piece)
+            self.writer = self.stack.enter_context(pq.ParquetWriter(self.path, chunk.schema))
+        self.writer.write_table(chunk)
 
 
 @contextmanager
 def write_table(path: Path | None) -> Iterator[_Sink]:
-    """Write a CSV, TSV or Parquet file piece by piece; it appears when whole. None: CSV on stdout.
+    """Write a CSV, TSV or Parquet file chunk by chunk; it appears when whole. None: CSV on stdout.
 
     Raises:
         InputError: if it cannot be written.

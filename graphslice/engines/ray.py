@@ -28,8 +28,8 @@ except ImportError:
 Read = Callable[[Path, int], Iterator[pa.Table]]
 Work = Callable[[pa.Table], pa.Table]
 
-#: Rows that a process gets at a time.
-_BATCH = 4096
+# Rows that a process gets at a time.
+_CHUNK_ROWS = 4096
 # Ray joins what a task yields into blocks of this size; small ones keep every process busy.
 _BLOCK_BYTES = 1 << 20
 
@@ -43,19 +43,21 @@ def map_table(
     workers: int | None = None,
     on_gpu: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of some files, each piece of them changed by a function, in their order.
+    """The rows of some files, each chunk of them changed by a function, in their order.
 
     Args:
         files: readable from every machine.
-        read: ``read(file, rows)`` yields a file in pieces of at most so many rows.
-        make: ``make(shared, gpu)`` is called once in each process, and gives what changes a piece.
+        read: ``read(file, rows)`` yields a file in chunks of at most so many rows.
+        make: ``make(shared, gpu)`` is called once in each process, and gives what changes a chunk.
         shared: sent to every process once.
         workers: processes; one a GPU where they are wanted and there, else one a core.
         on_gpu: whether the work is better done on a GPU.
 
     Raises:
-        InputError: that a process raised, such as for a table that cannot be read.
+        InputError: for less than one worker; and what a process raised, such as for a table that cannot be read.
     """
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
     with _cluster() as resources:
         gpus = int(resources.get("GPU", 0)) if on_gpu else 0
         workers = workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
@@ -63,7 +65,7 @@ def map_table(
         dataset = ray.data.read_datasource(_Files([file.resolve() for file in files], read)).map_batches(
             _Process,
             fn_constructor_args=(make, [sent], gpus > 0),
-            batch_size=_BATCH,
+            batch_size=_CHUNK_ROWS,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=workers),
             num_gpus=1 if gpus else None,
@@ -72,13 +74,13 @@ def map_table(
 
 
 class _Process:
-    """What each process holds."""
+    """What each process holds: the work, made once."""
 
     def __init__(self, make: Callable[[Any, bool], Work], shared: list[ray.ObjectRef], gpu: bool) -> None:
         self.work = make(ray.get(shared[0]), gpu)
 
-    def __call__(self, piece: pa.Table) -> pa.Table:
-        return self.work(piece)
+    def __call__(self, chunk: pa.Table) -> pa.Table:
+        return self.work(chunk)
 
 
 class _Files(Datasource):
@@ -96,7 +98,7 @@ class _Files(Datasource):
             read = self.read
             size, files = file.stat().st_size, [str(file)]
             metadata = BlockMetadata(num_rows=None, size_bytes=size, input_files=files, exec_stats=None)
-            return ReadTask(lambda: read(file, _BATCH), metadata)
+            return ReadTask(lambda: read(file, _CHUNK_ROWS), metadata)
 
         return [task(file) for file in self.files]
 

@@ -11,17 +11,17 @@ import numpy as np
 from graphslice.config import DataConfig
 from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.sources import Source, load_source
+from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import scores
 from graphslice.inference.predictor import Predictor
 
-_CHUNK = 16_384
+# Rows that are predicted at a time.
+_CHUNK_ROWS = 16_384
 
 
-def load_labelled(
-    predictor: Predictor, model: Path, given: dict[str, str]
-) -> tuple[Source, dict[str, np.ndarray] | None]:
-    """Labelled molecules to judge a model on, and their parts.
+def load_labelled(predictor: Predictor, model: Path, given: dict[str, str]) -> tuple[Source, Splits | None]:
+    """Labelled molecules to judge a model on, and their splits.
 
     Args:
         predictor: the model.
@@ -29,7 +29,7 @@ def load_labelled(
         given: fields of :class:`~graphslice.config.DataConfig` that differ from what it was trained on.
 
     Returns:
-        The source, and the rows of each part: those of the run for the data it was trained on, else
+        The source, and the rows of each split: those of the run for the data it was trained on, else
         those that the data itself tells; None where nothing does.
 
     Raises:
@@ -52,9 +52,9 @@ def load_labelled(
             f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
         )
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
-        return source, source.split
+        return source, source.splits
     if source.fingerprint() == trained.fingerprint:
-        return source, split_of_run(model if model.is_dir() else model.parent) or source.split
+        return source, splits_of_run(model if model.is_dir() else model.parent) or source.splits
     if "dataset" in given or "targets" in given:
         return source, None
     raise InputError(
@@ -62,16 +62,16 @@ def load_labelled(
     )
 
 
-def split_of_run(folder: Path) -> dict[str, np.ndarray] | None:
-    """The rows of each part as ``split.csv`` of a run folder has them; None where there is none."""
+def splits_of_run(folder: Path) -> Splits | None:
+    """The rows of each split as ``split.csv`` of a run folder has them; None where there is none."""
     path = folder / "split.csv"
     if not path.is_file():
         return None
-    parts: dict[str, list[int]] = {}
+    splits: dict[str, list[int]] = {}
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
-            parts.setdefault(line["split"], []).append(int(line["row"]) - 1)
-    return {part: np.array(rows, dtype=np.int64) for part, rows in parts.items()}
+            splits.setdefault(line["split"], []).append(int(line["row"]) - 1)
+    return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
 def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
@@ -81,43 +81,44 @@ def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tupl
         answers = predictor.answers(source.store, rows)
         return answers.values, answers.errors
     values, errors = [np.empty((0, len(predictor.targets)), np.float32)], []
-    pieces = ([source.smiles[row] for row in rows[begin : begin + _CHUNK]] for begin in range(0, len(rows), _CHUNK))
+    chunks = (rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS))
+    smiles = ([source.smiles[row] for row in chunk] for chunk in chunks)
     with featurizers(len(rows)) as pool:
-        for answers in predictor.predict_stream(pieces, pool):
+        for answers in predictor.predict_stream(smiles, pool):
             values.append(answers.values)
             errors += answers.errors
     return np.concatenate(values), errors
 
 
-def evaluate(predictor: Predictor, source: Source, part: str, split: dict[str, np.ndarray] | None) -> dict:
-    """Scores of a model on a part of a source (see :func:`~graphslice.evaluation.metrics.scores`).
+def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | None) -> dict:
+    """Scores of a model on a split of a source (see :func:`~graphslice.evaluation.metrics.scores`).
 
     Args:
         predictor: whose targets the source has.
         source: labelled molecules.
-        part: a part of ``split``, or ``"all"``.
-        split: rows of each part.
+        split: one of ``splits``, or ``"all"``.
+        splits: rows of each split.
 
     Returns:
         The scores, with ``unanswered``: how many molecules have no prediction and are left out.
 
     Raises:
-        InputError: if there is no such part, or no labels in it.
+        InputError: if there is no such split, or no labels in it.
     """
-    if part == "all":
+    if split == "all":
         rows = np.arange(len(source))
-    elif split is None:
-        raise InputError(f"{source.name} is not split into parts: give --split all")
-    elif part not in split:
-        raise InputError(f"{source.name} has no part {part!r}: it has {', '.join(split)} and all")
+    elif splits is None:
+        raise InputError(f"{source.name} has no splits: give --split all")
+    elif split not in splits:
+        raise InputError(f"{source.name} has no split {split!r}: it has {', '.join(splits)} and all")
     else:
-        rows = split[part]
+        rows = splits[split]
     rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]
     if len(rows) == 0:
-        raise InputError(f"{source.name} has no labels in {part}: nothing to compare with")
+        raise InputError(f"{source.name} has no labels in {split}: nothing to compare with")
     values, errors = predict_rows(predictor, source, rows)
     answered = np.array([error is None for error in errors])
     if not answered.any():
-        raise InputError(f"no molecule of {source.name} {part} could be predicted; the first: {errors[0]}")
+        raise InputError(f"no molecule of {source.name} {split} could be predicted; the first: {errors[0]}")
     result = scores(source.name, source.target_names, source.targets[rows][answered], values[answered])
     return {**result, "unanswered": int((~answered).sum())}

@@ -9,23 +9,23 @@ import numpy as np
 
 from graphslice.config import DataConfig
 from graphslice.data.ogb_lsc import TARGET, import_ogb_lsc
-from graphslice.data.sources import load_source
+from graphslice.data.sources import Source, load_source
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictor
 
-#: The parts that are submitted, and how many molecules OGB has in each.
+#: The splits that are submitted, and how many molecules OGB has in each.
 SUBMITTED = {
     "pcqm4m": {"test": 377_423},
     "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
 }
 
 
-def write_submission(dataset: str, part: str, predictions: np.ndarray, folder: str | Path) -> Path:
+def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: str | Path) -> Path:
     """Write the file that OGB-LSC takes.
 
     Args:
         dataset: ``pcqm4m`` or ``pcqm4mv2``.
-        part: ``test``, or for v2 ``test-dev`` or ``test-challenge``.
+        split: ``test``, or for v2 ``test-dev`` or ``test-challenge``.
         predictions: ``[R]`` gaps in eV, in the order of OGB's split.
         folder: made when absent; the file appears in it whole or not at all.
 
@@ -35,17 +35,17 @@ def write_submission(dataset: str, part: str, predictions: np.ndarray, folder: s
     Raises:
         InputError: if the number of predictions is not OGB's, or one of them is no number.
     """
-    if part not in SUBMITTED.get(dataset, {}):
-        raise InputError(f"{dataset} has no part {part!r} to submit")
-    expected = SUBMITTED[dataset][part]
+    if split not in SUBMITTED.get(dataset, {}):
+        raise InputError(f"{dataset} has no split {split!r} to submit")
+    expected = SUBMITTED[dataset][split]
     if predictions.shape != (expected,):
         raise InputError(
-            f"a submission of {dataset} {part} has {expected:,} predictions, not {predictions.size:,}: "
+            f"a submission of {dataset} {split} has {expected:,} predictions, not {predictions.size:,}: "
             "is the data folder whole?"
         )
     if not np.isfinite(predictions).all():
         missing = int((~np.isfinite(predictions)).sum())
-        raise InputError(f"{missing:,} of {expected:,} molecules of {dataset} {part} have no prediction")
+        raise InputError(f"{missing:,} of {expected:,} molecules of {dataset} {split} have no prediction")
     lsc = import_ogb_lsc()
     folder = Path(folder)
     try:
@@ -56,7 +56,7 @@ def write_submission(dataset: str, part: str, predictions: np.ndarray, folder: s
         if dataset == "pcqm4m":
             lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)
         else:
-            lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, part)
+            lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
         (written,) = Path(temporary).iterdir()
         return written.replace(folder / written.name)
 
@@ -68,13 +68,11 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
         predictor: a model of the HOMO-LUMO gap.
         dataset: ``pcqm4m`` or ``pcqm4mv2``.
         root: where OGB's folder lies, or is downloaded to.
-        folder: of the files; every part is predicted before the first is written.
+        folder: of the files; every split is predicted before the first is written.
 
     Raises:
         InputError: if the files could not be right.
     """
-    from graphslice.evaluation.evaluate import predict_rows
-
     if dataset not in SUBMITTED:
         raise InputError(
             f"nothing to submit for {dataset!r}{nearest(dataset, SUBMITTED)}: choose {' or '.join(SUBMITTED)}"
@@ -82,19 +80,28 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
     if predictor.targets != [TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, and {dataset} asks for {TARGET}")
     source = load_source(DataConfig(dataset=dataset, root=str(root)))
-    predictions = {}
-    for part, expected in SUBMITTED[dataset].items():
-        rows = source.split.get(part, np.empty(0, np.int64))
-        if len(rows) != expected:
+    splits = source.splits or {}
+    for split, expected in SUBMITTED[dataset].items():
+        found = len(splits.get(split, ()))
+        if found != expected:
             raise InputError(
-                f"OGB's {part} of {dataset} has {expected:,} molecules, and the folder in {root} {len(rows):,}"
+                f"OGB's {split} of {dataset} has {expected:,} molecules, and the folder in {root} {found:,}"
             )
-        predictions[part] = rows
-    for part, rows in predictions.items():
-        values, errors = predict_rows(predictor, source, rows)
-        failed = [(row, error) for row, error in zip(rows, errors, strict=True) if error]
-        if failed:
-            row, error = failed[0]
-            raise InputError(f"{len(failed):,} molecules of {dataset} {part} have no prediction; row {row}: {error}")
-        predictions[part] = values[:, 0]
-    return [write_submission(dataset, part, values, folder) for part, values in predictions.items()]
+    predictions = {split: _predict_split(predictor, source, split, splits[split]) for split in SUBMITTED[dataset]}
+    return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
+
+
+def _predict_split(predictor: Predictor, source: Source, split: str, rows: np.ndarray) -> np.ndarray:
+    """``float32 [R]``, the gaps in eV of some rows.
+
+    Raises:
+        InputError: if one of them cannot be predicted.
+    """
+    from graphslice.evaluation.evaluate import predict_rows
+
+    values, errors = predict_rows(predictor, source, rows)
+    failed = [(row, error) for row, error in zip(rows, errors, strict=True) if error]
+    if failed:
+        row, error = failed[0]
+        raise InputError(f"{len(failed):,} molecules of {source.name} {split} have no prediction; row {row}: {error}")
+    return values[:, 0]

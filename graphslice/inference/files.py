@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,16 @@ import pyarrow as pa
 import torch
 
 from graphslice.checkpoint import Checkpoint
-from graphslice.data.featurize import check_graphs, featurizers
-from graphslice.data.sources import STORE_SUFFIX, find_smiles_column
-from graphslice.data.store import GraphStore
-from graphslice.data.tables import open_table, read_chunks, shards, texts, write_table
+from graphslice.data.arrow import number_array, text_array
+from graphslice.data.featurize import Pool, check_graphs, featurizers
+from graphslice.data.labels import find_smiles_column
+from graphslice.data.store import STORE_SUFFIX, GraphStore
+from graphslice.data.tables import open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictions, Predictor
 
 # Rows of a store that are predicted at a time.
-_CHUNK = 8192
+_CHUNK_ROWS = 8192
 
 
 @dataclass
@@ -65,46 +65,43 @@ def predict_file(
     if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError(f"{out} is the input itself: choose another output")
     if source.name.endswith(STORE_SUFFIX):
-        return _written(_answers_of_store(predictor, source), out, progress)
-    with open_table(source) as table, featurizers(table.about if engine == "local" else 0, workers) as pool:
-        column = find_smiles_column(table.columns, smiles_column, str(source))
-        for name in answer_columns(predictor.targets):
-            if name in table.columns:
-                raise InputError(f"{source} has a column {name!r} already: rename it first")
-        at = table.columns.index(column)
+        return _write(_predict_store(predictor, source), out, progress)
+    with open_table(source) as table:
+        column = _smiles_position(table.columns, smiles_column, predictor.targets, str(source))
         if engine == "ray":
-            from graphslice.engines.ray import map_table
-
-            make = partial(_answering, column=at)
-            answered = map_table(shards(source), read_chunks, make, predictor.checkpoint, workers=workers, on_gpu=True)
-        else:
-            ours, theirs = itertools.tee(table.pieces)
-            answers = predictor.predict_stream((texts(piece.column(at)) for piece in theirs), pool)
-            answered = map(with_answers, ours, answers)
-        return _written(answered, out, progress)
+            return _write(_predict_on_ray(predictor, source, column, workers), out, progress)
+        with featurizers(table.estimated_rows, workers) as pool:
+            return _write(_predict_chunks(predictor, table.chunks, column, pool), out, progress)
 
 
-def _written(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None) -> FileReport:
+def _smiles_position(columns: Sequence[str], given: str | None, targets: Sequence[str], name: str) -> int:
+    """Which column of a table holds the SMILES: the first where two have that name.
+
+    Raises:
+        InputError: if there is none, or one that a prediction would add.
+    """
+    column = find_smiles_column(columns, given, name)
+    for added in answer_columns(targets):
+        if added in columns:
+            raise InputError(f"{name} has a column {added!r} already: rename it first")
+    return columns.index(column)
+
+
+def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None) -> FileReport:
     report = FileReport(0, 0, None)
     with write_table(out) as sink:
-        for piece in answered:
-            sink.write(piece)
-            failed = [reason for reason in piece.column("error").to_pylist() if reason]
-            report.rows += len(piece)
+        for chunk in answered:
+            sink.write(chunk)
+            failed = [reason for reason in chunk.column("error").to_pylist() if reason]
+            report.rows += len(chunk)
             report.failed += len(failed)
             report.first_reason = report.first_reason or (failed[0] if failed else None)
             if progress:
-                progress(len(piece))
+                progress(len(chunk))
     return report
 
 
-def _answers_of_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
-    store = GraphStore.open(path)
-    check_graphs(store, predictor.config.graph)
-    reasons = store.errors
-    for begin in range(0, len(store), _CHUNK):
-        rows = np.arange(begin, min(begin + _CHUNK, len(store)))
-        yield with_answers(pa.table({"row": rows + 1}), predictor.answers(store, rows, reasons))
+# --- chunks of a table with their predictions -----------------------------------------------------
 
 
 def answer_columns(targets: Sequence[str]) -> list[str]:
@@ -112,21 +109,46 @@ def answer_columns(targets: Sequence[str]) -> list[str]:
     return [*(f"{target}_pred" for target in targets), "error"]
 
 
-def with_answers(piece: pa.Table, answers: Predictions) -> pa.Table:
-    """A piece of a table with the columns of :func:`answer_columns`."""
+def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
+    """A chunk of a table with the columns of :func:`answer_columns`."""
     *predicted, error = answer_columns(answers.targets)
     for name, values in zip(predicted, answers.values.T, strict=True):
-        piece = piece.append_column(name, pa.array(values, pa.float32()))
-    return piece.append_column(error, pa.array(answers.errors, pa.string()))
+        chunk = chunk.append_column(name, number_array(values))
+    return chunk.append_column(error, text_array(answers.errors))
 
 
-def _answering(checkpoint: Checkpoint, gpu: bool, column: int) -> Callable[[pa.Table], pa.Table]:
-    """What a process of a cluster does with each piece of a table."""
+def _predict_chunks(
+    predictor: Predictor, chunks: Iterator[pa.Table], column: int, pool: Pool = None
+) -> Iterator[pa.Table]:
+    kept, parsed = itertools.tee(chunks)
+    answers = predictor.predict_stream((texts(chunk.column(column)) for chunk in parsed), pool)
+    return map(with_answers, kept, answers)
+
+
+def _predict_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
+    store = GraphStore.open(path)
+    check_graphs(store, predictor.config.graph)
+    reasons = store.errors
+    for begin in range(0, len(store), _CHUNK_ROWS):
+        rows = np.arange(begin, min(begin + _CHUNK_ROWS, len(store)))
+        yield with_answers(pa.table({"row": number_array(rows + 1)}), predictor.answers(store, rows, reasons))
+
+
+def _predict_on_ray(predictor: Predictor, source: Path, column: int, workers: int | None) -> Iterator[pa.Table]:
+    from graphslice.engines.ray import map_table
+
+    shared = predictor.checkpoint, column
+    return map_table(table_files(source), read_chunks, _predicting, shared, workers=workers, on_gpu=True)
+
+
+def _predicting(shared: tuple[Checkpoint, int], gpu: bool) -> Callable[[pa.Table], pa.Table]:
+    """What a process of a cluster does with each chunk of a table."""
+    checkpoint, column = shared
     torch.set_num_threads(2 if gpu else 1)
     predictor = Predictor(checkpoint)
 
-    def answer(piece: pa.Table) -> pa.Table:
-        (answers,) = predictor.predict_stream([texts(piece.column(column))])
-        return with_answers(piece, answers)
+    def predict_chunk(chunk: pa.Table) -> pa.Table:
+        (answered,) = _predict_chunks(predictor, iter([chunk]), column)
+        return answered
 
-    return answer
+    return predict_chunk

@@ -14,7 +14,7 @@ from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
 from graphslice.data.collate import collate_rows
-from graphslice.data.featurize import Pool, featurize_stream
+from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
 from graphslice.ops.threads import one_core_each
@@ -95,10 +95,10 @@ class Predictor:
         answers = self.answers(store, np.arange(len(store)))
         return answers if details else answers.values
 
-    def predict_stream(self, pieces: Iterable[Sequence[str]], pool: Pool = None) -> Iterator[Predictions]:
-        """Predict SMILES piece by piece, parsed in the processes of a pool of :func:`featurizers`."""
+    def predict_stream(self, chunks: Iterable[Sequence[str]], pool: Pool = None) -> Iterator[Predictions]:
+        """Predict SMILES chunk by chunk, parsed in the processes of a pool of :func:`featurizers`."""
         on_gpu = self.device.type != "cpu"
-        for store, reasons in featurize_stream(pieces, self.config.graph, pool=pool, ahead=on_gpu):
+        for store, reasons in featurize_stream(chunks, self.config.graph, pool=pool, ahead=on_gpu):
             yield self.answers(store, np.arange(len(store)), {i: why for i, why in enumerate(reasons) if why})
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:

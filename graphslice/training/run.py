@@ -14,7 +14,8 @@ from rich.console import Console
 
 from graphslice.checkpoint import CONFIG, LAST, read_checkpoint
 from graphslice.config import RunConfig, read_yaml
-from graphslice.data.datamodule import MoleculeData, TrainBatches
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.loader import batches_per_epoch
 from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
@@ -136,7 +137,7 @@ def _run(
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         data = MoleculeData(source, config, advance)
-    steps_per_epoch = len(TrainBatches(data.split["train"], config.trainer.batch_size, 0))
+    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size)
     steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
     steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
     budget = TimeBudget(config.trainer.max_minutes)
@@ -182,7 +183,7 @@ def _what_it_took(module: Regression, seconds: float) -> dict:
 
 
 def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
-    sizes = {split: len(rows) for split, rows in data.split.items()}
+    sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
     minutes = module.config.trainer.max_minutes
@@ -199,7 +200,7 @@ def _judge(folder: Path, data: MoleculeData, console: Console) -> dict:
     source = data.source
     metrics: dict = {}
     for split in ("valid", "test"):
-        rows = data.split.get(split, np.empty(0, np.int64))
+        rows = data.splits.get(split, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
         predicted = predictor.predict_store(data.store, rows)

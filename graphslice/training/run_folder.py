@@ -48,7 +48,7 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
         shutil.rmtree(folder / "logs", ignore_errors=True)
         source = data.source
         if not source.is_pcqm4m:  # OGB's split is OGB's, and has millions of rows
-            split_of = {int(row): split for split, rows in data.split.items() for row in rows}
+            split_of = {int(row): split for split, rows in data.splits.items() for row in rows}
             _write_csv(folder / SPLITS, ["row", "split"], ([row + 1, split_of[row]] for row in sorted(split_of)))
         rejected = sorted(data.rejected.items())
         smiles = source.smiles

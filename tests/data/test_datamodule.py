@@ -8,7 +8,7 @@ import torch
 import graphslice as gs
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.sources import pyg_source, table_source
+from graphslice.data.sources import Source, load_source, pyg_source
 from graphslice.errors import InputError
 
 
@@ -16,34 +16,41 @@ def config(split: str | None = None, max_atoms: int = 512) -> RunConfig:
     return RunConfig.from_dict({"data": {"split": split}, "graph": {"max_atoms": max_atoms}})
 
 
-def table(**columns):
-    split = columns.pop("split_by", None)
-    return table_source(pd.DataFrame(columns), DataConfig(targets="y" + ",z" * ("z" in columns), split=split), "t.csv")
+@pytest.fixture
+def table(tmp_path):
+    """``table(smiles=[...], y=[...], ...)``: a file with these columns, whose targets are y and z."""
+
+    def make(**columns: list) -> Source:
+        pd.DataFrame(columns).to_csv(tmp_path / "t.csv", index=False)
+        return load_source(DataConfig(str(tmp_path / "t.csv"), targets="y" + ",z" * ("z" in columns)))
+
+    return make
 
 
-def test_rejected_rows_leave_the_split():
+def test_rejected_rows_leave_the_splits(table):
     smiles = ["CCO", "oops", "CCN", "CCF", "C" * 9, "CO", "CN", "CF"]
     words = ["train", "train", "train", "valid", "test", "test", "train", "valid"]
     data = MoleculeData(table(smiles=smiles, y=[1, 2, 3, 4, 5, 6, "?", 8], split=words), config(max_atoms=8))
     assert set(data.rejected) == {1, 4, 6} and "9 atoms" in data.rejected[4] and "'y'" in data.rejected[6]
-    assert {part: rows.tolist() for part, rows in data.split.items()} == {"train": [0, 2], "valid": [3, 7], "test": [5]}
+    splits = {split: rows.tolist() for split, rows in data.splits.items()}
+    assert splits == {"train": [0, 2], "valid": [3, 7], "test": [5]}
     assert data.kept.tolist() == [0, 2, 3, 5, 7]
     np.testing.assert_allclose([data.target_mean, data.target_std], [[2.0], [1.0]])
 
 
-def test_batches_carry_the_labels_of_their_rows():
+def test_batches_carry_the_labels_of_their_rows(table):
     smiles = ["C" * (n % 5 + 1) for n in range(30)]
     data = MoleculeData(table(smiles=smiles, y=np.arange(30.0)), config("random"))
-    for part in ("train", "valid", "test"):
-        found = list(data.eval_dataloader(part))
+    for split in ("train", "valid", "test"):
+        found = list(data.eval_dataloader(split))
         rows = torch.cat([batch.rows for batch in found])
-        assert sorted(rows.tolist()) == data.split[part].tolist()
+        assert sorted(rows.tolist()) == data.splits[split].tolist()
         for batch in found:
             assert batch.targets[:, 0].tolist() == batch.rows.tolist()
             assert batch.lengths.tolist() == [row % 5 + 1 for row in batch.rows.tolist()]
 
 
-def test_standardisation_ignores_gaps_and_constant_targets():
+def test_standardisation_ignores_gaps_and_constant_targets(table):
     words = ["train"] * 3 + ["valid"]
     data = MoleculeData(table(smiles=list("CNOF"), y=[1, None, 3, 100], z=[5, 5, 5, 7], split=words), config())
     np.testing.assert_allclose(data.target_mean, [2, 5])
@@ -63,7 +70,7 @@ def test_standardisation_ignores_gaps_and_constant_targets():
         ),
     ],
 )
-def test_data_of_no_use(columns, split, reason):
+def test_data_of_no_use(columns, split, reason, table):
     with pytest.raises(InputError, match=reason):
         MoleculeData(table(**columns), config(split))
 

@@ -9,7 +9,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.data.collate import collate_rows
-from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
+from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches, batches_per_epoch
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
@@ -24,6 +24,7 @@ def batches(size: int = 8, step: int = 0, rank: int = 0, world: int = 1, seed: i
     ("rows", "size", "world", "steps"), [(103, 8, 1, 13), (104, 8, 2, 13), (97, 8, 2, 12), (3, 8, 2, 1)]
 )
 def test_number_of_steps(rows, size, world, steps):
+    assert batches_per_epoch(rows, size, world) == steps
     assert len(TrainBatches(SIZES[:1].repeat(rows), size, 0, world=world)) == steps
     for rank in range(world):
         assert len(batches(size, rank=rank, world=world, sizes=SIZES[:1].repeat(rows))) == steps

@@ -19,7 +19,7 @@ from graphslice.data.ogb_lsc import FOLDERS, load_pcqm4m
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 
-PARTS = {"pcqm4m": ["train", "valid", "test"], "pcqm4mv2": ["train", "valid", "test-dev", "test-challenge"]}
+SPLITS = {"pcqm4m": ["train", "valid", "test"], "pcqm4mv2": ["train", "valid", "test-dev", "test-challenge"]}
 both = pytest.mark.parametrize("name", FOLDERS)
 
 
@@ -39,7 +39,7 @@ def test_ogbs_folder(name, make_ogb, tmp_path, offline, capsys):
     smiles, gaps, split = load_pcqm4m(name, tmp_path)
     assert smiles == table["smiles"].tolist() and gaps.dtype == np.float64
     np.testing.assert_array_equal(gaps, table["homolumogap"])
-    assert list(split) == PARTS[name] and all(rows.dtype == np.int64 for rows in split.values())
+    assert list(split) == SPLITS[name] and all(rows.dtype == np.int64 for rows in split.values())
     written = torch.load(folder / "split_dict.pt", weights_only=False)  # ours, of a line above
     assert all(np.array_equal(split[part], written[part]) for part in written)
     assert capsys.readouterr().out == ""
@@ -51,8 +51,8 @@ def test_as_a_source(name, make_ogb, tmp_path, offline):
     make_ogb(tmp_path, name)
     source = load_source(DataConfig(dataset=name, root=str(tmp_path)))
     assert source.is_pcqm4m and source.name == name and source.target_names == ["homolumogap"]
-    assert source.targets.shape == (40, 1) and list(source.split) == PARTS[name]
-    known = np.concatenate([source.split["train"], source.split["valid"]])
+    assert source.targets.shape == (40, 1) and list(source.splits) == SPLITS[name]
+    known = np.concatenate([source.splits["train"], source.splits["valid"]])
     assert np.isfinite(source.targets[known]).all()
     assert np.isnan(np.delete(source.targets, known)).all() and not source.rejected
     with pytest.raises(InputError, match=f"{name} has the one target homolumogap, not 'gap'"):

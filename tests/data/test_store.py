@@ -12,9 +12,11 @@ import pytest
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.molecule import read_smiles
-from graphslice.data import featurize, store
-from graphslice.data.rows import Rows, rows_of
-from graphslice.data.store import FEATURES, NO_PART, PARTS, GraphStore, StoreInfo
+from graphslice.data.featurize import build_store
+from graphslice.data.gather import ATOM_VALUES, BOND_KINDS, column_starts
+from graphslice.data.rows import Rows
+from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.data.store import FEATURES, GraphStore, StoreInfo
 from graphslice.errors import InputError
 
 SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1C5C2C3C45", "[H+]"]
@@ -29,8 +31,8 @@ def rows(smiles: list[str], targets: int = 1, rejected: dict[int, str] | None = 
 
 
 def build(path, smiles: list[str] | None = None, targets: tuple[str, ...] = ("y",), **more) -> GraphStore:
-    pieces = [rows(SMILES if smiles is None else smiles, len(targets), **more)]
-    return featurize.build_store(path, pieces, StoreInfo("some data", "", targets), workers=1)
+    chunks = [rows(SMILES if smiles is None else smiles, len(targets), **more)]
+    return build_store(path, chunks, StoreInfo("some data", "", targets), workers=1)
 
 
 def same(one: MolGraph, other: MolGraph) -> bool:
@@ -40,8 +42,8 @@ def same(one: MolGraph, other: MolGraph) -> bool:
 @pytest.fixture
 def small_batches(monkeypatch):
     """Three rows a record batch."""
-    monkeypatch.setattr(store, "ROWS", 3)
-    monkeypatch.setattr(featurize, "rows_of", lambda pieces: rows_of(pieces, 3))
+    monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 3)
+    monkeypatch.setattr("graphslice.data.featurize.build.BATCH_ROWS", 3)
 
 
 @pytest.fixture(params=["memory", "file", "batches"])
@@ -96,16 +98,17 @@ def test_slices_and_iteration(stored):
 
 @pytest.mark.parametrize("chosen", [[0], [2], [7, 2], [5, 0, 3, 6, 7, 2, 0, 0], []])
 def test_gather_is_item_by_item(stored, chosen):
-    atom_ptr, bond_ptr, atoms, degrees, bonds, words = stored.gather(np.array(chosen, np.int64))
+    atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids = stored.gather(np.array(chosen, np.int64))
     assert len(atom_ptr) == len(bond_ptr) == len(chosen) + 1
     assert atoms.shape == (len(chosen), max([smiles_to_graph(SMILES[row]).num_atoms for row in chosen], default=1), 9)
     for b, row in enumerate(chosen):
         graph = smiles_to_graph(SMILES[row])
-        n, its = graph.num_atoms, slice(bond_ptr[b], bond_ptr[b + 1])
+        n, own = graph.num_atoms, slice(bond_ptr[b], bond_ptr[b + 1])
         assert atom_ptr[b + 1] - atom_ptr[b] == n
         np.testing.assert_array_equal(atoms[b, :n], graph.atoms)
-        np.testing.assert_array_equal(bonds[its], graph.bonds)
-        features = np.stack([words[its] // 12, words[its] // 2 % 6, words[its] % 2], axis=1)
+        np.testing.assert_array_equal(bonds[own], graph.bonds)
+        types = bond_type_ids[own]
+        features = np.stack([types // 12, types // 2 % 6, types % 2], axis=1)
         np.testing.assert_array_equal(features, graph.bond_features)
         np.testing.assert_array_equal(degrees[b, :n], np.bincount(graph.bonds.reshape(-1), minlength=n))
         assert not atoms[b, n:].any() and not degrees[b, n:].any()
@@ -125,7 +128,7 @@ def test_labels_and_split(targets, batches, request, tmp_path):
     found, expected = build(tmp_path / "s.arrow", targets=targets), rows(SMILES, len(targets))
     assert found.info.targets == targets
     np.testing.assert_array_equal(found.targets, expected.targets, strict=True)
-    np.testing.assert_array_equal(found.split, [NO_PART, 0, 1, 2, NO_PART, 0, 1, 2])
+    np.testing.assert_array_equal(found.split, [NO_SPLIT, 0, 1, 2, NO_SPLIT, 0, 1, 2])
     assert found.split.dtype == np.int8 and found.name == str(tmp_path / "s.arrow")
 
 
@@ -134,12 +137,12 @@ def test_a_rejected_label_leaves_the_molecule(tmp_path):
     assert found[0].num_atoms == 7 and found.errors[0] == "no number" and "no number" not in found.errors[1]
 
 
-def test_every_part_has_a_number(tmp_path):
-    numbers = np.array([*range(len(PARTS)), NO_PART], np.int8)
-    pieces = [Rows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
-    found = featurize.build_store(tmp_path / "s.arrow", pieces, StoreInfo(), workers=1)
+def test_every_split_has_a_number(tmp_path):
+    numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
+    chunks = [Rows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
+    found = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
     np.testing.assert_array_equal(found.split, numbers)
-    assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(PARTS)
+    assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)
 
 
 @pytest.mark.parametrize("smiles", [[], ["oops"], ["C"], ["oops", "C"]])
@@ -196,20 +199,21 @@ def test_the_checksum_is_crc_32_of_the_file(tmp_path):
     build(tmp_path / "s.arrow")
     content = (tmp_path / "s.arrow").read_bytes()
     first, *middle, last = content.split(b"graphslice-crc32:")
-    assert middle and len({part[:8] for part in (*middle, last)}) == 1
-    blank = b"graphslice-crc32:00000000".join([first, *(part[8:] for part in (*middle, last))])
+    assert middle and len({text[:8] for text in (*middle, last)}) == 1
+    blank = b"graphslice-crc32:00000000".join([first, *(text[8:] for text in (*middle, last))])
     assert len(blank) == len(content) and last[:8] == b"%08x" % zlib.crc32(blank)
 
 
 def test_the_map_is_read_without_a_copy(tmp_path, small_batches):
     found = build(tmp_path / "s.arrow")
     assert len(found.data) == (tmp_path / "s.arrow").stat().st_size
-    for batch, places in zip(found.batches, found.places, strict=True):
+    for batch in found.batches:
         values = np.asarray(batch.column("atoms").values.values)
         kinds = np.asarray(batch.column("bonds").values.field("kind"))
         assert np.shares_memory(values, found.data) and np.shares_memory(kinds, found.data)
-        assert values.ctypes.data - found.data.ctypes.data == places[1]
-        assert kinds.ctypes.data - found.data.ctypes.data == places[5]
+        starts = column_starts(batch, pa.py_buffer(found.data))
+        assert values.ctypes.data - found.data.ctypes.data == starts[ATOM_VALUES]
+        assert kinds.ctypes.data - found.data.ctypes.data == starts[BOND_KINDS]
 
 
 def test_bytes_of_a_molecule(demo_smiles, tmp_path):
@@ -304,9 +308,9 @@ def test_what_is_no_store(content, tmp_path):
 )
 def test_of_another_version(name, value, reason, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(store, name, value or "older")
+        patch.setattr(f"graphslice.data.store.{name}", value or "older")
         info = StoreInfo("some data", "", ("y",), features="older" if name == "FEATURES" else FEATURES)
-        featurize.build_store(tmp_path / "s.arrow", [rows(SMILES)], info, workers=1)
+        build_store(tmp_path / "s.arrow", [rows(SMILES)], info, workers=1)
     with pytest.raises(InputError, match=reason):
         GraphStore.open(tmp_path / "s.arrow")
 

@@ -8,24 +8,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from graphslice.data.tables import TableStream, count_rows, is_table_name, open_table, shards, texts, write_table
+from graphslice.data.tables import TableStream, count_rows, is_table_name, open_table, table_files, texts, write_table
 from graphslice.errors import InputError
 
 
 def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, and a check that the pieces are of the wanted size."""
+    """Columns and rows, and a check that the chunks are of the wanted size."""
     with open_table(path, rows) as table:
         assert isinstance(table, TableStream)
-        pieces = list(table.pieces)
-    assert all(len(piece) == rows for piece in pieces[:-1]) and 0 < len(pieces[-1]) <= rows
-    cells = [list(row) for piece in pieces for row in zip(*(texts(c) for c in piece.columns), strict=True)]
+        chunks = list(table.chunks)
+    assert all(len(chunk) == rows for chunk in chunks[:-1]) and 0 < len(chunks[-1]) <= rows
+    cells = [list(row) for chunk in chunks for row in zip(*(texts(c) for c in chunk.columns), strict=True)]
     return table.columns, cells
 
 
 def copy(source, out, rows: int = 2) -> None:
     with open_table(source, rows) as table, write_table(out) as sink:
-        for piece in table.pieces:
-            sink.write(piece)
+        for chunk in table.chunks:
+            sink.write(chunk)
 
 
 ROWS = [
@@ -182,17 +182,17 @@ def test_a_folder_of_shards(tmp_path):
     expected = [[text, str(len(text))] for text in smiles]
     for rows in (3, 8192):
         with open_table(folder, rows) as table:
-            assert table.columns == ["smiles", "n"] and table.about > 0
-            pieces = list(table.pieces)
-        assert max(map(len, pieces)) <= rows
-        assert [list(row) for p in pieces for row in zip(*map(texts, p.columns), strict=True)] == expected
+            assert table.columns == ["smiles", "n"] and table.estimated_rows > 0
+            chunks = list(table.chunks)
+        assert max(map(len, chunks)) <= rows
+        assert [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)] == expected
     assert count_rows(folder) == 29
 
 
 def test_files_of_several_kinds(tmp_path):
     fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.parquet": "smiles,y\nC,1\n"})
     with open_table(tmp_path) as table:
-        cells = [list(row) for p in table.pieces for row in zip(*map(texts, p.columns), strict=True)]
+        cells = [list(row) for chunk in table.chunks for row in zip(*map(texts, chunk.columns), strict=True)]
     assert cells == [["C", "1"], ["N", "2"], ["O", "3"]]
 
 
@@ -204,8 +204,8 @@ def test_what_is_left_out(tmp_path):
     with pytest.raises(InputError, match=rf"the folder {tmp_path} has no \.csv.* file"):
         read(tmp_path)
     fill(tmp_path, {"z.csv": good})
-    assert shards(tmp_path) == [tmp_path / "z.csv"] and read(tmp_path) == (["smiles", "y"], [["C", "1"]])
-    assert shards(tmp_path / "z.csv") == [tmp_path / "z.csv"]
+    assert table_files(tmp_path) == [tmp_path / "z.csv"] and read(tmp_path) == (["smiles", "y"], [["C", "1"]])
+    assert table_files(tmp_path / "z.csv") == [tmp_path / "z.csv"]
 
 
 @pytest.mark.parametrize("other", ["smiles,z", "y,smiles", "smiles", "smiles,y,z"])

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize_dataset
+from graphslice.data.tables import read_chunks
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
 
 ray = pytest.importorskip("ray")
+from graphslice.engines.ray import map_table  # noqa: E402 - it needs Ray
+
 pytestmark = pytest.mark.slow
 
 
@@ -30,8 +33,8 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def folder(demo_smiles, tmp_path_factory) -> Path:
-    """Three Parquet shards with bad rows among the good."""
-    folder = tmp_path_factory.mktemp("shards")
+    """Three Parquet files with bad rows among the good."""
+    folder = tmp_path_factory.mktemp("tables")
     for number in range(3):
         smiles = [*demo_smiles[500 * number : 500 * number + 500], "oops", "", "C1CC"]
         table = pd.DataFrame({"id": [f"{number}-{i}" for i in range(len(smiles))], "smiles": smiles})
@@ -57,37 +60,51 @@ def test_stores_are_the_same(cluster, folder, tmp_path):
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
-def test_a_worker_that_is_killed_loses_nothing(cluster, predictor, demo_smiles, tmp_path):
-    smiles = [*demo_smiles, "oops"] * 5
-    (tmp_path / "in.smi").write_text("\n".join(smiles) + "\n")
-    killed: list[int] = []
+@pytest.fixture(scope="module")
+def lines():
+    """What reads a file of numbers. A function in a function, which is sent whole: workers cannot import this file."""
 
-    def kill() -> None:
-        deadline = time.monotonic() + 60
-        while not killed and time.monotonic() < deadline:
-            for process in Path("/proc").glob("[0-9]*"):
-                try:
-                    title = (process / "cmdline").read_text()
-                except OSError:
-                    continue
-                if "MapWorker(MapBatches(_Predict))" in title:
-                    os.kill(int(process.name), signal.SIGKILL)
-                    killed.append(int(process.name))
-                    return
-            time.sleep(0.05)
+    def read(path: Path, rows: int) -> Iterator[pa.Table]:
+        numbers = [int(line) for line in path.read_text().split()]
+        for begin in range(0, len(numbers), rows):
+            yield pa.table({"n": numbers[begin : begin + rows]})
 
-    first = threading.Thread(target=kill)
-    first.start()
-    report = predict_file(predictor, tmp_path / "in.smi", tmp_path / "out.csv", engine="ray", workers=2)
-    first.join()
-    assert killed, "no worker was found to be killed"
-    assert (report.rows, report.failed) == (len(smiles), 5)
-    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
-    assert found["smiles"].tolist() == smiles
+    return read
 
 
-def test_what_is_wrong_with_a_file_is_said(cluster, predictor, tmp_path):
+def test_a_worker_that_is_killed_loses_nothing(cluster, lines, tmp_path):
+    rows, mark = 30_000, tmp_path / "killed"
+    (tmp_path / "in.txt").write_text("\n".join(map(str, range(rows))))
+
+    def make(offset: int, gpu: bool) -> Callable[[pa.Table], pa.Table]:
+        def work(chunk: pa.Table) -> pa.Table:
+            if offset + rows // 2 in chunk["n"].to_pylist() and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return chunk.append_column("m", pa.array([n + offset for n in chunk["n"].to_pylist()]))
+
+        return work
+
+    found = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=2))
+    assert mark.exists(), "no worker was killed"
+    assert found["n"].to_pylist() == list(range(rows)) and found["m"].to_pylist() == list(range(7, rows + 7))
+
+
+def test_what_is_wrong_with_a_file_is_said(cluster, tmp_path):
     (tmp_path / "in.csv").write_text("smiles,x\n" + "C,1\n" * 3 + "C,1,2,3\n")
     with pytest.raises(InputError, match="line 5: 4 fields"):
-        predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv", engine="ray", workers=1)
-    assert not (tmp_path / "out.csv").exists()
+        list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
+
+
+def test_files_come_in_their_order(cluster, lines, tmp_path):
+    files = [tmp_path / f"{n}.txt" for n in range(3)]
+    for n, file in enumerate(files):
+        file.write_text("\n".join(str(100 * n + i) for i in range(5)))
+    tables = map_table(files, lines, lambda shared, gpu: lambda chunk: chunk, None, workers=2)
+    assert pa.concat_tables(tables)["n"].to_pylist() == [100 * n + i for n in range(3) for i in range(5)]
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_too_few_workers(workers, lines, tmp_path):
+    with pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"):
+        list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=workers))

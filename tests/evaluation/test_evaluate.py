@@ -10,7 +10,7 @@ import pytest
 from graphslice.config import DataConfig
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, predict_rows, split_of_run
+from graphslice.evaluation.evaluate import evaluate, predict_rows, splits_of_run
 from graphslice.training import train
 
 
@@ -19,27 +19,27 @@ def source(demo_csv):
     return load_source(DataConfig(dataset=str(demo_csv)))
 
 
-@pytest.mark.parametrize("part", ["train", "valid", "test", "all"])
-def test_by_hand(part, source, predictor, demo_rows):
-    rows = demo_rows if part == "all" else demo_rows[demo_rows["split"] == part]
+@pytest.mark.parametrize("split", ["train", "valid", "test", "all"])
+def test_by_hand(split, source, predictor, demo_rows):
+    rows = demo_rows if split == "all" else demo_rows[demo_rows["split"] == split]
     predicted = predictor.predict(rows["smiles"])[:, 0]
-    found = evaluate(predictor, source, part, source.split)
+    found = evaluate(predictor, source, split, source.splits)
     assert found["mae"] == pytest.approx(np.abs(predicted - rows["gap_ev"]).mean(), rel=1e-6)
     assert found["molecules"] == len(rows) and found["unanswered"] == 0 and list(found["targets"]) == ["gap_ev"]
 
 
 def test_scores_are_those_of_the_run(source, predictor, run_folder):
     metrics = json.loads((run_folder / "metrics.json").read_text())
-    for part in ("valid", "test"):
-        found = evaluate(predictor, source, part, split_of_run(run_folder))
-        assert found["mae"] == pytest.approx(metrics[part]["mae"], rel=1e-6)
+    for split in ("valid", "test"):
+        found = evaluate(predictor, source, split, splits_of_run(run_folder))
+        assert found["mae"] == pytest.approx(metrics[split]["mae"], rel=1e-6)
 
 
-def test_split_of_run(run_folder, demo_rows, tmp_path):
-    split = split_of_run(run_folder)
-    for part in ("train", "valid", "test"):
-        assert split[part].tolist() == np.flatnonzero(demo_rows["split"] == part).tolist()
-    assert split_of_run(tmp_path) is None
+def test_splits_of_run(run_folder, demo_rows, tmp_path):
+    splits = splits_of_run(run_folder)
+    for split in ("train", "valid", "test"):
+        assert splits[split].tolist() == np.flatnonzero(demo_rows["split"] == split).tolist()
+    assert splits_of_run(tmp_path) is None
 
 
 def test_rows_without_label_or_prediction(tmp_path, predictor):
@@ -53,23 +53,23 @@ def test_rows_without_label_or_prediction(tmp_path, predictor):
 
 
 @pytest.mark.parametrize(
-    ("rows", "part", "split", "reason"),
+    ("rows", "split", "splits", "reason"),
     [
-        ({"smiles": ["C"], "y": [1.0]}, "test", None, "not split into parts: give --split all"),
-        ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no part 'tset': it has train and all"),
+        ({"smiles": ["C"], "y": [1.0]}, "test", None, "has no splits: give --split all"),
+        ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
         ({"smiles": ["C", "N"], "y": [None, 1.0]}, "test", {"test": np.array([0])}, "no labels in test"),
         ({"smiles": ["oops"], "y": [1.0]}, "all", None, "no molecule .* could be predicted; the first: not a possible"),
     ],
 )
-def test_nothing_to_judge(rows, part, split, reason, tmp_path, predictor):
+def test_nothing_to_judge(rows, split, splits, reason, tmp_path, predictor):
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=reason):
-        evaluate(predictor, load_source(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), part, split)
+        evaluate(predictor, load_source(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
 
 
 def test_predict_rows_in_the_order_asked_for(source, predictor, monkeypatch):
     rows = np.array([5, 0, 5, 59])
-    monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK", 3)
+    monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK_ROWS", 3)
     values, errors = predict_rows(predictor, source, rows)
     np.testing.assert_allclose(values, predictor.predict([source.smiles[row] for row in rows]), rtol=1e-6)
     assert errors == [None] * 4
@@ -84,10 +84,10 @@ def _mae(out: str) -> tuple[str, float]:
 
 
 def test_command(cli, run_folder, source, predictor):
-    for part in ("test", "valid", "all"):
-        code, out, err = cli("evaluate", run_folder, "--split", part, "--device", "cpu")
+    for split in ("test", "valid", "all"):
+        code, out, err = cli("evaluate", run_folder, "--split", split, "--device", "cpu")
         assert (code, err) == (0, "")
-        assert _mae(out) == (part, pytest.approx(evaluate(predictor, source, part, source.split)["mae"], abs=1e-6))
+        assert _mae(out) == (split, pytest.approx(evaluate(predictor, source, split, source.splits)["mae"], abs=1e-6))
     assert cli("evaluate", run_folder)[1] == cli("evaluate", run_folder, "--split", "test")[1]
     assert cli("evaluate", run_folder / "best.ckpt")[1] == cli("evaluate", run_folder)[1]
 
@@ -119,7 +119,7 @@ def test_the_runs_own_split_is_judged(cli, split_run, model):
 
 @pytest.mark.parametrize("rows", [20, 59])
 def test_the_file_has_changed_since(rows, cli, demo_rows, tiny_config, tmp_path):
-    """The rows that the run noted for its parts are other molecules now, or none."""
+    """The rows that the run noted for its splits are other molecules now, or none."""
     table = demo_rows[["smiles", "gap_ev"]]
     table.to_csv(tmp_path / "t.csv", index=False)
     train(tiny_config(tmp_path / "t.csv", trainer={"max_epochs": 1}), tmp_path / "run")

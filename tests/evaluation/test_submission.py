@@ -70,10 +70,10 @@ def test_run_on_ogbs_folder(ogb_run):
     assert not (ogb_run / "split.csv").exists() and (ogb_run / "best.ckpt").exists()
 
 
-@pytest.mark.parametrize("part", ["test", "nonsense"])
-def test_nothing_to_evaluate(part, cli, offline, ogb_run):
-    code, out, err = cli("evaluate", ogb_run, "--split", part)
-    assert code == 2 and out == "" and len(err.splitlines()) == 1 and part in err
+@pytest.mark.parametrize("split", ["test", "nonsense"])
+def test_nothing_to_evaluate(split, cli, offline, ogb_run):
+    code, out, err = cli("evaluate", ogb_run, "--split", split)
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and split in err
 
 
 # --- submit -------------------------------------------------------------------------------------
@@ -107,30 +107,30 @@ def test_submission_is_what_ogb_writes(cli, offline, ogb_run, root, tmp_path, mo
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("part", "rows"), [("test-dev", 147_037), ("test-challenge", 147_432)])
-def test_v2_files_are_what_ogb_writes(part, rows, dtype, tmp_path):
+@pytest.mark.parametrize(("split", "rows"), [("test-dev", 147_037), ("test-challenge", 147_432)])
+def test_v2_files_are_what_ogb_writes(split, rows, dtype, tmp_path):
     predictions = np.random.default_rng(0).normal(5, 1, size=rows).astype(dtype)
-    path = write_submission("pcqm4mv2", part, predictions, tmp_path / "ours")
-    import_ogb_lsc().PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, str(tmp_path / "ogb"), part)
-    assert path == tmp_path / "ours" / FILES[part] and same(path, tmp_path / "ogb" / FILES[part])
+    path = write_submission("pcqm4mv2", split, predictions, tmp_path / "ours")
+    import_ogb_lsc().PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, str(tmp_path / "ogb"), split)
+    assert path == tmp_path / "ours" / FILES[split] and same(path, tmp_path / "ogb" / FILES[split])
     assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
-    ("dataset", "part", "predictions", "reason"),
+    ("dataset", "split", "predictions", "reason"),
     [
         ("pcqm4m", "test", np.zeros(5), "has 377,423 predictions, not 5"),
         ("pcqm4m", "test", np.zeros((377_423, 1)), "has 377,423 predictions"),
         ("pcqm4m", "test", np.full(377_423, np.nan), "377,423 of 377,423 molecules .* have no prediction"),
         ("pcqm4mv2", "test-dev", np.r_[np.zeros(147_036), np.inf], "1 of 147,037 molecules"),
         ("pcqm4mv2", "test-challenge", np.zeros(147_037), "has 147,432 predictions, not 147,037"),
-        ("pcqm4mv2", "test", np.zeros(5), "no part 'test' to submit"),
-        ("demo", "test", np.zeros(5), "no part 'test' to submit"),
+        ("pcqm4mv2", "test", np.zeros(5), "no split 'test' to submit"),
+        ("demo", "test", np.zeros(5), "no split 'test' to submit"),
     ],
 )
-def test_predictions_that_ogb_would_not_take(dataset, part, predictions, reason, tmp_path):
+def test_predictions_that_ogb_would_not_take(dataset, split, predictions, reason, tmp_path):
     with pytest.raises(InputError, match=reason):
-        write_submission(dataset, part, predictions, tmp_path / "out")
+        write_submission(dataset, split, predictions, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

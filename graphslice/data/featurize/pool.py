@@ -1,0 +1,159 @@
+"""SMILES to molecules on every core: the processes, and what each of them gets at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from functools import partial
+
+from graphslice.chem.molecule import MolArrays, read_smiles
+from graphslice.config import GraphConfig
+from graphslice.data.store import GraphStore, StoreInfo
+from graphslice.errors import InputError
+
+# SMILES that a process gets at a time.
+_TASK_ROWS = 512
+
+#: Processes of :func:`featurizers`; None where this process does the work itself.
+Pool = Executor | None
+
+# Molecules, and for each None or the reason why it is none.
+_Parsed = tuple[MolArrays, list[str | None]]
+
+
+@contextmanager
+def featurizers(rows: int | None = None, workers: int | None = None) -> Iterator[Pool]:
+    """Processes for :func:`featurize`.
+
+    Args:
+        rows: how many there will be, if known: few of them are not worth the start of a process.
+        workers: how many processes; one a core by default.
+
+    Raises:
+        InputError: for less than one worker.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
+    workers = _cores() if workers is None else workers
+    if workers < 2 or (rows is not None and rows < 4 * _TASK_ROWS):
+        yield None
+        return
+    # Imported here: a few SMILES are predicted without them.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    # Forked where that exists: the children touch neither torch nor a GPU.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
+        yield pool
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end when its parent is gone, however that was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _cores() -> int:
+    """The cores that this process may use, which a container or a scheduler may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def featurize(
+    smiles: Sequence[str],
+    config: GraphConfig,
+    *,
+    pool: Pool = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[GraphStore, list[str | None]]:
+    """Parse SMILES into memory.
+
+    Args:
+        smiles: any texts.
+        config: atom order and largest molecule.
+        pool: of :func:`featurizers`; in this process without one.
+        progress: called with the number of rows done, from time to time.
+
+    Returns:
+        A store with a row for each, and for every row None or the reason why it has no molecule.
+    """
+    arrays, reasons = parse(smiles, config, pool, progress)
+    return GraphStore.from_arrays(arrays, reasons), reasons
+
+
+def featurize_stream(
+    chunks: Iterable[Sequence[str]],
+    config: GraphConfig,
+    *,
+    pool: Pool = None,
+    ahead: bool = False,
+) -> Iterator[tuple[GraphStore, list[str | None]]]:
+    """:func:`featurize` chunk by chunk.
+
+    With ``ahead`` the processes of the pool parse the next chunk while the caller uses the last: good
+    where that is a GPU's work, bad where both want the same cores.
+    """
+    for arrays, reasons in _parse_chunks(chunks, config, pool, ahead=ahead):
+        yield GraphStore.from_arrays(arrays, reasons), reasons
+
+
+def parse(
+    smiles: Sequence[str],
+    config: GraphConfig | StoreInfo,
+    pool: Pool = None,
+    progress: Callable[[int], None] | None = None,
+) -> _Parsed:
+    """:func:`~graphslice.chem.molecule.read_smiles` in the processes of a pool; arguments as :func:`featurize`."""
+    (parsed,) = _parse_chunks([smiles], config, pool, progress)
+    return parsed
+
+
+def _parse_chunks(
+    chunks: Iterable[Sequence[str]],
+    config: GraphConfig | StoreInfo,
+    pool: Pool,
+    progress: Callable[[int], None] | None = None,
+    ahead: bool = False,
+) -> Iterator[_Parsed]:
+    work = partial(read_smiles, atom_order=config.atom_order, max_atoms=config.max_atoms)
+    if pool is None:
+        for chunk in chunks:
+            yield _join((work(task) for task in _tasks(chunk)), progress)
+        return
+    begun: deque[list[Future[_Parsed]]] = deque()
+    try:
+        for chunk in chunks:
+            begun.append([pool.submit(work, task) for task in _tasks(chunk)])
+            if len(begun) > ahead:
+                yield _join((future.result() for future in begun.popleft()), progress)
+        while begun:
+            yield _join((future.result() for future in begun.popleft()), progress)
+    finally:
+        for future in (future for futures in begun for future in futures):
+            future.cancel()
+
+
+def _tasks(smiles: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (smiles[begin : begin + _TASK_ROWS] for begin in range(0, len(smiles), _TASK_ROWS))
+
+
+def _join(results: Iterable[_Parsed], progress: Callable[[int], None] | None) -> _Parsed:
+    molecules: list[MolArrays] = []
+    reasons: list[str | None] = []
+    for arrays, some_reasons in results:
+        molecules.append(arrays)
+        reasons += some_reasons
+        if progress:
+            progress(len(some_reasons))
+    return MolArrays.join(molecules), reasons

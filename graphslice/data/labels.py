@@ -1,0 +1,293 @@
+"""From tables to labelled rows: which columns hold what, and what their cells say.
+
+Featurizing reads a table chunk by chunk (:func:`labelled_rows`); training takes all chunks at once,
+and may then find the column to predict by itself (:func:`find_target`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from graphslice.config import DataConfig
+from graphslice.data.rows import Rows
+from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.data.tables import decoded, open_table, texts
+from graphslice.errors import InputError, nearest
+
+#: Names of SMILES columns that need not be given, in the order they are looked for.
+SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
+
+# Words of a split column.
+_SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "val", "validation", "dev"),
+    "test": ("test",),
+}
+_SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
+#: The splits that a column of a table can name.
+COLUMN_SPLITS = tuple(_SPLIT_WORDS)
+# Cells that say that there is no value.
+_NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
+
+
+# --- which columns --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelColumns:
+    """Which columns of a table hold the SMILES, the targets, and the split (None: none does)."""
+
+    smiles: str
+    targets: list[str]
+    split: str | None
+
+
+def find_columns(
+    columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
+) -> LabelColumns:
+    """Which columns of a table are used.
+
+    The SMILES are in ``config.smiles_column``, else in the first column with a usual name; the targets
+    are those that ``config.targets`` names, none where that is None; the split is in the column
+    ``config.split``, else in ``split`` where there is such a column.
+
+    Args:
+        columns: all that the table has.
+        config: what the user said of them.
+        name: of the table, for messages.
+        split_methods: ways to split that ``config.split`` may name in place of a column.
+
+    Raises:
+        InputError: if there is no such column, or two of that name.
+    """
+    smiles = find_smiles_column(columns, config.smiles_column, name)
+    split = _find_split_column(columns, config.split, name, split_methods)
+    targets = target_names(config.targets, columns)
+    for target in targets:
+        if target not in columns:
+            raise InputError(f"{name} has no column {target!r}{nearest(target, columns)}; it has {listed(columns)}")
+    check_unique(columns, [smiles, *targets, *([split] if split else [])], name)
+    return LabelColumns(smiles, targets, split)
+
+
+def find_smiles_column(columns: Sequence[str], given: str | None, name: str) -> str:
+    """The column of the SMILES: the given one, or the first with a usual name.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if given is not None:
+        if given not in columns:
+            raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {listed(columns)}")
+        return given
+    by_name = {str(column).strip().lower(): column for column in reversed(columns)}
+    for usual in SMILES_COLUMNS:
+        if usual in by_name:
+            return by_name[usual]
+    raise InputError(
+        f"{name}: which column holds the SMILES? Give it with --smiles-column; there are {listed(columns)}"
+    )
+
+
+def _find_split_column(columns: Sequence[str], given: str | None, name: str, methods: Sequence[str]) -> str | None:
+    if given is None:
+        return "split" if "split" in columns else None
+    if given in methods:
+        return None
+    if given in columns:
+        return given
+    if not methods:
+        raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {listed(columns)}")
+    raise InputError(
+        f"unknown split {given!r}{nearest(given, [*methods, *columns])}: give {', '.join(methods)}, "
+        f"or a column of {name}, which has {listed(columns)}"
+    )
+
+
+def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) -> str:
+    """What is predicted where the user names no target: the one column that holds numbers.
+
+    Args:
+        chunks: all of the table.
+        columns: the columns that hold something else.
+        name: of the table, for messages.
+
+    Raises:
+        InputError: if there is not exactly one.
+    """
+    others = [column for column in chunks[0].column_names if column not in (columns.smiles, columns.split)]
+    check_unique(others, others, name)
+
+    def holds_numbers(column: str) -> bool:
+        return any(np.isfinite(parse_numbers(chunk.column(column))[0]).any() for chunk in chunks)
+
+    numeric = [column for column in others if holds_numbers(column)]
+    if len(numeric) == 1:
+        return numeric[0]
+    if not numeric and len(others) == 1:
+        return others[0]  # check_targets says what is wrong with it
+    raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {listed(others)}")
+
+
+def target_names(text: str | None, columns: Sequence[str]) -> list[str]:
+    """The targets that ``--targets`` names: a column whose name may hold a comma, or several after commas.
+
+    Raises:
+        InputError: if one is named twice.
+    """
+    if not text:
+        return []
+    names = [text] if text in columns else [name.strip() for name in text.split(",") if name.strip()]
+    if len(set(names)) != len(names):
+        raise InputError(f"--targets names a column twice: {', '.join(names)}")
+    return names
+
+
+def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
+    """Raise :class:`InputError` if a column that is used has the name of another one."""
+    for column in used:
+        if list(columns).count(column) > 1:
+            raise InputError(f"{name} has two columns called {column!r}")
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """Some names for a message, the first few where there are many."""
+    names = [repr(str(name)) for name in names]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "none"
+
+
+# --- what the cells say ---------------------------------------------------------------------------
+
+
+def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[Rows]:
+    """The rows of a table, chunk by chunk.
+
+    Raises:
+        InputError: if the table cannot be read to its end, or a word of the split column names no split.
+    """
+    with open_table(path) as table:
+        yield from parse_chunks(table.chunks, columns)
+
+
+def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[Rows]:
+    """:func:`parse_chunk` for consecutive chunks of a table, from its first row."""
+    first_row = 0
+    for chunk in chunks:
+        yield parse_chunk(chunk, columns, first_row)
+        first_row += len(chunk)
+
+
+def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> Rows:
+    """Some rows of a table. A row with a label that is no number is rejected; a gap is no reason for that.
+
+    ``first_row`` is the row of the table that the chunk begins with, for messages.
+
+    Raises:
+        InputError: if a word of the split column names no split, in a row that has a label.
+    """
+    smiles = texts(chunk.column(columns.smiles), decoded)
+    targets, rejected = _parse_targets(chunk, columns.targets)
+    split = np.full(len(chunk), NO_SPLIT, np.int8)
+    if columns.split is not None:
+        # The split of a row without a label does not matter: it may be empty, or any word.
+        needed = ~np.isnan(targets).all(axis=1) if columns.targets else np.ones(len(chunk), bool)
+        needed[list(rejected)] = False
+        split = parse_splits(texts(chunk.column(columns.split), decoded), columns.split, needed, first_row)
+    return Rows(smiles, targets, split, rejected)
+
+
+def _parse_targets(chunk: pa.Table, targets: Sequence[str]) -> tuple[np.ndarray, dict[int, str]]:
+    """``float64 [R, T]``, nan where there is no number; and a reason for each row in which a cell is no number."""
+    values = np.empty((len(chunk), len(targets)), dtype=np.float64)
+    rejected: dict[int, str] = {}
+    for t, target in enumerate(targets):
+        column = chunk.column(target)
+        numbers, empty = parse_numbers(column)
+        wrong = ~empty & ~np.isfinite(numbers)
+        for row in np.flatnonzero(wrong).tolist():
+            if row not in rejected:
+                rejected[row] = f"target {target!r} is not a finite number: {_cell_text(column, row)!r}"
+        values[:, t] = np.where(wrong, np.nan, numbers)
+    return values, rejected
+
+
+def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers in a column: of numbers, of texts, or of anything that reads as a number.
+
+    Returns:
+        ``float64 [R]``, nan where there is no number; ``bool [R]``, which cells are empty.
+    """
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        numbers = column.cast(pa.float64(), safe=False).to_numpy()
+        return numbers, np.isnan(numbers)
+    cells = texts(column, decoded)
+    numbers = np.array([_parse_number(cell) for cell in cells], dtype=np.float64)
+    empty = np.zeros(len(cells), bool)
+    for row in np.flatnonzero(np.isnan(numbers)).tolist():
+        empty[row] = cells[row].strip().lower() in _NO_VALUE
+    return numbers, empty
+
+
+def _parse_number(cell: str) -> float:
+    """The number that a text is, nan where it is none."""
+    if "_" in cell or not cell.isascii():  # Python's own notation, and digits of other scripts
+        return np.nan
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _cell_text(column: pa.ChunkedArray, row: int) -> str:
+    return texts(column.slice(row, 1), decoded)[0]
+
+
+def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = None, first_row: int = 0) -> np.ndarray:
+    """The split that each cell of a column names: train, valid or test, or a usual other word for one of them.
+
+    Args:
+        words: R cells.
+        column: its name, for messages.
+        needed: ``bool [R]``, which rows must have a split; all of them when not given.
+        first_row: the row of the table that the cells begin with, for messages.
+
+    Returns:
+        ``int8 [R]``, numbers of :data:`~graphslice.data.splits.SPLITS`; ``NO_SPLIT`` where no split is named.
+
+    Raises:
+        InputError: for a word that names no split, in a row that must have one.
+    """
+    numbers = np.full(len(words), NO_SPLIT, np.int8)
+    for row, word in enumerate(words):
+        number = _SPLIT_NUMBERS.get(word.strip().lower())
+        if number is not None:
+            numbers[row] = number
+        elif needed is None or needed[row]:
+            raise InputError(f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test")
+    return numbers
+
+
+def check_targets(rows: Rows, chunks: Sequence[pa.Table], targets: Sequence[str], name: str) -> None:
+    """Raise :class:`InputError` if one of the targets has no number in any row.
+
+    Args:
+        rows: all of the table.
+        chunks: what they were made of.
+        targets: names of the columns.
+        name: of the table, for messages.
+    """
+    for t, target in enumerate(targets):
+        if not np.isnan(rows.targets[:, t]).all():
+            continue
+        for column in (chunk.column(target) for chunk in chunks):
+            given = np.flatnonzero(~parse_numbers(column)[1])
+            if len(given):
+                example = _cell_text(column, int(given[0]))
+                raise InputError(f"{name}: the target {target!r} is not numeric (its first value is {example!r})")
+        raise InputError(f"{name}: the target {target!r} is empty in every row")

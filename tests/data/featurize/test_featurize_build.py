@@ -1,0 +1,188 @@
+"""Files of molecules that survive an interruption, and processes that want the same file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from graphslice.data.featurize import build_store
+from graphslice.data.featurize.build import build_store_of_tables, to_batch
+from graphslice.data.rows import Rows
+from graphslice.data.store import GraphStore, StoreInfo
+from graphslice.errors import InputError
+
+SMILES = ["CCO", "oops", "c1ccccc1O", "", "C", "[Na+].[Cl-]", "C" * 30, "N", "O", "CC(=O)O"]
+INFO = StoreInfo("some data", "", ("y",))
+
+
+def rows(smiles: list[str], first: float = 0.0) -> Rows:
+    return Rows(smiles, first + np.arange(float(len(smiles)))[:, None], np.zeros(len(smiles), np.int8), {})
+
+
+def chunks(stop: int | None = None):
+    """The rows in chunks of two; Ctrl-C before the chunk of that number."""
+    for begin in range(0, len(SMILES), 2):
+        if begin // 2 == stop:
+            raise KeyboardInterrupt
+        yield rows(SMILES[begin : begin + 2], begin)
+
+
+@pytest.fixture
+def whole(tmp_path, shards_of_four) -> bytes:
+    build_store(tmp_path / "whole" / "s.arrow", chunks(), INFO, workers=1)
+    return (tmp_path / "whole" / "s.arrow").read_bytes()
+
+
+def test_nothing_is_left_beside_the_file(whole, tmp_path, names):
+    assert names(tmp_path / "whole") == ["s.arrow"]
+    assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
+    found = GraphStore.open(tmp_path / "whole" / "s.arrow")
+    assert [batch.num_rows for batch in found.batches] == [4, 4, 2] and sorted(found.errors) == [1, 3]
+
+
+def interrupted(path: Path, stop: int) -> Path:
+    """A call that was stopped, and its folder of shards."""
+    with pytest.raises(KeyboardInterrupt):
+        build_store(path, chunks(stop), INFO, workers=1)
+    assert not path.exists()
+    return path.with_name(f".{path.name}.parts")
+
+
+@pytest.mark.parametrize(("stop", "again"), [(0, 0), (1, 0), (2, 4), (3, 4), (4, 8)])
+def test_an_interrupted_call_is_continued(stop, again, whole, tmp_path, parsed, names):
+    interrupted(tmp_path / "s.arrow", stop)
+    assert names(tmp_path) == ["whole"]
+    parsed.clear()
+    done: list[int] = []
+    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1, progress=done.append)
+    assert parsed == SMILES[again:] and sum(done) == len(SMILES)
+    assert (tmp_path / "s.arrow").read_bytes() == whole
+    assert names(tmp_path) == ["s.arrow", "whole"]
+
+
+def test_an_old_file_stands_until_the_new_one_is_whole(tmp_path, shards_of_four):
+    (tmp_path / "s.arrow").write_bytes(b"the old file")
+    with pytest.raises(KeyboardInterrupt):
+        build_store(tmp_path / "s.arrow", chunks(3), INFO, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == b"the old file"
+    assert len(build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)) == len(SMILES)
+
+
+@pytest.mark.parametrize("change", ["smiles", "label", "split", "rejected", "order", "limit", "target"])
+def test_a_shard_of_something_else_is_made_again(change, tmp_path, shards_of_four, parsed):
+    interrupted(tmp_path / "s.arrow", 2)
+    changed, info = rows(SMILES), INFO
+    if change == "smiles":
+        changed.smiles = ["OCC", *SMILES[1:]]
+    elif change == "label":
+        changed.targets[2] = np.nan
+    elif change == "split":
+        changed.split[3] = 2
+    elif change == "rejected":
+        changed.rejected[0] = "no number"
+    else:
+        name, value = {
+            "order": ("atom_order", "input"),
+            "limit": ("max_atoms", 20),
+            "target": ("targets", ("z",)),
+            "source": ("source", "other data"),
+        }[change]
+        info = StoreInfo(**{**vars(INFO), name: value})
+    parsed.clear()
+    found = build_store(tmp_path / "s.arrow", [changed], info, workers=1)
+    assert parsed == changed.smiles
+    build_store(tmp_path / "fresh.arrow", [changed], info, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes() and len(found) == len(SMILES)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "text"])
+def test_a_damaged_shard_is_made_again(damage, whole, tmp_path, parsed):
+    shards = sorted(interrupted(tmp_path / "s.arrow", 4).glob("*.arrow"))
+    assert len(shards) == 2
+    content = bytearray(shards[0].read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    damaged = {"truncated": content[:-100], "empty": b"", "text": b"no shard"}.get(damage, content)
+    shards[0].write_bytes(damaged)
+    parsed.clear()
+    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
+    assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == whole
+
+
+def test_shards_of_a_longer_call_are_no_part_of_it(whole, tmp_path, names):
+    interrupted(tmp_path / "s.arrow", 4)
+    found = build_store(tmp_path / "s.arrow", [rows(SMILES[:4])], INFO, workers=1)
+    assert len(found) == 4 and names(tmp_path) == ["s.arrow", "whole"]
+
+
+def test_how_rows_come_does_not_matter(whole, tmp_path):
+    build_store(tmp_path / "s.arrow", [rows(SMILES)], INFO, workers=2)
+    assert (tmp_path / "s.arrow").read_bytes() == whole
+
+
+def test_the_fingerprint_sees_everything(tmp_path):
+    def fingerprint(change=None, info=INFO) -> str:
+        made = rows(SMILES)
+        if change:
+            change(made)
+        return build_store(tmp_path / "s.arrow", [made], info, workers=1).info.fingerprint
+
+    def molecule(made):
+        made.smiles = ["CCN", *SMILES[1:]]
+
+    def label(made):
+        made.targets[0] = 7
+
+    def part(made):
+        made.split[0] = 1
+
+    found = [fingerprint(), *(fingerprint(change) for change in (molecule, label, part))]
+    assert len(set(found)) == 4 and all(found) and fingerprint() == found[0]
+    assert fingerprint(info=StoreInfo("some data", "given", ("y",))) == "given"
+
+
+@pytest.mark.parametrize("name", ["file/s.arrow", "file/deep/s.arrow", "folder.arrow"])
+def test_where_nothing_can_be_written(name, tmp_path, names):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "folder.arrow").mkdir()
+    with pytest.raises(InputError, match=r"cannot write .*\.arrow"):
+        build_store(tmp_path / name, chunks(), INFO, workers=1)
+    assert (tmp_path / "file").read_text() == "a file" and names(tmp_path / "folder.arrow") == []
+
+
+def _slowly():
+    for begin in range(0, 24, 2):
+        time.sleep(0.02)
+        yield rows(["C" * (begin + 1), "oops"], begin)
+
+
+def _sizes(path: Path) -> list[int]:
+    return build_store(path, _slowly(), INFO, workers=1).sizes.tolist()
+
+
+def test_two_processes_make_the_same_file(tmp_path, shards_of_four, names):
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+        sizes = [size for begin in range(0, 24, 2) for size in (begin + 1, 0)]
+        assert list(pool.map(_sizes, [tmp_path / "s.arrow"] * 2)) == [sizes] * 2
+    assert names(tmp_path) == ["s.arrow"] and not [path for path in tmp_path.iterdir() if path.is_dir()]
+    build_store(tmp_path / "alone.arrow", _slowly(), INFO, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "alone.arrow").read_bytes()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 10])
+def test_a_file_of_rows_that_were_parsed_elsewhere(size, whole, tmp_path):
+    """As a cluster does: in tables of any sizes."""
+    everything = pa.Table.from_batches([to_batch(rows(SMILES), INFO)]).replace_schema_metadata(None)
+    tables = (everything.slice(begin, size) for begin in range(0, len(SMILES), size))
+    done: list[int] = []
+    found = build_store_of_tables(tmp_path / "s.arrow", tables, INFO, done.append)
+    assert [batch.num_rows for batch in found.batches] == [4, 4, 2] and sum(done) == len(SMILES)
+    assert found.info == GraphStore.open(tmp_path / "whole" / "s.arrow").info
+    assert (tmp_path / "s.arrow").read_bytes() == whole

@@ -1,0 +1,71 @@
+"""What ``graphslice featurize`` does with a data set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graphslice import smiles_to_graph
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.featurize import featurize_dataset
+from graphslice.errors import InputError
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s", "s.ARROW", "s.arrow.gz"])
+def test_the_name_of_a_store(name, tmp_path):
+    with pytest.raises(InputError, match=r"the name of a store must end in \.arrow"):
+        featurize_dataset(DataConfig(), GraphConfig(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_is_featurized_already(demo_csv, tmp_path):
+    featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    with pytest.raises(InputError, match=r"s\.arrow is featurized already"):
+        featurize_dataset(DataConfig(str(tmp_path / "s.arrow")), GraphConfig(), tmp_path / "t.arrow")
+
+
+def test_a_file_that_is_there_stays(demo_csv, tmp_path):
+    (tmp_path / "s.arrow").write_text("mine")
+    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or give --overwrite"):
+        featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
+    assert (tmp_path / "s.arrow").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"split": "random"}, "a store keeps the split of a column; give --split random when you train on it"),
+        ({"split": "scaffold"}, "give --split scaffold when you train on it"),
+        ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
+        ({"split": "smiles"}, "row 1: 'smiles' is .*; it must be train, valid or test"),
+        ({"targets": "gap"}, r"demo60\.csv has no column 'gap' .did you mean 'gap_ev'"),
+        ({"targets": "gap_ev,gap_ev"}, "names a column twice"),
+    ],
+    ids=str,
+)
+def test_columns_of_no_use(settings, reason, demo_csv, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        featurize_dataset(DataConfig(str(demo_csv), **settings), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    assert not (tmp_path / "s.arrow").exists()
+
+
+def test_the_demo_set_has_its_own_split(tmp_path):
+    with pytest.raises(InputError, match="demo has its own split; give --split random when you train on the store"):
+        featurize_dataset(DataConfig(split="random"), GraphConfig(), tmp_path / "s.arrow")
+
+
+def test_no_row_of_any_use(tmp_path):
+    (tmp_path / "t.csv").write_text('smiles\noops\n""\n')
+    with pytest.raises(InputError, match=r"none of the 2 rows can be used; the first: not a "):
+        featurize_dataset(DataConfig(str(tmp_path / "t.csv")), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    assert not (tmp_path / "s.arrow").exists()
+
+
+def test_the_report(tmp_path, demo_csv, demo_rows):
+    config = DataConfig(str(demo_csv), targets="gap_ev")
+    report = featurize_dataset(config, GraphConfig(max_atoms=20), tmp_path / "s.arrow", workers=1)
+    large = [row for row, smiles in enumerate(demo_rows["smiles"]) if smiles_to_graph(smiles).num_atoms > 20]
+    assert report.failed == len(large) > 0 and report.first_reason == report.store.errors[large[0]]
+    assert report.store.info.max_atoms == 20 and report.store.info.targets == ("gap_ev",)
+    np.testing.assert_array_equal(report.store.targets[:, 0], demo_rows["gap_ev"])
+    assert (report.store.split == demo_rows["split"].map({"train": 0, "valid": 1, "test": 2})).all()

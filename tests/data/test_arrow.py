@@ -1,0 +1,76 @@
+"""Arrow arrays made and read without pandas, as pyarrow makes and reads them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from graphslice.data.arrow import bool_array, float_values, number_array, text_array, valid_rows
+
+
+def same(found: pa.Array, expected: pa.Array) -> bool:
+    found.validate(full=True)
+    return found.type == expected.type and found.equals(expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("count", [0, 1, 17])
+def test_numbers(dtype, count):
+    values = np.arange(count).astype(dtype)
+    assert same(number_array(values), pa.array(values))
+
+
+def test_numbers_with_gaps_in_memory():
+    values = np.arange(20, dtype=np.int32)[::3]
+    assert same(number_array(values), pa.array(values))
+
+
+def test_numbers_with_nulls():
+    values, valid = np.arange(11, dtype=np.int8), np.arange(11) % 3 > 0
+    assert same(number_array(values, valid), pa.array(values, mask=~valid))
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 19])
+def test_truth_values(count):
+    values = np.arange(count) % 3 == 0
+    assert same(bool_array(values), pa.array(values))
+
+
+@pytest.mark.parametrize("texts", [[], [None, None], ["a", "", "\u00e9\u4e00"], ["a", None, "", "bc"] * 5], ids=len)
+def test_texts(texts):
+    assert same(text_array(texts), pa.array(texts, pa.string()))
+
+
+@pytest.mark.parametrize("cells", [[], [1.5, None, 2.5] * 4, [1.5, 2.5, np.inf], [None]], ids=str)
+@pytest.mark.parametrize("begin", [0, 1])
+def test_values_and_nulls_of_a_view(cells, begin):
+    array = pa.array(cells, pa.float32())[begin:]
+    np.testing.assert_array_equal(float_values(array), array.to_numpy(zero_copy_only=False), strict=True)
+    assert valid_rows(array).tolist() == array.is_valid().to_pylist()
+
+
+def test_pandas_is_not_imported():
+    """It takes longer than the prediction of some molecules."""
+    code = """
+import sys
+import numpy as np
+from graphslice.data.featurize import featurize
+from graphslice.config import GraphConfig
+from graphslice.data.tables import write_table
+from graphslice.inference.files import Predictions, with_answers
+import pyarrow as pa
+from graphslice.data.arrow import text_array
+store, _ = featurize(["CCO", "oops"], GraphConfig())
+store.errors, store[0]
+answers = Predictions(np.ones((2, 1), np.float32), [None, "no"], ["y"])
+with write_table(None) as sink:
+    sink.write(with_answers(pa.table({"smiles": text_array(["CCO", "oops"])}), answers))
+print(sorted({name.split(".")[0] for name in sys.modules} & {"pandas"}))
+print(sorted(name for name in sys.modules if name.startswith("rdkit.Chem.Scaffolds")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["[]", "[]"]

@@ -13,9 +13,7 @@ from graphslice.cli.options import add_data_options, load_model
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("model", help="a run folder or a checkpoint")
     add_data_options(parser)
-    parser.add_argument(
-        "--split", help="which part: train, valid, test or all (default: test, or all of an unsplit file)"
-    )
+    parser.add_argument("--split", help="train, valid, test or all (default: test, or all of an unsplit file)")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
 
 
@@ -24,10 +22,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
 
     predictor = load_model(options)
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
-    source, split = load_labelled(predictor, Path(options.model), given)
-    part = options.split or ("all" if split is None else "valid" if source.is_pcqm4m else "test")
-    result = evaluate(predictor, source, part, split)
-    print(f"{source.name} {part}: MAE {result['mae']:.6f} on {result['molecules']:,} molecules")
+    source, splits = load_labelled(predictor, Path(options.model), given)
+    split = options.split or ("all" if splits is None else "valid" if source.is_pcqm4m else "test")
+    result = evaluate(predictor, source, split, splits)
+    print(f"{source.name} {split}: MAE {result['mae']:.6f} on {result['molecules']:,} molecules")
     if len(result["targets"]) > 1:
         for name, score in result["targets"].items():
             print(f"  {name}: MAE {score['mae']:.6f}, RMSE {score['rmse']:.6f}, R2 {score['r2']:.4f}")

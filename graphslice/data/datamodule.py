@@ -30,6 +30,7 @@ class MoleculeData(pl.LightningDataModule):
     def __init__(self, source: Source, config: RunConfig, progress: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self.source, self.config = source, config
+        self._train_loader: BatchLoader | None = None
         self.rejected = dict(source.rejected)
         self._featurize(progress)
         self.splits = self._make_splits()
@@ -84,19 +85,25 @@ class MoleculeData(pl.LightningDataModule):
         self.target_std = np.where(spread > 0, spread, 1.0)
 
     def train_dataloader(self) -> BatchLoader:
-        rows = self.splits["train"]
+        rows, trainer = self.splits["train"], self._trainer()
         batches = TrainBatches(
             self.store.sizes[rows],
             self.config.trainer.batch_size,
             self.config.trainer.seed,
-            self.trainer.global_rank,
-            self.trainer.world_size,
-            lambda: self.trainer.global_step,
+            trainer.global_rank,
+            trainer.world_size,
+            lambda: trainer.global_step,
         )
-        return self._loader(rows, batches)
+        self._train_loader = self._loader(rows, batches)
+        return self._train_loader
+
+    def seconds_waited(self) -> float:
+        """Spent waiting for the threads that prepare training batches, so far."""
+        return 0.0 if self._train_loader is None else self._train_loader.waited
 
     def val_dataloader(self) -> BatchLoader:
-        return self.eval_dataloader("valid", self.trainer.global_rank, self.trainer.world_size)
+        trainer = self._trainer()
+        return self.eval_dataloader("valid", trainer.global_rank, trainer.world_size)
 
     def eval_dataloader(self, split: str, rank: int = 0, world: int = 1) -> BatchLoader:
         """Every molecule of a split once."""
@@ -115,6 +122,10 @@ class MoleculeData(pl.LightningDataModule):
             threads=self._threads(),
             pin_memory=self._on_gpu(),
         )
+
+    def _trainer(self) -> pl.Trainer:
+        assert self.trainer is not None, "batches for training are served to a trainer"
+        return self.trainer
 
     def _on_gpu(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,9 +46,10 @@ class GraphBatch:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def _map(self, function) -> GraphBatch:
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return GraphBatch(**{k: None if v is None else function(v) for k, v in values.items()})
+    def _map(self, function: Callable[[Tensor], Tensor]) -> GraphBatch:
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        changed: dict[str, Any] = {k: None if v is None else function(v) for k, v in values.items()}
+        return GraphBatch(**changed)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphBatch:
         """The same batch on another device."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def machine() -> dict[str, str | int]:
+def machine() -> dict[str, str | int | None]:
     """What a figure has to be read with."""
     import rdkit
     import torch

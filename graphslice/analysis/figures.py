@@ -105,7 +105,8 @@ def _drawable(smiles: str) -> Chem.Mol:
 
 
 def _colour(name: str, value: float) -> Colour:
-    return tuple(colormaps[name](value)[:3])
+    red, green, blue, _ = colormaps[name](value)
+    return red, green, blue
 
 
 def _draw_molecules(
@@ -121,7 +122,7 @@ def _draw_molecules(
     paths = []
     for kind, canvas in (("png", rdMolDraw2D.MolDraw2DCairo), ("svg", rdMolDraw2D.MolDraw2DSVG)):
         drawing = canvas(*whole, *size)
-        drawing.drawOptions().highlightBondWidthMultiplier = 12
+        drawing.drawOptions().highlightBondWidthMultiplier = 12  # type: ignore[assignment]
         drawing.DrawMolecules(
             mols,
             highlightAtoms=[list(part) for part in atoms],

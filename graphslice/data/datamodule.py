@@ -40,8 +40,8 @@ class MoleculeData(pl.LightningDataModule):
         cache = self.config.data.cache
         self.store = store_of(self.source, self.config.graph, None if cache is None else Path(cache), progress)
         limit = self.config.graph.max_atoms
-        for row in np.flatnonzero(self.store.sizes > limit):  # graphs come in any size
-            self.rejected[int(row)] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
+        for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
+            self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
         for row, reason in self.store.errors.items():
             self.rejected.setdefault(row, reason)
         kept = np.ones(len(self.source), dtype=bool)

@@ -157,8 +157,8 @@ def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None
 
 def listed(names: Iterable[object], most: int = 12) -> str:
     """Some names for a message, the first few where there are many."""
-    names = [repr(str(name)) for name in names]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "none"
+    quoted = [repr(str(name)) for name in names]
+    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "") or "none"
 
 
 # --- what the cells say ---------------------------------------------------------------------------

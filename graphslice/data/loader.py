@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 
@@ -118,6 +119,13 @@ class EvalBatches:
         return iter(self.batches)
 
 
+class Batches(Protocol):
+    """Lists of indices, one a batch."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+
 class BatchLoader:
     """Batches of a store, in order, prepared by threads while the last one is used.
 
@@ -143,7 +151,7 @@ class BatchLoader:
         self,
         store: GraphStore,
         rows: np.ndarray,
-        batches: Collection[list[int]],
+        batches: Batches,
         settings: dict,
         *,
         targets: np.ndarray | None = None,

@@ -117,8 +117,8 @@ def _numpy_globals() -> list:
         type(np.dtype(np.int32)),
         (multiarray._reconstruct, "numpy.core.multiarray._reconstruct"),
         (multiarray._reconstruct, "numpy._core.multiarray._reconstruct"),
-        (numeric._frombuffer, "numpy.core.numeric._frombuffer"),
-        (numeric._frombuffer, "numpy._core.numeric._frombuffer"),
+        (numeric._frombuffer, "numpy.core.numeric._frombuffer"),  # type: ignore[attr-defined]
+        (numeric._frombuffer, "numpy._core.numeric._frombuffer"),  # type: ignore[attr-defined]
     ]
 
 

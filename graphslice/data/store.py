@@ -126,7 +126,7 @@ def record_batch(
         pa.ListArray.from_arrays(bond_ptr, bonds, type=pa.list_(_BOND), mask=absent),
         text_array(errors),
     ]
-    if "targets" in schema.names:
+    if targets is not None and "targets" in schema.names:
         values = number_array(targets.reshape(-1))
         columns.append(pa.FixedSizeListArray.from_arrays(values, type=schema.field("targets").type))
     split = np.full(len(arrays), NO_SPLIT, np.int8) if split is None else split

@@ -278,7 +278,8 @@ class _CsvSink:
 
 class _ParquetSink:
     def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.path, self.stack, self.writer = path, stack, None
+        self.path, self.stack = path, stack
+        self.writer: pq.ParquetWriter | None = None
 
     def write(self, chunk: pa.Table) -> None:
         for i, column in enumerate(chunk.schema):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from graphslice.inference.predictor import Predictor
 _CHUNK_ROWS = 16_384
 
 
-def load_labelled(predictor: Predictor, model: Path, given: dict[str, str]) -> tuple[Source, Splits | None]:
+def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> tuple[Source, Splits | None]:
     """Labelled molecules to judge a model on, and their splits.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from graphslice.ops.threads import one_core_each
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-    Molecule = str | MolGraph | Data
+    Molecule: TypeAlias = str | MolGraph | Data
 
 
 # Molecules of a batch.

@@ -95,7 +95,7 @@ class _Shares(torch.autograd.Function):
             asked = [leaf for leaf in leaves if leaf.requires_grad] + ctx.parameters
             return torch.autograd.grad(out, asked, grad[ctx.slices[share]], allow_unused=True)
 
-        found = one_core_each(backward, range(len(graphs)))
+        found: list[tuple[Tensor | None, ...]] = one_core_each(backward, range(len(graphs)))
         inputs = iter(zip(*(grads[: sum(ctx.wanted)] for grads in found), strict=True))
         of_inputs = [_joined(next(inputs)) if wish else None for wish in ctx.wanted]
         parameters = iter(zip(*(grads[sum(ctx.wanted) :] for grads in found), strict=True))
@@ -104,12 +104,13 @@ class _Shares(torch.autograd.Function):
 
 
 def _joined(shares: tuple[Tensor | None, ...]) -> Tensor | None:
-    return None if shares[0] is None else torch.cat(shares)
+    """The gradients of an input; all shares use it, or none."""
+    return None if shares[0] is None else torch.cat([share for share in shares if share is not None])
 
 
 def _summed(shares: tuple[Tensor | None, ...]) -> Tensor | None:
     """In order, so that the last bits do not depend on which core was the first."""
     total = shares[0]
     for share in shares[1:]:
-        total = share if total is None else total.add_(share)
+        total = share if total is None or share is None else total.add_(share)
     return total

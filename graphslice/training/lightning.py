@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -79,7 +80,7 @@ def make_trainer(config: RunConfig, out: Path, steps: int, watching: list[pl.Cal
             raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
 
 
-def _precision(wanted: str, accelerator: str) -> str:
+def _precision(wanted: str, accelerator: str) -> Any:
     if wanted != "auto":
         return wanted
     on_gpu = accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()

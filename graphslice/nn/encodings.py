@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
 from graphslice.nn.mixers import Structure
-from graphslice.ops import walk_bias, walk_softmax
+from graphslice.ops import path_bias, path_softmax
 
 #: Rows that the original code gives to each feature of an atom or a bond.
 _GRAPHORMER_ROWS = 512
@@ -95,8 +95,8 @@ class PairEncoder(nn.Module):
         return Structure(
             batch.lengths + 1,
             batch.pairs.shape[1] + 1,
-            bias=lambda: walk_bias(values, batch.pairs),
-            map=lambda: walk_softmax(values, batch.pairs, batch.lengths),
+            bias=lambda: path_bias(values, batch.pairs),
+            map=lambda: path_softmax(values, batch.pairs, batch.lengths),
         )
 
     def walk_values(self, batch: GraphBatch) -> Tensor:

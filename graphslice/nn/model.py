@@ -14,7 +14,7 @@ from graphslice.config import READOUTS, ModelConfig
 from graphslice.nn.cpu_parallel import parts_of, run_in_parts
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import Structure, build_mixer, check_mixer
-from graphslice.ops import Dropout, add_norm, bias_gelu, column_quantiles
+from graphslice.ops import Dropout, add_norm, column_quantiles, gelu
 
 
 class Block(nn.Module):
@@ -51,7 +51,7 @@ class Block(nn.Module):
         # The biases of the last linear map of either half are added where its sum is taken.
         mixed, output = self.mixer.mixed(normed, structure), self.mixer.output
         x, normed = add_norm(x, F.linear(mixed, output.weight), output.bias, *_of(self.ffn_norm), p)
-        hidden = bias_gelu(F.linear(normed, wide.weight), wide.bias)
+        hidden = gelu(F.linear(normed, wide.weight), wide.bias)
         return add_norm(x, F.linear(hidden, narrow.weight), narrow.bias, *_of(next_norm), p)
 
 

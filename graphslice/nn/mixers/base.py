@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
-from graphslice.ops import column_sort, map_sort, map_values
+from graphslice.ops import aggregate, aggregate_sort, column_sort
 
 
 class Structure:
@@ -63,13 +63,13 @@ class Structure:
         """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
         if self.map is None:
             return v
-        return map_values(self.map, v, dropout)
+        return aggregate(self.map, v, dropout)
 
     def mix_and_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
         """``Sort_col(P V)``, as :meth:`mix` and then :func:`~graphslice.ops.column_sort`."""
         if self.map is None:
             return column_sort(v, self.lengths, order)
-        return map_sort(self.map, v, self.lengths, order, dropout)
+        return aggregate_sort(self.map, v, self.lengths, order, dropout)
 
 
 class Mixer(nn.Module):

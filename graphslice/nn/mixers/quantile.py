@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.mixers.base import Mixer, Structure, register
-from graphslice.ops import column_quantiles, tell_maximum
+from graphslice.ops import broadcast_max, column_quantiles
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 SOURCES = ("map", "values")
@@ -84,9 +84,9 @@ class SliceQuantile(Mixer):
         if self.told == "values":
             mixed = torch.where(self.kept, mixed, v)
         if self.statistic == "maximum":
-            return tell_maximum(mixed, structure.mask, self.kept)
+            return broadcast_max(mixed, structure.mask, self.kept)
         if self.statistic == "minimum":
-            return -tell_maximum(-mixed, structure.mask, self.kept)
+            return -broadcast_max(-mixed, structure.mask, self.kept)
         places = torch.sigmoid(self.places) if self.statistic == "learnable" else self.quantiles
         told = column_quantiles(mixed.index_select(2, self.tells), structure.lengths, places[None])
         return mixed.index_copy(2, self.tells, told.expand(-1, mixed.shape[1], -1))

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphslice.ops.dispatch import operator
 from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropout, dropped_weights
 from graphslice.ops.simd.lanes import address_of, keep_alive, store_scalar
-from graphslice.ops.simd.small_product import AttnShape, Matrix, Rows, small_product, transpose
+from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed, transpose
 from graphslice.ops.threads import parallel_for
 
 
@@ -27,7 +27,8 @@ def aggregate(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
         ``[B, N, C]``, the dtype of ``v``.
     """
     batch, width, channels = v.shape
-    by_head = v.view(batch, width, attn_weights.shape[1], -1).transpose(1, 2)
+    heads = attn_weights.shape[1]
+    by_head = v.view(batch, width, heads, channels // heads).transpose(1, 2)
     mixed = dropout(attn_weights.to(v.dtype), p) @ by_head
     return mixed.transpose(1, 2).reshape(batch, width, channels)
 
@@ -88,8 +89,8 @@ def aggregate_samples(addresses, shape, keys, begin, end):
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
             weights = dropped_weights(attn_weights, first, pairs, keys, address_of(scratch))
-            v_of_head, into = Rows(v + offset, channels), Rows(out + offset, channels)
-            small_product(Matrix(weights, width, 1), v_of_head, into, width, width, head_dim)
+            v_of_head, into = Matrix(v + offset, channels), Matrix(out + offset, channels)
+            small_product(Matrix(weights, width), v_of_head, into, width, width, head_dim)
     keep_alive(scratch)
 
 
@@ -105,21 +106,23 @@ def aggregate_gradients(addresses, shape, keys, weights_too, begin, end):
     v_transposed, square = address_of(v_scratch), address_of(square_scratch)
     for b in range(begin, end):
         if weights_too:
-            transpose(Rows(v + 4 * b * width * channels, channels), width, channels, Rows(v_transposed, padded))
+            transpose(Matrix(v + 4 * b * width * channels, channels), width, channels, Matrix(v_transposed, padded))
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
             weights = dropped_weights(attn_weights, first, pairs, keys, address_of(weights_scratch))
-            of_head = Rows(grad + offset, channels)
-            small_product(Matrix(weights, 1, width), of_head, Rows(grad_v + offset, channels), width, width, head_dim)
+            of_head = Matrix(grad + offset, channels)
+            small_product_transposed(
+                Matrix(weights, width), of_head, Matrix(grad_v + offset, channels), width, width, head_dim
+            )
             if weights_too:
                 # The upstream gradient times V transposed, then the dropout of the forward pass.
-                grad_of_head = Matrix(grad + offset, channels, 1)
-                v_of_head = Rows(v_transposed + 4 * h * head_dim * padded, padded)
+                grad_of_head = Matrix(grad + offset, channels)
+                v_of_head = Matrix(v_transposed + 4 * h * head_dim * padded, padded)
                 into = grad_weights + 4 * first
                 if padded == width and not keys.active:
-                    small_product(grad_of_head, v_of_head, Rows(into, width), width, head_dim, width)
+                    small_product(grad_of_head, v_of_head, Matrix(into, width), width, head_dim, width)
                     continue
-                small_product(grad_of_head, v_of_head, Rows(square, padded), width, head_dim, padded)
+                small_product(grad_of_head, v_of_head, Matrix(square, padded), width, head_dim, padded)
                 if padded > width:
                     for i in range(width):
                         for j in range(width):

@@ -24,7 +24,7 @@ from graphslice.ops.simd.lanes import (
     store,
     store_scalar,
 )
-from graphslice.ops.simd.small_product import AttnShape, Matrix, Rows, small_product, transpose
+from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed, transpose
 from graphslice.ops.threads import parallel_for
 
 
@@ -42,7 +42,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p:
         ``[B, N, C]``, the dtype of ``v``.
     """
     batch, width, channels = v.shape
-    q, k, v = (t.view(batch, width, heads, -1).transpose(1, 2) for t in (q, k, v))
+    q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2) for t in (q, k, v))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_bias.to(q.dtype), dropout_p=p)
     return mixed.transpose(1, 2).reshape(batch, width, channels)
 
@@ -148,11 +148,11 @@ def _forward(addresses, shape, keys, begin, end):
     weights_scratch = np.empty(pairs, np.float32)
     k_transposed, scores = address_of(k_scratch), address_of(scores_scratch)
     for b in range(begin, end):
-        transpose(Rows(k + 4 * b * width * channels, channels), width, channels, Rows(k_transposed, padded))
+        transpose(Matrix(k + 4 * b * width * channels, channels), width, channels, Matrix(k_transposed, padded))
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
-            k_of_head = Rows(k_transposed + 4 * h * head_dim * padded, padded)
-            small_product(Matrix(q + offset, channels, 1), k_of_head, Rows(scores, padded), width, head_dim, padded)
+            k_of_head = Matrix(k_transposed + 4 * h * head_dim * padded, padded)
+            small_product(Matrix(q + offset, channels), k_of_head, Matrix(scores, padded), width, head_dim, padded)
             _softmax_rows(scores, padded, attn_bias, first, width, scale, tail_scratch, row_scratch)
             for i in range(width):
                 row, at = scores + 4 * i * padded, first + i * width
@@ -162,8 +162,8 @@ def _forward(addresses, shape, keys, begin, end):
                 for j in range(whole, width):
                     store_scalar(attn_weights, at + j, _scalar(row, j) * row_scratch[i])
             weights = dropped_weights(attn_weights, first, pairs, keys, address_of(weights_scratch))
-            v_of_head, into = Rows(v + offset, channels), Rows(out + offset, channels)
-            small_product(Matrix(weights, width, 1), v_of_head, into, width, width, head_dim)
+            v_of_head, into = Matrix(v + offset, channels), Matrix(out + offset, channels)
+            small_product(Matrix(weights, width), v_of_head, into, width, width, head_dim)
     keep_alive(k_scratch)
     keep_alive(scores_scratch)
     keep_alive(tail_scratch)
@@ -208,16 +208,18 @@ def _backward(addresses, shape, keys, begin, end):
     scores_scratch = np.empty(pairs, np.float32)
     v_transposed, scratch, grad_scores = address_of(v_scratch), address_of(weights_scratch), address_of(scores_scratch)
     for b in range(begin, end):
-        transpose(Rows(v + 4 * b * width * channels, channels), width, channels, Rows(v_transposed, padded))
+        transpose(Matrix(v + 4 * b * width * channels, channels), width, channels, Matrix(v_transposed, padded))
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
             weights = dropped_weights(attn_weights, first, pairs, keys, scratch)
-            into = Rows(grad_v + offset, channels)
-            small_product(Matrix(weights, 1, width), Rows(grad + offset, channels), into, width, width, head_dim)
+            into = Matrix(grad_v + offset, channels)
+            small_product_transposed(
+                Matrix(weights, width), Matrix(grad + offset, channels), into, width, width, head_dim
+            )
             # The gradient of the attention weights: the upstream one times V transposed, then the dropout.
-            v_of_head = Rows(v_transposed + 4 * h * head_dim * padded, padded)
-            into = Rows(address_of(padded_scratch), padded)
-            small_product(Matrix(grad + offset, channels, 1), v_of_head, into, width, head_dim, padded)
+            v_of_head = Matrix(v_transposed + 4 * h * head_dim * padded, padded)
+            into = Matrix(address_of(padded_scratch), padded)
+            small_product(Matrix(grad + offset, channels), v_of_head, into, width, head_dim, padded)
             grad_weights, stride = address_of(padded_scratch), padded
             if keys.active:
                 for i in range(width):
@@ -226,10 +228,12 @@ def _backward(addresses, shape, keys, begin, end):
                 apply_dropout(address_of(flat_scratch), 0, pairs, keys, first, scratch)
                 grad_weights, stride = scratch, width
             _softmax_gradient(grad_weights, stride, attn_weights, first, width, scale, grad_bias, grad_scores)
-            into = Rows(grad_q + offset, channels)
-            small_product(Matrix(grad_scores, width, 1), Rows(k + offset, channels), into, width, width, head_dim)
-            into = Rows(grad_k + offset, channels)
-            small_product(Matrix(grad_scores, 1, width), Rows(q + offset, channels), into, width, width, head_dim)
+            into = Matrix(grad_q + offset, channels)
+            small_product(Matrix(grad_scores, width), Matrix(k + offset, channels), into, width, width, head_dim)
+            into = Matrix(grad_k + offset, channels)
+            small_product_transposed(
+                Matrix(grad_scores, width), Matrix(q + offset, channels), into, width, width, head_dim
+            )
     keep_alive(v_scratch)
     keep_alive(padded_scratch)
     keep_alive(weights_scratch)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import address_of, keep_alive
-from graphslice.ops.simd.small_product import AttnShape, Matrix, Rows, small_product
+from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed
 from graphslice.ops.threads import parallel_for
 
 # Beyond so many rows torch's products are as fast.
@@ -32,7 +32,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     """
     batch, width, channels = v.shape
     valid = (torch.arange(width, device=v.device) < lengths[:, None])[:, None, :, None]
-    q, k, v = (t.view(batch, width, heads, -1).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
+    q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
     out = q @ (k.transpose(2, 3) @ v)
     out = out / lengths.clamp_min(1)[:, None, None, None].to(out.dtype)
     return out.transpose(1, 2).reshape(batch, width, channels)
@@ -84,7 +84,9 @@ class _LinearAttention(torch.autograd.Function):
 @njit(cache=True, nogil=True)
 def _mean_product(a, b, channels, head_dim, rows, out):
     """``A^T B / rows`` of one head, ``[head_dim, head_dim]``, by the addresses of A and B."""
-    small_product(Matrix(a, 1, channels), Rows(b, channels), Rows(address_of(out), head_dim), head_dim, rows, head_dim)
+    small_product_transposed(
+        Matrix(a, channels), Matrix(b, channels), Matrix(address_of(out), head_dim), head_dim, rows, head_dim
+    )
     out /= np.float32(max(1, rows))
 
 
@@ -94,7 +96,7 @@ def _forward(addresses, sizes, result, shape, begin, end):
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads
     scratch = np.empty(head_dim * head_dim, np.float32)
-    square = Rows(address_of(scratch), head_dim)
+    square = Matrix(address_of(scratch), head_dim)
     for b in range(begin, end):
         rows = sizes[b]
         result[b, rows:] = 0
@@ -102,7 +104,7 @@ def _forward(addresses, sizes, result, shape, begin, end):
             offset = 4 * (b * width * channels + h * head_dim)
             _mean_product(k + offset, v + offset, channels, head_dim, rows, scratch)
             small_product(
-                Matrix(q + offset, channels, 1), square, Rows(out + offset, channels), rows, head_dim, head_dim
+                Matrix(q + offset, channels), square, Matrix(out + offset, channels), rows, head_dim, head_dim
             )
     keep_alive(scratch)
 
@@ -113,7 +115,7 @@ def _backward(addresses, sizes, results, shape, begin, end):
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads
     scratch = np.empty(head_dim * head_dim, np.float32)
-    square = Rows(address_of(scratch), head_dim)
+    square = Matrix(address_of(scratch), head_dim)
     for b in range(begin, end):
         rows = sizes[b]
         for result in results:
@@ -124,6 +126,6 @@ def _backward(addresses, sizes, results, shape, begin, end):
             for left, right, a, out in ((v, k, grad, grad_q), (grad, q, v, grad_k), (q, grad, k, grad_v)):
                 _mean_product(left + offset, right + offset, channels, head_dim, rows, scratch)
                 small_product(
-                    Matrix(a + offset, channels, 1), square, Rows(out + offset, channels), rows, head_dim, head_dim
+                    Matrix(a + offset, channels), square, Matrix(out + offset, channels), rows, head_dim, head_dim
                 )
     keep_alive(scratch)

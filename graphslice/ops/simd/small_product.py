@@ -19,23 +19,15 @@ class AttnShape(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """A float32 matrix: the address of its first element, and its strides in elements."""
-
-    address: int
-    row_stride: int
-    column_stride: int
-
-
-class Rows(NamedTuple):
-    """A float32 matrix whose rows are contiguous: the address of its first element, and the stride of a row."""
+    """A float32 matrix of contiguous rows: the address of its first element, and its stride, in elements."""
 
     address: int
     stride: int
 
 
 @njit(inline="always")
-def _product(lane_type, a, b, out, rows, inner, columns):
-    """``out = A B`` in blocks of four rows of A, which share a read of B.
+def _product(lane_type, a, row_stride, column_stride, b, out, rows, inner, columns):
+    """``out = A B``, A by its address and its strides, in blocks of four rows of A, which share a read of B.
 
     Rows and columns beyond the last whole block are covered by a block that overlaps the one before;
     there are at least as many columns as lanes.
@@ -45,40 +37,52 @@ def _product(lane_type, a, b, out, rows, inner, columns):
         c = min(block, columns - len(lane_type))
         for r0 in range(0, rows, 4):
             r1, r2, r3 = min(r0 + 1, last), min(r0 + 2, last), min(r0 + 3, last)
-            a0, a1, a2, a3 = r0 * a.row_stride, r1 * a.row_stride, r2 * a.row_stride, r3 * a.row_stride
+            a0, a1, a2, a3 = r0 * row_stride, r1 * row_stride, r2 * row_stride, r3 * row_stride
             s0 = s1 = s2 = s3 = splat(lane_type, np.float32(0))
             for k in range(inner):
                 value = load(lane_type, b.address, k * b.stride + c)
-                at = k * a.column_stride
-                s0 = s0 + splat(lane_type, load_scalar(lane_type, a.address, a0 + at)) * value
-                s1 = s1 + splat(lane_type, load_scalar(lane_type, a.address, a1 + at)) * value
-                s2 = s2 + splat(lane_type, load_scalar(lane_type, a.address, a2 + at)) * value
-                s3 = s3 + splat(lane_type, load_scalar(lane_type, a.address, a3 + at)) * value
+                at = k * column_stride
+                s0 = s0 + splat(lane_type, load_scalar(lane_type, a, a0 + at)) * value
+                s1 = s1 + splat(lane_type, load_scalar(lane_type, a, a1 + at)) * value
+                s2 = s2 + splat(lane_type, load_scalar(lane_type, a, a2 + at)) * value
+                s3 = s3 + splat(lane_type, load_scalar(lane_type, a, a3 + at)) * value
             store(out.address, r0 * out.stride + c, s0)
             store(out.address, r1 * out.stride + c, s1)
             store(out.address, r2 * out.stride + c, s2)
             store(out.address, r3 * out.stride + c, s3)
 
 
+# Two functions rather than a matrix with two strides: each is compiled for the stride that is 1.
+
+
 @njit(cache=True)
 def small_product(a, b, out, rows, inner, columns):
-    """``out = A B`` for float32 matrices of some tens of rows and at least 8 columns.
+    """``out = A B`` for matrices of some tens of rows and at least 8 columns.
 
     Args:
         a: :class:`Matrix` ``[rows, inner]``.
-        b: :class:`Rows` ``[inner, columns]``.
-        out: :class:`Rows` ``[rows, columns]``; overlaps neither.
+        b: :class:`Matrix` ``[inner, columns]``.
+        out: :class:`Matrix` ``[rows, columns]``; overlaps neither.
         rows, inner, columns: the sizes.
     """
     if columns >= 16:
-        _product(float32x16(), a, b, out, rows, inner, columns)
+        _product(float32x16(), a.address, a.stride, 1, b, out, rows, inner, columns)
     else:
-        _product(float32x8(), a, b, out, rows, inner, columns)
+        _product(float32x8(), a.address, a.stride, 1, b, out, rows, inner, columns)
+
+
+@njit(cache=True)
+def small_product_transposed(a, b, out, rows, inner, columns):
+    """``out = A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
+    if columns >= 16:
+        _product(float32x16(), a.address, 1, a.stride, b, out, rows, inner, columns)
+    else:
+        _product(float32x8(), a.address, 1, a.stride, b, out, rows, inner, columns)
 
 
 @njit(cache=True)
 def transpose(source, rows, columns, out):
-    """Write ``[rows, columns]`` as ``[columns, rows]``; both are :class:`Rows`."""
+    """Write ``[rows, columns]`` as ``[columns, rows]``; both are :class:`Matrix`."""
     lane_type = float32x16()
     # In this order, since the lines that are read stay in the nearest cache; those written would not.
     for c in range(columns):

@@ -20,13 +20,12 @@ _CHUNK_ROWS = 128
 
 @operator
 def add_norm(
-    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
-    """``s = x + dropout(y + y_bias)`` and ``LayerNorm(s)`` (Ba et al. 2016).
+    """``s = x + dropout(y)`` and ``LayerNorm(s)`` (Ba et al. 2016).
 
     Args:
         x, y: ``[..., C]`` of one shape, floating point.
-        y_bias: ``[C]``, of the linear map that made ``y``.
         weight, bias: ``[C]`` of the norm.
         p: probability of the dropout; 0 for none.
         eps: of the norm.
@@ -34,37 +33,37 @@ def add_norm(
     Returns:
         The sum and its norm, both of the shape of ``x``.
     """
-    s = x + dropout(y + y_bias, p)
+    s = x + dropout(y, p)
     return s, F.layer_norm(s, x.shape[-1:], weight, bias, eps)
 
 
 @add_norm.backend("numba", dtypes=(torch.float32,), fits=lambda x, *_, **__: x.shape[-1] % 16 == 0)
 def _numba(
-    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
     keys = draw_keys(p)
     if torch.is_grad_enabled():
-        return _AddNorm.apply(x, y, y_bias, weight, bias, keys, eps)
-    return _add_norm(x, y, y_bias, weight, bias, keys, eps)[:2]
+        return _AddNorm.apply(x, y, weight, bias, keys, eps)
+    return _add_norm(x, y, weight, bias, keys, eps)[:2]
 
 
 def _add_norm(
-    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum, its norm, and ``[2, rows]`` the mean and the inverse standard deviation of every row."""
-    x, y, vectors = x.contiguous(), y.contiguous(), torch.stack([y_bias, weight, bias])
+    x, y, weight, bias = (t.contiguous() for t in (x, y, weight, bias))
     channels = x.shape[-1]
     rows = x.numel() // channels
     s, n, moments = torch.empty(x.shape), torch.empty(x.shape), torch.empty(2, rows)
-    addresses = tuple(t.data_ptr() for t in (x, y, vectors, s, n, moments))
+    addresses = tuple(t.data_ptr() for t in (x, y, weight, bias, s, n, moments))
     parallel_for(lambda begin, end: _forward(addresses, channels, rows, keys, eps, begin, end), rows, values=x.numel())
     return s, n, moments
 
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float):
-        s, n, moments = _add_norm(x, y, y_bias, weight, bias, keys, eps)
+    def forward(ctx, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float):
+        s, n, moments = _add_norm(x, y, weight, bias, keys, eps)
         ctx.keys = keys
         ctx.save_for_backward(s, weight, moments)
         ctx.set_materialize_grads(False)
@@ -80,7 +79,7 @@ class _AddNorm(torch.autograd.Function):
         chunks = -(-rows // _CHUNK_ROWS)
         grad_x = torch.empty_like(s)
         grad_y = torch.empty_like(s) if keys.active else grad_x
-        sums = torch.zeros(3, chunks, channels)
+        sums = torch.zeros(2, chunks, channels)
         tensors = (grad_s, grad_n, s, weight.contiguous(), grad_x, grad_y, moments, *sums)
         addresses = tuple(t.data_ptr() for t in tensors)
         parallel_for(
@@ -91,8 +90,7 @@ class _AddNorm(torch.autograd.Function):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _forward(addresses, channels, rows, keys, eps, begin, end):
-    x, y, vectors, s, n, moments = addresses
-    y_bias, weight, bias = vectors, vectors + 4 * channels, vectors + 8 * channels
+    x, y, weight, bias, s, n, moments = addresses
     lane_type = float32x16()
     count = np.float32(channels)
     for row in range(begin, end):
@@ -100,7 +98,7 @@ def _forward(addresses, channels, rows, keys, eps, begin, end):
         sums = float32x16()
         for c in range(0, channels, 16):
             at = first + c
-            branch = load(lane_type, y, at) + load(lane_type, y_bias, c)
+            branch = load(lane_type, y, at)
             if keys.active:
                 branch = branch * dropout_factors(keys, at)
             value = load(lane_type, x, at) + branch
@@ -122,7 +120,7 @@ def _forward(addresses, channels, rows, keys, eps, begin, end):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _backward(addresses, channels, rows, keys, begin, end):
-    grad_s, grad_n, s, weight, grad_x, grad_y, moments, grad_y_bias, grad_weight, grad_bias = addresses
+    grad_s, grad_n, s, weight, grad_x, grad_y, moments, grad_weight, grad_bias = addresses
     lane_type = float32x16()
     count = np.float32(channels)
     for row in range(begin * _CHUNK_ROWS, min(end * _CHUNK_ROWS, rows)):
@@ -147,6 +145,4 @@ def _backward(addresses, channels, rows, keys, begin, end):
             grad = load(lane_type, grad_s, at) + (grad - mean_grad - normed * mean_product) * scale
             store(grad_x, at, grad)
             if keys.active:
-                grad = grad * dropout_factors(keys, at)
-                store(grad_y, at, grad)
-            store(grad_y_bias, chunk + c, load(lane_type, grad_y_bias, chunk + c) + grad)
+                store(grad_y, at, grad * dropout_factors(keys, at))

@@ -1,4 +1,4 @@
-"""A bias and the GELU after it, in one pass over the memory."""
+"""GELU by the normal distribution function, in one pass over the memory."""
 
 from __future__ import annotations
 
@@ -11,55 +11,46 @@ from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import as_float32, as_int32, exp, float32x16, int32x16, load, splat, store
 from graphslice.ops.threads import parallel_for
 
-# Rows whose gradients are summed together, whatever the number of threads.
-_CHUNK_ROWS = 128
-
 
 @operator
-def gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """``GELU(x + bias)`` with the error function itself (Hendrycks and Gimpel 2016).
+def gelu(x: Tensor) -> Tensor:
+    """``GELU(x)`` with the error function itself (Hendrycks and Gimpel 2016).
 
     Args:
-        x: ``[..., C]``, floating point.
-        bias: ``[C]``.
+        x: floating point, of any shape.
 
     Returns:
         The shape and dtype of ``x``.
     """
-    return F.gelu(x + bias)
+    return F.gelu(x)
 
 
-@gelu.backend("numba", dtypes=(torch.float32,), fits=lambda x, bias: x.shape[-1] % 16 == 0)
-def _numba(x: Tensor, bias: Tensor) -> Tensor:
-    return _Gelu.apply(x, bias) if torch.is_grad_enabled() else _gelu(x, bias)
+@gelu.backend("numba", dtypes=(torch.float32,), fits=lambda x: x.numel() % 16 == 0)
+def _numba(x: Tensor) -> Tensor:
+    return _Gelu.apply(x) if torch.is_grad_enabled() else _gelu(x)
 
 
-def _gelu(x: Tensor, bias: Tensor) -> Tensor:
-    x, bias = x.contiguous(), bias.contiguous()
+def _gelu(x: Tensor) -> Tensor:
+    x = x.contiguous()
     out = torch.empty(x.shape)
-    addresses = (x.data_ptr(), bias.data_ptr(), out.data_ptr())
-    channels = x.shape[-1]
-    parallel_for(lambda begin, end: _forward(addresses, channels, begin, end), x.numel() // channels, values=x.numel())
+    addresses = (x.data_ptr(), out.data_ptr())
+    parallel_for(lambda begin, end: _forward(addresses, begin, end), x.numel() // 16, values=x.numel())
     return out
 
 
 class _Gelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, bias)
-        return _gelu(x, bias)
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _gelu(x)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        x, bias = (t.contiguous() for t in ctx.saved_tensors)
-        grad, grad_x = grad.contiguous(), torch.empty(x.shape)
-        channels = x.shape[-1]
-        rows = x.numel() // channels
-        chunks = -(-rows // _CHUNK_ROWS)
-        grad_bias = torch.zeros(chunks, channels)
-        addresses = tuple(t.data_ptr() for t in (x, bias, grad, grad_x, grad_bias))
-        parallel_for(lambda begin, end: _backward(addresses, channels, rows, begin, end), chunks, values=x.numel())
-        return grad_x, grad_bias.sum(dim=0)
+        x, grad = ctx.saved_tensors[0].contiguous(), grad.contiguous()
+        grad_x = torch.empty(x.shape)
+        addresses = (x.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+        parallel_for(lambda begin, end: _backward(addresses, begin, end), x.numel() // 16, values=x.numel())
+        return grad_x
 
 
 @njit(inline="always")
@@ -81,26 +72,19 @@ def _normal_cdf(x):
 
 
 @njit(cache=True, nogil=True)
-def _forward(addresses, channels, begin, end):
-    x, bias, out = addresses
-    lane_type = float32x16()
-    for row in range(begin, end):
-        for c in range(0, channels, 16):
-            value = load(lane_type, x, row * channels + c) + load(lane_type, bias, c)
-            store(out, row * channels + c, value * _normal_cdf(value)[0])
+def _forward(addresses, begin, end):
+    x, out = addresses
+    for block in range(begin, end):
+        value = load(float32x16(), x, 16 * block)
+        store(out, 16 * block, value * _normal_cdf(value)[0])
 
 
 @njit(cache=True, nogil=True)
-def _backward(addresses, channels, rows, begin, end):
-    x, bias, grad, grad_x, grad_bias = addresses
+def _backward(addresses, begin, end):
+    x, grad, grad_x = addresses
     lane_type = float32x16()
     density = splat(lane_type, 0.3989422804014327)  # 1 / sqrt(2 pi)
-    for row in range(begin * _CHUNK_ROWS, min(end * _CHUNK_ROWS, rows)):
-        chunk = row // _CHUNK_ROWS * channels
-        for c in range(0, channels, 16):
-            at = row * channels + c
-            value = load(lane_type, x, at) + load(lane_type, bias, c)
-            cdf, gaussian = _normal_cdf(value)
-            result = load(lane_type, grad, at) * (cdf + value * gaussian * density)
-            store(grad_x, at, result)
-            store(grad_bias, chunk + c, load(lane_type, grad_bias, chunk + c) + result)
+    for block in range(begin, end):
+        value = load(lane_type, x, 16 * block)
+        cdf, gaussian = _normal_cdf(value)
+        store(grad_x, 16 * block, load(lane_type, grad, 16 * block) * (cdf + value * gaussian * density))

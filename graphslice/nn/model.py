@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.config import READOUTS, ModelConfig
@@ -47,12 +46,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The block's output and ``next_norm`` of it, given its input and ``mixer_norm`` of that."""
         p = self.dropout if self.training else 0.0
-        wide, narrow = self.ffn[0], self.ffn[2]
-        # The biases of the last linear map of either half are added where its sum is taken.
-        mixed, output = self.mixer.mixed(normed, structure), self.mixer.output
-        x, normed = add_norm(x, F.linear(mixed, output.weight), output.bias, *_of(self.ffn_norm), p)
-        hidden = gelu(F.linear(normed, wide.weight), wide.bias)
-        return add_norm(x, F.linear(hidden, narrow.weight), narrow.bias, *_of(next_norm), p)
+        x, normed = add_norm(x, self.mixer(normed, structure), *_of(self.ffn_norm), p)
+        return add_norm(x, self.ffn[2](gelu(self.ffn[0](normed))), *_of(next_norm), p)
 
 
 def _of(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from graphslice.data.collate import collate
 from graphslice.inference.predictor import load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops import column_sort, map_sort
+from graphslice.ops import aggregate_sort, column_sort
 from graphslice.training import train
 
 pytestmark = [
@@ -74,7 +74,7 @@ def test_the_kernel_of_the_sorted_product(dtype, width):
     results = []
     for backend in ("torch", "triton"):
         leaves = maps.clone().requires_grad_(), v.clone().requires_grad_()
-        found = map_sort(*leaves, lengths, backend=backend)
+        found = aggregate_sort.using(backend)(*leaves, lengths)
         results.append(((found * valid).detach(), *torch.autograd.grad(found, leaves, upstream)))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(

@@ -8,23 +8,24 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.dropout import NO_KEYS, draw_keys, dropout, keep
-from graphslice.ops.simd.lanes import floats16, load, put, spread, store, total, value_at
-from graphslice.ops.threads import over_parts
+from graphslice.ops.dispatch import operator
+from graphslice.ops.dropout import DropoutKeys, draw_keys, dropout, dropout_factors
+from graphslice.ops.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, store, store_scalar
+from graphslice.ops.threads import parallel_for
 
 # Rows whose gradients of weight and bias are summed together, whatever the number of threads:
 # so the sums do not depend on it.
-_ROWS = 128
+_CHUNK_ROWS = 128
 
 
+@operator
 def add_norm(
-    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
-    """``s = x + dropout(y + y_bias)`` and ``LayerNorm(s)``.
+    """``s = x + dropout(y)`` and ``LayerNorm(s)`` (Ba et al. 2016).
 
     Args:
         x, y: ``[..., C]`` of one shape, floating point.
-        y_bias: ``[C]``, what the linear map that made ``y`` has left to add.
         weight, bias: ``[C]`` of the norm.
         p: probability of the dropout; 0 for none.
         eps: of the norm.
@@ -32,123 +33,116 @@ def add_norm(
     Returns:
         The sum and its norm, both of the shape of ``x``.
     """
-    channels = x.shape[-1]
-    ours = x.device.type == "cpu" and x.dtype == y.dtype == weight.dtype == torch.float32 and channels % 16 == 0
-    if ours and x.numel() and not torch.compiler.is_compiling():
-        keys = draw_keys(p) if p else None
-        if torch.is_grad_enabled():
-            return _AddNorm.apply(x, y, y_bias, weight, bias, keys, eps)
-        return _added(x, y, y_bias, weight, bias, keys, eps)[:2]
-    s = x + dropout(y + y_bias, p)
-    return s, F.layer_norm(s, (channels,), weight, bias, eps)
+    s = x + dropout(y, p)
+    return s, F.layer_norm(s, x.shape[-1:], weight, bias, eps)
 
 
-def _added(
-    x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float
+@add_norm.backend("numba", dtypes=(torch.float32,), fits=lambda x, *_, **__: x.shape[-1] % 16 == 0)
+def _numba(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    keys = draw_keys(p)
+    if torch.is_grad_enabled():
+        return _AddNorm.apply(x, y, weight, bias, keys, eps)
+    return _add_norm(x, y, weight, bias, keys, eps)[:2]
+
+
+def _add_norm(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum, its norm, and ``[2, rows]`` the mean and the scale of every row."""
-    x, y, vectors = x.contiguous(), y.contiguous(), torch.stack([y_bias, weight, bias])
+    """The sum, its norm, and ``[2, rows]`` the mean and the inverse standard deviation of every row."""
+    x, y, weight, bias = (t.contiguous() for t in (x, y, weight, bias))
     channels = x.shape[-1]
     rows = x.numel() // channels
-    s, n, spreads = torch.empty(x.shape), torch.empty(x.shape), torch.empty(2, rows)
-    pointers = tuple(t.data_ptr() for t in (x, y, vectors, s, n, spreads))
-
-    def kernel(begin: int, end: int) -> None:
-        _forward(pointers, channels, rows, keys is not None, keys or NO_KEYS, eps, begin, end)
-
-    over_parts(kernel, rows, x.numel())
-    return s, n, spreads
+    s, n, moments = torch.empty(x.shape), torch.empty(x.shape), torch.empty(2, rows)
+    addresses = tuple(t.data_ptr() for t in (x, y, weight, bias, s, n, moments))
+    parallel_for(lambda begin, end: _forward(addresses, channels, rows, keys, eps, begin, end), rows, values=x.numel())
+    return s, n, moments
 
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx, x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor, keys: tuple | None, eps: float
-    ):
-        s, n, spreads = _added(x, y, y_bias, weight, bias, keys, eps)
+    def forward(ctx, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float):
+        s, n, moments = _add_norm(x, y, weight, bias, keys, eps)
         ctx.keys = keys
-        ctx.save_for_backward(s, weight, spreads)
+        ctx.save_for_backward(s, weight, moments)
         ctx.set_materialize_grads(False)
         return s, n
 
     @staticmethod
     def backward(ctx, grad_s: Tensor | None, grad_n: Tensor | None):
-        s, weight, spreads = ctx.saved_tensors
+        s, weight, moments = ctx.saved_tensors
+        keys = ctx.keys
         grad_s = torch.zeros_like(s) if grad_s is None else grad_s.contiguous()
         grad_n = torch.zeros_like(s) if grad_n is None else grad_n.contiguous()
-        channels, rows = s.shape[-1], spreads.shape[1]
-        parts = -(-rows // _ROWS)
+        channels, rows = s.shape[-1], moments.shape[1]
+        chunks = -(-rows // _CHUNK_ROWS)
         grad_x = torch.empty_like(s)
-        grad_y = grad_x if ctx.keys is None else torch.empty_like(s)
-        sums = torch.zeros(3, parts, channels)
-        tensors = (grad_s, grad_n, s, weight.contiguous(), grad_x, grad_y, spreads, *sums)
-        pointers = tuple(t.data_ptr() for t in tensors)
-
-        def kernel(begin: int, end: int) -> None:
-            _backward(pointers, channels, rows, ctx.keys is not None, ctx.keys or NO_KEYS, begin, end)
-
-        over_parts(kernel, parts, s.numel())
+        grad_y = torch.empty_like(s) if keys.active else grad_x
+        sums = torch.zeros(2, chunks, channels)
+        tensors = (grad_s, grad_n, s, weight.contiguous(), grad_x, grad_y, moments, *sums)
+        addresses = tuple(t.data_ptr() for t in tensors)
+        parallel_for(
+            lambda begin, end: _backward(addresses, channels, rows, keys, begin, end), chunks, values=s.numel()
+        )
         return grad_x, grad_y, *sums.sum(dim=1), None, None
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(pointers, channels, rows, dropped, keys, eps, begin, end):
-    x, y, vectors, s, n, spreads = pointers
-    y_bias, weight, bias = vectors, vectors + 4 * channels, vectors + 8 * channels
-    like = floats16()
+def _forward(addresses, channels, rows, keys, eps, begin, end):
+    x, y, weight, bias, s, n, moments = addresses
+    lane_type = float32x16()
     count = np.float32(channels)
     for row in range(begin, end):
         first = row * channels
-        sums = floats16()
+        sums = float32x16()
         for c in range(0, channels, 16):
             at = first + c
-            added = load(like, y, at) + load(like, y_bias, c)
-            if dropped:
-                added = added * keep(keys, at)
-            value = load(like, x, at) + added
+            branch = load(lane_type, y, at)
+            if keys.active:
+                branch = branch * dropout_factors(keys, at)
+            value = load(lane_type, x, at) + branch
             store(s, at, value)
             sums = sums + value
-        mean = total(sums) / count
-        middle, squares = spread(like, mean), floats16()
+        mean = reduce_sum(sums) / count
+        means, squares = splat(lane_type, mean), float32x16()
         for c in range(0, channels, 16):
-            away = load(like, s, first + c) - middle
-            squares = squares + away * away
-        scale = np.float32(1) / np.sqrt(total(squares) / count + np.float32(eps))
-        put(spreads, row, mean)
-        put(spreads, rows + row, scale)
-        factor = spread(like, scale)
+            centered = load(lane_type, s, first + c) - means
+            squares = squares + centered * centered
+        inverse_std = np.float32(1) / np.sqrt(reduce_sum(squares) / count + np.float32(eps))
+        store_scalar(moments, row, mean)
+        store_scalar(moments, rows + row, inverse_std)
+        scale = splat(lane_type, inverse_std)
         for c in range(0, channels, 16):
-            normed = (load(like, s, first + c) - middle) * factor
-            store(n, first + c, normed * load(like, weight, c) + load(like, bias, c))
+            normed = (load(lane_type, s, first + c) - means) * scale
+            store(n, first + c, normed * load(lane_type, weight, c) + load(lane_type, bias, c))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _backward(pointers, channels, rows, dropped, keys, begin, end):
-    grad_s, grad_n, s, weight, grad_x, grad_y, spreads, of_y_bias, of_weight, of_bias = pointers
-    like = floats16()
+def _backward(addresses, channels, rows, keys, begin, end):
+    grad_s, grad_n, s, weight, grad_x, grad_y, moments, grad_weight, grad_bias = addresses
+    lane_type = float32x16()
     count = np.float32(channels)
-    for row in range(begin * _ROWS, min(end * _ROWS, rows)):
-        first, part = row * channels, row // _ROWS * channels
-        middle = spread(like, value_at(like, spreads, row))
-        factor = spread(like, value_at(like, spreads, rows + row))
-        sums, products = floats16(), floats16()
+    for row in range(begin * _CHUNK_ROWS, min(end * _CHUNK_ROWS, rows)):
+        first, chunk = row * channels, row // _CHUNK_ROWS * channels
+        means = splat(lane_type, load_scalar(lane_type, moments, row))
+        scale = splat(lane_type, load_scalar(lane_type, moments, rows + row))
+        sums, products = float32x16(), float32x16()
         for c in range(0, channels, 16):
-            normed = (load(like, s, first + c) - middle) * factor
-            grad = load(like, grad_n, first + c)
-            store(of_bias, part + c, load(like, of_bias, part + c) + grad)
-            store(of_weight, part + c, load(like, of_weight, part + c) + grad * normed)
-            grad = grad * load(like, weight, c)
+            normed = (load(lane_type, s, first + c) - means) * scale
+            grad = load(lane_type, grad_n, first + c)
+            store(grad_bias, chunk + c, load(lane_type, grad_bias, chunk + c) + grad)
+            store(grad_weight, chunk + c, load(lane_type, grad_weight, chunk + c) + grad * normed)
+            grad = grad * load(lane_type, weight, c)
             sums = sums + grad
             products = products + grad * normed
-        mean = spread(like, total(sums) / count)
-        slope = spread(like, total(products) / count)
+        mean_grad = splat(lane_type, reduce_sum(sums) / count)
+        mean_product = splat(lane_type, reduce_sum(products) / count)
         for c in range(0, channels, 16):
             at = first + c
-            normed = (load(like, s, at) - middle) * factor
-            grad = load(like, grad_n, at) * load(like, weight, c)
-            grad = load(like, grad_s, at) + (grad - mean - normed * slope) * factor
+            normed = (load(lane_type, s, at) - means) * scale
+            grad = load(lane_type, grad_n, at) * load(lane_type, weight, c)
+            grad = load(lane_type, grad_s, at) + (grad - mean_grad - normed * mean_product) * scale
             store(grad_x, at, grad)
-            if dropped:
-                grad = grad * keep(keys, at)
-                store(grad_y, at, grad)
-            store(of_y_bias, part + c, load(like, of_y_bias, part + c) + grad)
+            if keys.active:
+                store(grad_y, at, grad * dropout_factors(keys, at))

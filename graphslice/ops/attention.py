@@ -8,190 +8,234 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.dropout import NO_KEYS, draw_keys, keep_or_drop, used_map
+from graphslice.ops.dispatch import operator
+from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropped_weights
 from graphslice.ops.simd.lanes import (
     address_of,
-    exponential,
-    floats16,
-    higher,
-    hold,
-    largest,
+    exp,
+    float32x16,
+    keep_alive,
     load,
-    put,
-    spread,
+    load_scalar,
+    maximum,
+    reduce_max,
+    reduce_sum,
+    splat,
     store,
-    total,
-    value_at,
+    store_scalar,
 )
-from graphslice.ops.simd.small_product import small_product, turn
-from graphslice.ops.threads import over_parts
+from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed, transpose
+from graphslice.ops.threads import parallel_for
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, heads: int, p: float = 0.0) -> Tensor:
-    """``dropout(Softmax(Q K^T / sqrt(d) + bias)) V`` head by head (Ying et al. 2021, eq. 7).
-
-    On the CPU a kernel of our own: torch's ``scaled_dot_product_attention`` takes several times as
-    long for samples of some tens of rows.
+@operator
+def attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> Tensor:
+    """``dropout(Softmax(Q K^T / sqrt(d) + attn_bias)) V`` head by head (Ying et al. 2021, eq. 7).
 
     Args:
-        q, k, v: ``[B, N, C]``; head h owns channels ``h d`` to ``(h + 1) d``, d = C / H.
-        bias: ``[B, H, N, N]``, or with ones for all heads or rows; -inf where a column is padding.
+        q, k, v: ``[B, N, C]``, floating point; head h has channels ``h d`` to ``(h + 1) d``, d = C / H.
+        attn_bias: ``[B, H, N, N]``, or with ones for all heads or rows; -inf where a column is padding.
         heads: H.
-        p: probability of the dropout on the map.
+        p: probability of the dropout on the attention weights.
 
     Returns:
         ``[B, N, C]``, the dtype of ``v``.
     """
     batch, width, channels = v.shape
-    ours = v.device.type == "cpu" and {t.dtype for t in (q, k, v, bias)} == {torch.float32}
-    ours = ours and bias.shape == (batch, heads, width, width) and channels // heads >= 8
-    if ours and v.numel() and not torch.compiler.is_compiling():
-        keys = draw_keys(p) if p else None
-        if torch.is_grad_enabled():
-            return _Attention.apply(q, k, v, bias, keys)
-        return _attended(q, k, v, bias, keys)[0]
-    q, k, v = (t.view(batch, width, heads, -1).transpose(1, 2) for t in (q, k, v))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), dropout_p=p)
+    q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2) for t in (q, k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_bias.to(q.dtype), dropout_p=p)
     return mixed.transpose(1, 2).reshape(batch, width, channels)
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keys: tuple | None) -> tuple[Tensor, Tensor]:
-    """What comes out, and the maps before dropout."""
-    tensors = [t.contiguous() for t in (q, k, v, bias)]
-    maps, out = torch.empty(bias.shape), torch.empty(v.shape)
-    pointers = tuple(t.data_ptr() for t in (*tensors, maps, out))
-    heads, width, channels = bias.shape[1], v.shape[1], v.shape[2]
+def _fits(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> bool:
+    batch, width, channels = v.shape
+    return attn_bias.shape == (batch, heads, width, width) and channels // heads >= 8
 
-    def kernel(begin: int, end: int) -> None:
-        _forward(pointers, heads, width, channels, keys is not None, keys or NO_KEYS, begin, end)
 
-    over_parts(kernel, len(v), 8 * v.numel())
-    return out, maps
+# torch's scaled_dot_product_attention takes several times as long for samples of some tens of rows.
+@attention.backend("numba", dtypes=(torch.float32,), fits=_fits)
+def _numba(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> Tensor:
+    keys = draw_keys(p)
+    if torch.is_grad_enabled():
+        return _Attention.apply(q, k, v, attn_bias, keys)
+    return _attention(q, k, v, attn_bias, keys)[0]
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, keys: DropoutKeys) -> tuple[Tensor, Tensor]:
+    """What comes out, and the attention weights before dropout."""
+    tensors = [t.contiguous() for t in (q, k, v, attn_bias)]
+    attn_weights, out = torch.empty(attn_bias.shape), torch.empty(v.shape)
+    addresses = tuple(t.data_ptr() for t in (*tensors, attn_weights, out))
+    shape = AttnShape(attn_bias.shape[1], *v.shape[1:])
+    parallel_for(lambda begin, end: _forward(addresses, shape, keys, begin, end), len(v), values=8 * v.numel())
+    return out, attn_weights
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keys: tuple | None) -> Tensor:
-        out, maps = _attended(q, k, v, bias, keys)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, keys: DropoutKeys) -> Tensor:
+        out, attn_weights = _attention(q, k, v, attn_bias, keys)
         ctx.keys = keys
-        ctx.save_for_backward(q, k, v, maps)
+        ctx.save_for_backward(q, k, v, attn_weights)
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         tensors = [t.contiguous() for t in (*ctx.saved_tensors, grad)]
         grads = [torch.empty_like(t) for t in tensors[:4]]
-        pointers = tuple(t.data_ptr() for t in (*tensors, *grads))
-        heads, width, channels = tensors[3].shape[1], grad.shape[1], grad.shape[2]
-
-        def kernel(begin: int, end: int) -> None:
-            _backward(pointers, heads, width, channels, ctx.keys is not None, ctx.keys or NO_KEYS, begin, end)
-
-        over_parts(kernel, len(grad), 16 * grad.numel())
+        addresses = tuple(t.data_ptr() for t in (*tensors, *grads))
+        keys, shape = ctx.keys, AttnShape(tensors[3].shape[1], *grad.shape[1:])
+        parallel_for(
+            lambda begin, end: _backward(addresses, shape, keys, begin, end), len(grad), values=16 * grad.numel()
+        )
         return *grads, None
 
 
 @njit(inline="always")
-def _value(address, offset):
-    return value_at(floats16(), address, offset)
+def _scalar(address, offset):
+    return load_scalar(float32x16(), address, offset)
+
+
+@njit(inline="always", error_model="numpy")
+def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, row_scratch):
+    """Softmax(scale S + bias) of ``width`` rows in place, each still to be multiplied by ``row_scratch``.
+
+    In passes over all rows: those of one pass do not wait for each other, and fill the pipeline.
+
+    Args:
+        scores: the address of S, rows ``stride`` apart, a multiple of 16.
+        attn_bias, first: the address of the bias, and where the map begins in it.
+        scale: lanes.
+        tail_scratch: ``[16 * width]``, -inf where there is no column.
+        row_scratch: ``[width]``.
+    """
+    lane_type, whole = float32x16(), width // 16 * 16
+    tails = address_of(tail_scratch)
+    for i in range(width):
+        for j in range(whole, width):
+            tail_scratch[16 * i + j - whole] = _scalar(attn_bias, first + i * width + j)
+    for i in range(width):
+        row = scores + 4 * i * stride
+        maxima = splat(lane_type, np.float32(-np.inf))
+        for block in range(0, stride, 16):
+            if block < whole:
+                bias = load(lane_type, attn_bias, first + i * width + block)
+            else:
+                bias = load(lane_type, tails, 16 * i)
+            score = load(lane_type, row, block) * scale + bias
+            store(row, block, score)
+            maxima = maximum(maxima, score)
+        row_scratch[i] = reduce_max(maxima)
+    for i in range(width):
+        row, row_max, sums = scores + 4 * i * stride, splat(lane_type, row_scratch[i]), float32x16()
+        for block in range(0, stride, 16):
+            value = exp(load(lane_type, row, block) - row_max)
+            store(row, block, value)
+            sums = sums + value
+        row_scratch[i] = np.float32(1) / reduce_sum(sums)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(pointers, heads, width, channels, dropped, keys, begin, end):
-    q, k, v, bias, maps, out = pointers
-    like = floats16()
-    own, pairs = channels // heads, width * width
-    padded = -(-width // 16) * 16
-    scale = spread(like, np.float32(1 / np.sqrt(own)))
-    turned, scores = np.zeros(channels * padded, np.float32), np.zeros(width * padded, np.float32)
-    whole = width // 16 * 16
-    tails, peaks = np.full(16 * width, -np.inf, np.float32), np.empty(width, np.float32)
-    kept = np.empty(pairs, np.float32)
-    by_channel, square, ends = address_of(turned), address_of(scores), address_of(tails)
+def _forward(addresses, shape, keys, begin, end):
+    q, k, v, attn_bias, attn_weights, out = addresses
+    width, channels = shape.width, shape.channels
+    head_dim, pairs = channels // shape.heads, width * width
+    padded, whole = -(-width // 16) * 16, width // 16 * 16
+    lane_type = float32x16()
+    scale = splat(lane_type, np.float32(1 / np.sqrt(head_dim)))
+    k_scratch, scores_scratch = np.zeros(channels * padded, np.float32), np.zeros(width * padded, np.float32)
+    tail_scratch, row_scratch = np.full(16 * width, -np.inf, np.float32), np.empty(width, np.float32)
+    weights_scratch = np.empty(pairs, np.float32)
+    k_transposed, scores = address_of(k_scratch), address_of(scores_scratch)
     for b in range(begin, end):
-        turn(k + 4 * b * width * channels, width, channels, channels, by_channel, padded)
-        for h in range(heads):
-            first, its = (b * heads + h) * pairs, 4 * (b * width * channels + h * own)
-            of_head = by_channel + 4 * h * own * padded
-            small_product(q + its, channels, 1, of_head, padded, square, padded, width, own, padded)
-            # In passes over all rows: those of one pass do not wait for each other, and fill the pipeline.
+        transpose(Matrix(k + 4 * b * width * channels, channels), width, channels, Matrix(k_transposed, padded))
+        for h in range(shape.heads):
+            first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
+            k_of_head = Matrix(k_transposed + 4 * h * head_dim * padded, padded)
+            small_product(Matrix(q + offset, channels), k_of_head, Matrix(scores, padded), width, head_dim, padded)
+            _softmax_rows(scores, padded, attn_bias, first, width, scale, tail_scratch, row_scratch)
             for i in range(width):
-                for j in range(whole, width):
-                    tails[16 * i + j - whole] = _value(bias, first + i * width + j)
-            for i in range(width):
-                row = square + 4 * i * padded
-                most = spread(like, np.float32(-np.inf))
-                for block in range(0, padded, 16):
-                    added = load(like, bias, first + i * width + block) if block < whole else load(like, ends, 16 * i)
-                    score = load(like, row, block) * scale + added
-                    store(row, block, score)
-                    most = higher(most, score)
-                peaks[i] = largest(most)
-            for i in range(width):
-                row, highest, sums = square + 4 * i * padded, spread(like, peaks[i]), floats16()
-                for block in range(0, padded, 16):
-                    part = exponential(load(like, row, block) - highest)
-                    store(row, block, part)
-                    sums = sums + part
-                peaks[i] = np.float32(1) / total(sums)
-            for i in range(width):
-                row, at = square + 4 * i * padded, first + i * width
+                row, at = scores + 4 * i * padded, first + i * width
                 for block in range(0, whole, 16):
-                    store(maps, at + block, load(like, row, block) * spread(like, peaks[i]))
+                    value = load(lane_type, row, block) * splat(lane_type, row_scratch[i])
+                    store(attn_weights, at + block, value)
                 for j in range(whole, width):
-                    put(maps, at + j, _value(row, j) * peaks[i])
-            used = used_map(maps, first, pairs, dropped, keys, address_of(kept))
-            small_product(used, width, 1, v + its, channels, out + its, channels, width, width, own)
-    hold(turned)
-    hold(scores)
-    hold(tails)
-    hold(kept)
+                    store_scalar(attn_weights, at + j, _scalar(row, j) * row_scratch[i])
+            weights = dropped_weights(attn_weights, first, pairs, keys, address_of(weights_scratch))
+            v_of_head, into = Matrix(v + offset, channels), Matrix(out + offset, channels)
+            small_product(Matrix(weights, width), v_of_head, into, width, width, head_dim)
+    keep_alive(k_scratch)
+    keep_alive(scores_scratch)
+    keep_alive(tail_scratch)
+    keep_alive(weights_scratch)
+
+
+@njit(inline="always")
+def _softmax_gradient(grad, stride, attn_weights, first, width, scale, grad_bias, grad_scores):
+    """The gradients of the bias and of the scores before ``scale``, given that of the attention weights.
+
+    ``grad`` is an address, its rows ``stride`` apart; ``first`` is where the map begins in the weights and in
+    ``grad_bias``; ``grad_scores`` is the address of ``[width, width]``.
+    """
+    lane_type, whole = float32x16(), width // 16 * 16
+    for i in range(width):
+        row, at, sums = grad + 4 * i * stride, first + i * width, float32x16()
+        for block in range(0, whole, 16):
+            sums = sums + load(lane_type, row, block) * load(lane_type, attn_weights, at + block)
+        dot = reduce_sum(sums)
+        for j in range(whole, width):
+            dot += _scalar(row, j) * _scalar(attn_weights, at + j)
+        for block in range(0, whole, 16):
+            centered = load(lane_type, row, block) - splat(lane_type, dot)
+            value = load(lane_type, attn_weights, at + block) * centered
+            store(grad_bias, at + block, value)
+            store(grad_scores, i * width + block, value * splat(lane_type, scale))
+        for j in range(whole, width):
+            value = _scalar(attn_weights, at + j) * (_scalar(row, j) - dot)
+            store_scalar(grad_bias, at + j, value)
+            store_scalar(grad_scores, i * width + j, value * scale)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _backward(pointers, heads, width, channels, dropped, keys, begin, end):
-    q, k, v, maps, grad, grad_q, grad_k, grad_v, grad_bias = pointers
-    own, pairs = channels // heads, width * width
+def _backward(addresses, shape, keys, begin, end):
+    q, k, v, attn_weights, grad, grad_q, grad_k, grad_v, grad_bias = addresses
+    width, channels = shape.width, shape.channels
+    head_dim, pairs = channels // shape.heads, width * width
     padded = -(-width // 16) * 16
-    scale = np.float32(1 / np.sqrt(own))
-    turned, square = np.zeros(channels * padded, np.float32), np.empty(width * padded, np.float32)
-    kept, flat, scaled = np.empty(pairs, np.float32), np.empty(pairs, np.float32), np.empty(pairs, np.float32)
-    by_channel, of_scores = address_of(turned), address_of(scaled)
-    like, whole = floats16(), width // 16 * 16
+    scale = np.float32(1 / np.sqrt(head_dim))
+    v_scratch, padded_scratch = np.zeros(channels * padded, np.float32), np.empty(width * padded, np.float32)
+    weights_scratch, flat_scratch = np.empty(pairs, np.float32), np.empty(pairs, np.float32)
+    scores_scratch = np.empty(pairs, np.float32)
+    v_transposed, scratch, grad_scores = address_of(v_scratch), address_of(weights_scratch), address_of(scores_scratch)
     for b in range(begin, end):
-        turn(v + 4 * b * width * channels, width, channels, channels, by_channel, padded)
-        for h in range(heads):
-            first, its = (b * heads + h) * pairs, 4 * (b * width * channels + h * own)
-            used = used_map(maps, first, pairs, dropped, keys, address_of(kept))
-            small_product(used, 1, width, grad + its, channels, grad_v + its, channels, width, width, own)
-            of_head = by_channel + 4 * h * own * padded
-            small_product(grad + its, channels, 1, of_head, padded, address_of(square), padded, width, own, padded)
-            slopes, apart = address_of(square), padded
-            if dropped:
+        transpose(Matrix(v + 4 * b * width * channels, channels), width, channels, Matrix(v_transposed, padded))
+        for h in range(shape.heads):
+            first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
+            weights = dropped_weights(attn_weights, first, pairs, keys, scratch)
+            into = Matrix(grad_v + offset, channels)
+            small_product_transposed(
+                Matrix(weights, width), Matrix(grad + offset, channels), into, width, width, head_dim
+            )
+            # The gradient of the attention weights: the upstream one times V transposed, then the dropout.
+            v_of_head = Matrix(v_transposed + 4 * h * head_dim * padded, padded)
+            into = Matrix(address_of(padded_scratch), padded)
+            small_product(Matrix(grad + offset, channels), v_of_head, into, width, head_dim, padded)
+            grad_weights, stride = address_of(padded_scratch), padded
+            if keys.active:
                 for i in range(width):
                     for j in range(width):
-                        flat[i * width + j] = square[i * padded + j]
-                keep_or_drop(address_of(flat), 0, pairs, keys, first, address_of(kept))
-                slopes, apart = address_of(kept), width
-            for i in range(width):
-                row, at, sums = slopes + 4 * i * apart, first + i * width, floats16()
-                for block in range(0, whole, 16):
-                    sums = sums + load(like, row, block) * load(like, maps, at + block)
-                dot = total(sums)
-                for j in range(whole, width):
-                    dot += _value(row, j) * _value(maps, at + j)
-                for block in range(0, whole, 16):
-                    slope = load(like, maps, at + block) * (load(like, row, block) - spread(like, dot))
-                    store(grad_bias, at + block, slope)
-                    store(of_scores, i * width + block, slope * spread(like, scale))
-                for j in range(whole, width):
-                    slope = _value(maps, at + j) * (_value(row, j) - dot)
-                    put(grad_bias, at + j, slope)
-                    scaled[i * width + j] = slope * scale
-            small_product(of_scores, width, 1, k + its, channels, grad_q + its, channels, width, width, own)
-            small_product(of_scores, 1, width, q + its, channels, grad_k + its, channels, width, width, own)
-    hold(turned)
-    hold(square)
-    hold(kept)
-    hold(flat)
-    hold(scaled)
+                        flat_scratch[i * width + j] = padded_scratch[i * padded + j]
+                apply_dropout(address_of(flat_scratch), 0, pairs, keys, first, scratch)
+                grad_weights, stride = scratch, width
+            _softmax_gradient(grad_weights, stride, attn_weights, first, width, scale, grad_bias, grad_scores)
+            into = Matrix(grad_q + offset, channels)
+            small_product(Matrix(grad_scores, width), Matrix(k + offset, channels), into, width, width, head_dim)
+            into = Matrix(grad_k + offset, channels)
+            small_product_transposed(
+                Matrix(grad_scores, width), Matrix(q + offset, channels), into, width, width, head_dim
+            )
+    keep_alive(v_scratch)
+    keep_alive(padded_scratch)
+    keep_alive(weights_scratch)
+    keep_alive(flat_scratch)
+    keep_alive(scores_scratch)

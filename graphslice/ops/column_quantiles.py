@@ -8,22 +8,22 @@ from torch import Tensor
 from graphslice.ops.column_sort import column_sort
 
 
-def column_quantiles(x: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
-    """What stands at given places of each sorted channel, linear between two rows, as :func:`torch.quantile` has it.
+def column_quantiles(x: Tensor, lengths: Tensor, q: Tensor) -> Tensor:
+    """Quantiles of each channel over the valid rows, linear between two of them as :func:`torch.quantile`'s are.
 
     Args:
         x: ``[B, N, C]``, floating point.
         lengths: int64 ``[B]``, the number of valid rows of each sample, at least 1.
-        places: ``[K, C]`` or ``[K, 1]``, from 0 (the smallest value) to 1 (the largest).
+        q: ``[K, C]`` or ``[K, 1]``, floating point, from 0 (the smallest value) to 1 (the largest).
 
     Returns:
-        ``[B, K, C]``, the dtype of ``x``, differentiable in ``x`` and in ``places``.
+        ``[B, K, C]``, the dtype of ``x``, differentiable in ``x`` and in ``q``.
     """
     ordered = column_sort(x, lengths)
     last = lengths[:, None, None] - 1
     # Not in half precision: it cannot count hundreds of rows.
-    place = places.to(torch.promote_types(x.dtype, torch.float32)) * last
-    below = place.detach().floor().long()
+    position = q.to(torch.promote_types(x.dtype, torch.float32)) * last
+    below = position.detach().floor().long()
     above = torch.minimum(below + 1, last)
     low, high = (ordered.gather(1, row.expand(-1, -1, x.shape[2])) for row in (below, above))
-    return torch.lerp(low, high, (place - below).to(x.dtype))
+    return torch.lerp(low, high, (position - below).to(x.dtype))

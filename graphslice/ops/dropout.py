@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,29 +18,40 @@ from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import (
     address_of,
-    floats16,
-    hold,
-    ints16,
+    float32x16,
+    int32x16,
+    iota,
+    keep_alive,
     load,
-    numbered,
-    put,
-    spread,
+    load_scalar,
+    select_ge,
+    splat,
     store,
-    value_at,
-    where_at_least,
+    store_scalar,
 )
-from graphslice.ops.threads import over_parts
+from graphslice.ops.threads import parallel_for
 
 
+@operator
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Set each value to zero with probability ``p`` and scale the others by ``1 / (1 - p)``."""
-    if p == 0:
-        return x
-    if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling():
-        return F.dropout(x, p)
-    return _Dropout.apply(x, draw_keys(p))
+    """Set each value to zero with probability ``p`` and scale the others by ``1 / (1 - p)`` (Srivastava et al. 2014).
+
+    Args:
+        x: floating point, of any shape.
+        p: from 0 to below 1.
+
+    Returns:
+        The shape and dtype of ``x``; ``x`` itself where ``p`` is 0.
+    """
+    return F.dropout(x, p) if p else x
+
+
+@dropout.backend("numba", dtypes=(torch.float32,))
+def _numba(x: Tensor, p: float) -> Tensor:
+    return _Dropout.apply(x, draw_keys(p)) if p else x
 
 
 class Dropout(nn.Module):
@@ -56,14 +68,27 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
-def draw_keys(p: float) -> tuple[int, int, int, float]:
-    """What :func:`keep` needs: two numbers from torch's generator, the threshold of ``p``, and ``1 / (1 - p)``."""
-    keys = torch.empty(2, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
-    return *keys, min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1), 1 / (1 - p)
+class DropoutKeys(NamedTuple):
+    """What decides for each value whether it stays; a kernel's argument."""
+
+    active: bool
+    first: int
+    second: int
+    threshold: int
+    scale: float
 
 
-#: In the place of keys where nothing is dropped.
-NO_KEYS = (0, 0, 0, 1.0)
+#: Nothing is dropped.
+_INACTIVE = DropoutKeys(False, 0, 0, 0, 1.0)
+
+
+def draw_keys(p: float) -> DropoutKeys:
+    """Two numbers from torch's generator, the threshold of ``p``, and ``1 / (1 - p)``; nothing is drawn for 0."""
+    if not p:
+        return _INACTIVE
+    first, second = torch.empty(2, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
+    threshold = min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1)
+    return DropoutKeys(True, first, second, threshold, 1 / (1 - p))
 
 
 class _Thread(threading.local):
@@ -84,63 +109,64 @@ def drawing_from(seed: int) -> Iterator[None]:
 
 
 @njit(inline="always")
-def keep(keys, offset):
+def dropout_factors(keys, offset):
     """Lanes of ``1 / (1 - p)`` where the 16 values from ``offset`` on stay, of 0 where they are dropped.
 
     The hash is three rounds of multiply and shift (constants of C. Wellons' triple32), the second
     key between them.
     """
-    like = ints16()
-    x = numbered(like) + spread(like, np.int32(offset)) + spread(like, np.int32(keys[0]))
-    x = (x ^ (x >> spread(like, np.int32(17)))) * spread(like, np.int32(-312814405))
-    x = (x ^ (x >> spread(like, np.int32(11)))) * spread(like, np.int32(-1404298415))
-    x = x ^ spread(like, np.int32(keys[1]))
-    x = (x ^ (x >> spread(like, np.int32(15)))) * spread(like, np.int32(830770091))
-    x = x ^ (x >> spread(like, np.int32(14)))
-    return where_at_least(x, spread(like, np.int32(keys[2])), spread(floats16(), np.float32(keys[3])), floats16())
+    lane_type = int32x16()
+    x = iota(lane_type) + splat(lane_type, np.int32(offset)) + splat(lane_type, np.int32(keys.first))
+    x = (x ^ (x >> splat(lane_type, np.int32(17)))) * splat(lane_type, np.int32(-312814405))
+    x = (x ^ (x >> splat(lane_type, np.int32(11)))) * splat(lane_type, np.int32(-1404298415))
+    x = x ^ splat(lane_type, np.int32(keys.second))
+    x = (x ^ (x >> splat(lane_type, np.int32(15)))) * splat(lane_type, np.int32(830770091))
+    x = x ^ (x >> splat(lane_type, np.int32(14)))
+    scale = splat(float32x16(), np.float32(keys.scale))
+    return select_ge(x, splat(lane_type, np.int32(keys.threshold)), scale, float32x16())
 
 
 @njit(inline="always")
-def keep_or_drop(source, first, size, keys, place, out):
-    """``out = dropout(source[first : first + size])``, the ``place``-th values and those after it; by addresses."""
-    like = floats16()
+def apply_dropout(source, first, size, keys, offset, out):
+    """``out = dropout(source[first : first + size])``, decided as for the values from ``offset`` on; by addresses."""
+    lane_type = float32x16()
     if size < 16:
-        few = np.empty(16, np.float32)
-        store(address_of(few), 0, keep(keys, place))
+        factors = np.empty(16, np.float32)
+        store(address_of(factors), 0, dropout_factors(keys, offset))
         for i in range(size):
-            put(out, i, value_at(like, source, first + i) * few[i])
-        hold(few)
+            store_scalar(out, i, load_scalar(lane_type, source, first + i) * factors[i])
+        keep_alive(factors)
         return
     for block in range(0, size, 16):
         i = min(block, size - 16)
-        store(out, i, load(like, source, first + i) * keep(keys, place + i))
+        store(out, i, load(lane_type, source, first + i) * dropout_factors(keys, offset + i))
 
 
 @njit(inline="always")
-def used_map(maps, first, size, dropped, keys, room):
-    """The address of ``maps[first : first + size]``, or of ``room`` with the dropout of that."""
-    if dropped:
-        keep_or_drop(maps, first, size, keys, first, room)
-        return room
-    return maps + 4 * first
+def dropped_weights(attn_weights, first, size, keys, scratch):
+    """The address of ``dropout(attn_weights[first : first + size])``: in place, or ``scratch`` if any is dropped."""
+    if keys.active:
+        apply_dropout(attn_weights, first, size, keys, first, scratch)
+        return scratch
+    return attn_weights + 4 * first
 
 
 @njit(cache=True, nogil=True)
 def _drop(x, keys, out, begin, end):
-    keep_or_drop(x, begin, end - begin, keys, begin, out + 4 * begin)
+    apply_dropout(x, begin, end - begin, keys, begin, out + 4 * begin)
 
 
-def _dropped(x: Tensor, keys: tuple) -> Tensor:
+def _dropped(x: Tensor, keys: DropoutKeys) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    values, result = x.data_ptr(), out.data_ptr()
-    over_parts(lambda begin, end: _drop(values, keys, result, begin, end), x.numel(), x.numel())
+    source, result = x.data_ptr(), out.data_ptr()
+    parallel_for(lambda begin, end: _drop(source, keys, result, begin, end), x.numel(), values=x.numel())
     return out
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, keys: tuple) -> Tensor:
+    def forward(ctx, x: Tensor, keys: DropoutKeys) -> Tensor:
         ctx.keys = keys
         return _dropped(x, keys)
 

@@ -1,4 +1,4 @@
-"""A bias and the GELU after it, in one pass over the memory."""
+"""GELU by the normal distribution function, in one pass over the memory."""
 
 from __future__ import annotations
 
@@ -7,88 +7,84 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.simd.lanes import as_floats, as_ints, exponential, floats16, ints16, load, spread, store
-from graphslice.ops.threads import over_parts
-
-# Rows whose gradients are summed together, whatever the number of threads.
-_ROWS = 128
+from graphslice.ops.dispatch import operator
+from graphslice.ops.simd.lanes import as_float32, as_int32, exp, float32x16, int32x16, load, splat, store
+from graphslice.ops.threads import parallel_for
 
 
-def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """``GELU(x + bias)`` for ``x [..., C]`` and ``bias [C]``, with the error function itself."""
-    ours = x.device.type == "cpu" and x.dtype == bias.dtype == torch.float32 and x.shape[-1] % 16 == 0
-    if ours and x.numel() and not torch.compiler.is_compiling():
-        return _BiasGelu.apply(x, bias) if torch.is_grad_enabled() else _activated(x, bias)
-    return F.gelu(x + bias)
+@operator
+def gelu(x: Tensor) -> Tensor:
+    """``GELU(x)`` with the error function itself (Hendrycks and Gimpel 2016).
+
+    Args:
+        x: floating point, of any shape.
+
+    Returns:
+        The shape and dtype of ``x``.
+    """
+    return F.gelu(x)
 
 
-def _activated(x: Tensor, bias: Tensor) -> Tensor:
-    x, bias = x.contiguous(), bias.contiguous()
+@gelu.backend("numba", dtypes=(torch.float32,), fits=lambda x: x.numel() % 16 == 0)
+def _numba(x: Tensor) -> Tensor:
+    return _Gelu.apply(x) if torch.is_grad_enabled() else _gelu(x)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    x = x.contiguous()
     out = torch.empty(x.shape)
-    pointers = (x.data_ptr(), bias.data_ptr(), out.data_ptr())
-    channels = x.shape[-1]
-    over_parts(lambda begin, end: _forward(pointers, channels, begin, end), x.numel() // channels, x.numel())
+    addresses = (x.data_ptr(), out.data_ptr())
+    parallel_for(lambda begin, end: _forward(addresses, begin, end), x.numel() // 16, values=x.numel())
     return out
 
 
-class _BiasGelu(torch.autograd.Function):
+class _Gelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, bias)
-        return _activated(x, bias)
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _gelu(x)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        x, bias = (t.contiguous() for t in ctx.saved_tensors)
-        grad, out = grad.contiguous(), torch.empty(x.shape)
-        channels = x.shape[-1]
-        rows = x.numel() // channels
-        parts = -(-rows // _ROWS)
-        sums = torch.zeros(parts, channels)
-        pointers = tuple(t.data_ptr() for t in (x, bias, grad, out, sums))
-        over_parts(lambda begin, end: _backward(pointers, channels, rows, begin, end), parts, x.numel())
-        return out, sums.sum(dim=0)
+        x, grad = ctx.saved_tensors[0].contiguous(), grad.contiguous()
+        grad_x = torch.empty(x.shape)
+        addresses = (x.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
+        parallel_for(lambda begin, end: _backward(addresses, begin, end), x.numel() // 16, values=x.numel())
+        return grad_x
 
 
 @njit(inline="always")
-def _normal(x):
+def _normal_cdf(x):
     """The normal distribution function of lanes, and ``e^(-x^2 / 2)``; error below 1e-7.
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, for the error function.
     """
-    sign = as_ints(x) & spread(ints16(), -(2**31))
-    z = as_floats(as_ints(x) ^ sign) * spread(x, 0.7071067811865476)
-    bell = exponential(z * z * spread(x, -1.0))
-    t = spread(x, 1.0) / (z * spread(x, 0.3275911) + spread(x, 1.0))
-    series = spread(x, 1.061405429) * t + spread(x, -1.453152027)
-    series = series * t + spread(x, 1.421413741)
-    series = series * t + spread(x, -0.284496736)
-    series = series * t + spread(x, 0.254829592)
-    error = as_floats(as_ints(spread(x, 1.0) - series * t * bell) ^ sign)
-    return (error + spread(x, 1.0)) * spread(x, 0.5), bell
+    sign = as_int32(x) & splat(int32x16(), -(2**31))
+    z = as_float32(as_int32(x) ^ sign) * splat(x, 0.7071067811865476)
+    gaussian = exp(z * z * splat(x, -1.0))
+    t = splat(x, 1.0) / (z * splat(x, 0.3275911) + splat(x, 1.0))
+    series = splat(x, 1.061405429) * t + splat(x, -1.453152027)
+    series = series * t + splat(x, 1.421413741)
+    series = series * t + splat(x, -0.284496736)
+    series = series * t + splat(x, 0.254829592)
+    erf = as_float32(as_int32(splat(x, 1.0) - series * t * gaussian) ^ sign)
+    return (erf + splat(x, 1.0)) * splat(x, 0.5), gaussian
 
 
 @njit(cache=True, nogil=True)
-def _forward(pointers, channels, begin, end):
-    x, bias, out = pointers
-    like = floats16()
-    for row in range(begin, end):
-        for c in range(0, channels, 16):
-            value = load(like, x, row * channels + c) + load(like, bias, c)
-            store(out, row * channels + c, value * _normal(value)[0])
+def _forward(addresses, begin, end):
+    x, out = addresses
+    for block in range(begin, end):
+        value = load(float32x16(), x, 16 * block)
+        store(out, 16 * block, value * _normal_cdf(value)[0])
 
 
 @njit(cache=True, nogil=True)
-def _backward(pointers, channels, rows, begin, end):
-    x, bias, grad, out, sums = pointers
-    like = floats16()
-    density = spread(like, 0.3989422804014327)
-    for row in range(begin * _ROWS, min(end * _ROWS, rows)):
-        part = row // _ROWS * channels
-        for c in range(0, channels, 16):
-            at = row * channels + c
-            value = load(like, x, at) + load(like, bias, c)
-            below, bell = _normal(value)
-            slope = load(like, grad, at) * (below + value * bell * density)
-            store(out, at, slope)
-            store(sums, part + c, load(like, sums, part + c) + slope)
+def _backward(addresses, begin, end):
+    x, grad, grad_x = addresses
+    lane_type = float32x16()
+    density = splat(lane_type, 0.3989422804014327)  # 1 / sqrt(2 pi)
+    for block in range(begin, end):
+        value = load(lane_type, x, 16 * block)
+        cdf, gaussian = _normal_cdf(value)
+        store(grad_x, 16 * block, load(lane_type, grad, 16 * block) * (cdf + value * gaussian * density))

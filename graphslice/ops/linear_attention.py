@@ -7,51 +7,54 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.simd.lanes import address_of, hold
-from graphslice.ops.simd.small_product import small_product
-from graphslice.ops.threads import over_parts
+from graphslice.ops.dispatch import operator
+from graphslice.ops.simd.lanes import address_of, keep_alive
+from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed
+from graphslice.ops.threads import parallel_for
 
 # Beyond so many rows torch's products are as fast.
-_MOST_ROWS = 256
+_MAX_ROWS = 256
 
 
+@operator
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
     """``Q (K^T V) / n`` head by head (Cao 2021, eqs. 5 and 6, without their layer norms).
 
     ``(Q K^T) V`` is the same by associativity; in this order it takes ``n d`` products a channel instead of ``n^2``.
 
     Args:
-        q, k, v: ``[B, N, C]``; head h owns channels ``h d`` to ``(h + 1) d``, d = C / H.
+        q, k, v: ``[B, N, C]``, floating point; head h has channels ``h d`` to ``(h + 1) d``, d = C / H.
         lengths: int64 ``[B]``, n, the number of valid rows; the others are not read.
         heads: H.
 
     Returns:
-        ``[B, N, C]``, 0 in the padding.
+        ``[B, N, C]``, the dtype of ``v``, 0 in the padding.
     """
     batch, width, channels = v.shape
-    ours = v.device.type == "cpu" and {t.dtype for t in (q, k, v)} == {torch.float32}
-    ours = ours and width <= _MOST_ROWS and channels // heads >= 8
-    if ours and v.numel() and not torch.compiler.is_compiling():
-        if torch.is_grad_enabled():
-            return _LinearAttention.apply(q, k, v, lengths, heads)
-        return _attended(q, k, v, lengths, heads)
     valid = (torch.arange(width, device=v.device) < lengths[:, None])[:, None, :, None]
-    q, k, v = (t.view(batch, width, heads, -1).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
+    q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
     out = q @ (k.transpose(2, 3) @ v)
     out = out / lengths.clamp_min(1)[:, None, None, None].to(out.dtype)
     return out.transpose(1, 2).reshape(batch, width, channels)
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
+@linear_attention.backend(
+    "numba",
+    dtypes=(torch.float32,),
+    fits=lambda q, k, v, lengths, heads: v.shape[1] <= _MAX_ROWS and v.shape[2] // heads >= 8,
+)
+def _numba(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
+    if torch.is_grad_enabled():
+        return _LinearAttention.apply(q, k, v, lengths, heads)
+    return _linear_attention(q, k, v, lengths, heads)
+
+
+def _linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
     tensors = [t.contiguous() for t in (q, k, v)]
-    out, sizes = torch.empty(v.shape), lengths.numpy()
-    pointers = tuple(t.data_ptr() for t in (*tensors, out))
-    _, width, channels = v.shape
-    over_parts(
-        lambda begin, end: _forward(pointers, sizes, out.numpy(), heads, width, channels, begin, end),
-        len(v),
-        2 * v.numel(),
-    )
+    out = torch.empty(v.shape)
+    addresses = tuple(t.data_ptr() for t in (*tensors, out))
+    sizes, result, shape = lengths.numpy(), out.numpy(), AttnShape(heads, *v.shape[1:])
+    parallel_for(lambda begin, end: _forward(addresses, sizes, result, shape, begin, end), len(v), values=2 * v.numel())
     return out
 
 
@@ -60,63 +63,69 @@ class _LinearAttention(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
         ctx.heads = heads
         ctx.save_for_backward(q, k, v, lengths)
-        return _attended(q, k, v, lengths, heads)
+        return _linear_attention(q, k, v, lengths, heads)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         *saved, lengths = ctx.saved_tensors
         tensors = [t.contiguous() for t in (*saved, grad)]
         grads = [torch.empty_like(t) for t in tensors[:3]]
-        pointers = tuple(t.data_ptr() for t in (*tensors, *grads))
-        arrays, sizes = tuple(t.numpy() for t in grads), lengths.numpy()
-        _, width, channels = grad.shape
-        over_parts(
-            lambda begin, end: _backward(pointers, sizes, arrays, ctx.heads, width, channels, begin, end),
+        addresses = tuple(t.data_ptr() for t in (*tensors, *grads))
+        sizes, results = lengths.numpy(), tuple(t.numpy() for t in grads)
+        shape = AttnShape(ctx.heads, *grad.shape[1:])
+        parallel_for(
+            lambda begin, end: _backward(addresses, sizes, results, shape, begin, end),
             len(grad),
-            6 * grad.numel(),
+            values=6 * grad.numel(),
         )
         return *grads, None, None
 
 
 @njit(cache=True, nogil=True)
-def _squared(a, b, channels, own, rows, out):
-    """``A^T B / rows`` of one head, ``[own, own]``, by the addresses of A and B."""
-    small_product(a, 1, channels, b, channels, address_of(out), own, own, rows, own)
+def _mean_product(a, b, channels, head_dim, rows, out):
+    """``A^T B / rows`` of one head, ``[head_dim, head_dim]``, by the addresses of A and B."""
+    small_product_transposed(
+        Matrix(a, channels), Matrix(b, channels), Matrix(address_of(out), head_dim), head_dim, rows, head_dim
+    )
     out /= np.float32(max(1, rows))
 
 
 @njit(cache=True, nogil=True)
-def _forward(pointers, sizes, result, heads, width, channels, begin, end):
-    q, k, v, out = pointers
-    own = channels // heads
-    square = np.empty(own * own, np.float32)
+def _forward(addresses, sizes, result, shape, begin, end):
+    q, k, v, out = addresses
+    width, channels = shape.width, shape.channels
+    head_dim = channels // shape.heads
+    scratch = np.empty(head_dim * head_dim, np.float32)
+    square = Matrix(address_of(scratch), head_dim)
     for b in range(begin, end):
         rows = sizes[b]
         result[b, rows:] = 0
-        for h in range(heads if rows else 0):
-            its = 4 * (b * width * channels + h * own)
-            _squared(k + its, v + its, channels, own, rows, square)
-            small_product(q + its, channels, 1, address_of(square), own, out + its, channels, rows, own, own)
-    hold(square)
+        for h in range(shape.heads if rows else 0):
+            offset = 4 * (b * width * channels + h * head_dim)
+            _mean_product(k + offset, v + offset, channels, head_dim, rows, scratch)
+            small_product(
+                Matrix(q + offset, channels), square, Matrix(out + offset, channels), rows, head_dim, head_dim
+            )
+    keep_alive(scratch)
 
 
 @njit(cache=True, nogil=True)
-def _backward(pointers, sizes, grads, heads, width, channels, begin, end):
-    q, k, v, grad, grad_q, grad_k, grad_v = pointers
-    own = channels // heads
-    square = np.empty(own * own, np.float32)
-    of_square = address_of(square)
+def _backward(addresses, sizes, results, shape, begin, end):
+    q, k, v, grad, grad_q, grad_k, grad_v = addresses
+    width, channels = shape.width, shape.channels
+    head_dim = channels // shape.heads
+    scratch = np.empty(head_dim * head_dim, np.float32)
+    square = Matrix(address_of(scratch), head_dim)
     for b in range(begin, end):
         rows = sizes[b]
-        for array in grads:
-            array[b, rows:] = 0
-        for h in range(heads if rows else 0):
-            its = 4 * (b * width * channels + h * own)
+        for result in results:
+            result[b, rows:] = 0
+        for h in range(shape.heads if rows else 0):
+            offset = 4 * (b * width * channels + h * head_dim)
             # Of out = Q S, S = K^T V / n: grad Q = grad S^T; with D = Q^T grad / n, grad K = V D^T, grad V = K D.
-            _squared(v + its, k + its, channels, own, rows, square)
-            small_product(grad + its, channels, 1, of_square, own, grad_q + its, channels, rows, own, own)
-            _squared(grad + its, q + its, channels, own, rows, square)
-            small_product(v + its, channels, 1, of_square, own, grad_k + its, channels, rows, own, own)
-            _squared(q + its, grad + its, channels, own, rows, square)
-            small_product(k + its, channels, 1, of_square, own, grad_v + its, channels, rows, own, own)
-    hold(square)
+            for left, right, a, out in ((v, k, grad, grad_q), (grad, q, v, grad_k), (q, grad, k, grad_v)):
+                _mean_product(left + offset, right + offset, channels, head_dim, rows, scratch)
+                small_product(
+                    Matrix(a + offset, channels), square, Matrix(out + offset, channels), rows, head_dim, head_dim
+                )
+    keep_alive(scratch)

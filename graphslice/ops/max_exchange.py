@@ -7,10 +7,13 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graphslice.ops.dispatch import operator
+
 #: Where the weight of a row begins and ends to fall, in shares of the exchange.
 TIE = (1e-3, 0.1)
 
 
+@operator
 def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
     """In every channel, exchange the largest value with the first row's (Sliceformer, section 3.3).
 
@@ -28,13 +31,6 @@ def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
     Returns:
         ``[B, N, C]``; rows outside the mask are unchanged.
     """
-    if v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
-        return _NumbaExchange.apply(v, mask)
-    return exchange_in_torch(v, mask)
-
-
-def exchange_in_torch(v: Tensor, mask: Tensor) -> Tensor:
-    """:func:`max_exchange` in plain torch, for any device and dtype."""
     with torch.no_grad():
         first = v[:, :1]
         others = v.masked_fill(~mask[:, :, None], -torch.inf)
@@ -48,7 +44,12 @@ def exchange_in_torch(v: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)
 
 
-class _NumbaExchange(torch.autograd.Function):
+@max_exchange.backend("numba", dtypes=(torch.float32, torch.float64))
+def _numba(v: Tensor, mask: Tensor) -> Tensor:
+    return _MaxExchange.apply(v, mask)
+
+
+class _MaxExchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx, v: Tensor, mask: Tensor) -> Tensor:
         v = v.contiguous()

@@ -12,23 +12,23 @@ import torch
 _Item, _Result = TypeVar("_Item"), TypeVar("_Result")
 
 # Below this many values a second thread costs more than it saves.
-_WORTH = 1 << 17
+_MIN_VALUES = 1 << 17
 
 
-def over_parts(kernel: Callable[[int, int], None], parts: int, values: int) -> None:
-    """Call ``kernel(begin, end)`` for all parts, in parallel where there is much to do.
+def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
+    """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel where there is much to do.
 
     Args:
-        kernel: compiled with ``nogil``; works on parts ``begin`` to ``end``.
-        parts: how many there are: samples, or rows.
+        kernel: compiled with ``nogil``; works on samples or rows ``begin`` to ``end``.
+        count: how many samples or rows there are.
         values: how many numbers they hold together.
     """
-    threads = min(torch.get_num_threads(), parts, values // _WORTH)
+    threads = min(torch.get_num_threads(), count, values // _MIN_VALUES)
     if threads < 2:
-        kernel(0, parts)
+        kernel(0, count)
         return
-    ends = [parts * part // threads for part in range(threads + 1)]
-    futures = [_pool(threads - 1).submit(kernel, *ends[part : part + 2]) for part in range(1, threads)]
+    ends = [count * chunk // threads for chunk in range(threads + 1)]
+    futures = [_pool(threads - 1).submit(kernel, *ends[chunk : chunk + 2]) for chunk in range(1, threads)]
     kernel(*ends[:2])
     for future in futures:
         future.result()

@@ -8,17 +8,16 @@ the CPU, slowly.
 
 from __future__ import annotations
 
-import os
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphslice.ops.dispatch import TRITON_INTERPRETED
+
 #: Rows that the plain sort takes, and those that the sort behind the product takes.
-MOST_ROWS, MOST_MAPPED = 4096, 128
+MAX_SORT_ROWS, MAX_AGGREGATE_ROWS = 4096, 128
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # The bits of infinity: whatever is beyond them is nan.
 _INFINITY = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
@@ -61,7 +60,7 @@ def _unpacked(packed, flip, DTYPE: tl.constexpr):
 
 @triton.jit
 def _sort_kernel(
-    x, lengths, descending, out, found, N, C, INFINITY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    x, lengths, descending, out, origins, N, C, INFINITY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     b = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -75,11 +74,11 @@ def _sort_kernel(
     packed = tl.sort(_packed(values, rows[None, :], valid, flip, INFINITY), dim=1)
     sorted_values, origin = _unpacked(packed, flip, x.dtype.element_ty)
     tl.store(out + at, tl.where(valid, sorted_values, values), mask=inside)
-    tl.store(found + at, origin.to(found.dtype.element_ty), mask=inside)
+    tl.store(origins + at, origin.to(origins.dtype.element_ty), mask=inside)
 
 
 def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor:
-    """The sorted values of ``x [B, N, C]``, N at most ``MOST_ROWS``; ``rows`` is filled with where they came from."""
+    """The sorted values of ``x [B, N, C]``, N at most ``MAX_SORT_ROWS``; ``rows`` says where they came from."""
     x = x.contiguous()
     out = torch.empty_like(x)
     batch, width, channels = x.shape
@@ -108,7 +107,7 @@ def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor
 
 @triton.jit
 def _kept(seed, first, N, i, j, P_DROP: tl.constexpr):
-    """The factor of dropout for entries (i, j) of the map that begins at ``first``: 0 or ``1 / (1 - p)``."""
+    """The factor of dropout for entries (i, j) of the matrix that begins at ``first``: 0 or ``1 / (1 - p)``."""
     draws = tl.rand(tl.load(seed), (first + i * N + j).to(tl.uint32))
     return tl.where(draws >= P_DROP, 1 / (1 - P_DROP), 0.0)
 
@@ -121,8 +120,8 @@ def _dot(a, b, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def _map_sort_kernel(
-    maps,
+def _aggregate_sort_kernel(
+    attn_weights,
     v,
     lengths,
     descending,
@@ -143,19 +142,19 @@ def _map_sort_kernel(
     b, h = pair // H, pair % H
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     i, j = tl.arange(0, ROWS)[None, :], tl.arange(0, ROWS)[:, None]
-    turned_map = tl.load(maps + pair * N * N + i * N + j, mask=(i < N) & (j < N), other=0.0)
+    weights_t = tl.load(attn_weights + pair * N * N + i * N + j, mask=(i < N) & (j < N), other=0.0)
     if P_DROP > 0:
-        turned_map = (turned_map * _kept(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
+        weights_t = (weights_t * _kept(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
     sample = b * N * H * D + h * D
-    own = (columns < D)[:, None]
-    turned_v = tl.load(v + sample + i * H * D + columns[:, None], mask=own & (i < N), other=0.0)
-    product = _dot(turned_v, turned_map, INTERPRETED).to(v.dtype.element_ty)
+    of_head = (columns < D)[:, None]
+    v_t = tl.load(v + sample + i * H * D + columns[:, None], mask=of_head & (i < N), other=0.0)
+    product = _dot(v_t, weights_t, INTERPRETED).to(v.dtype.element_ty)
 
-    valid = own & (i < tl.load(lengths + b))
+    valid = of_head & (i < tl.load(lengths + b))
     flip = -tl.load(descending + h * D + columns, mask=columns < D, other=0).to(tl.int32)[:, None]
     packed = tl.sort(_packed(product, i, valid, flip, INFINITY), dim=1)
     values, origin = _unpacked(packed, flip, v.dtype.element_ty)
-    inside = own & (i < N)
+    inside = of_head & (i < N)
     at = sample + i * H * D + columns[:, None]
     tl.store(out + at, tl.where(valid, values, 0.0), mask=inside)
     # Where each row went: backward then reads its gradient from there.
@@ -163,14 +162,14 @@ def _map_sort_kernel(
 
 
 @triton.jit
-def _map_sort_backward_kernel(
-    maps,
+def _aggregate_sort_backward_kernel(
+    attn_weights,
     v,
     lengths,
     seed,
     ranks,
     grad,
-    grad_maps,
+    grad_weights,
     grad_v,
     H,
     N,
@@ -185,11 +184,11 @@ def _map_sort_backward_kernel(
     rows, others = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
     sample = b * N * H * D + h * D
     length = tl.load(lengths + b)
-    # [j, i]: the map transposed, for the gradient of V.
-    turned_map = tl.load(maps + pair * N * N + others * N + rows, mask=(rows < N) & (others < N), other=0.0)
+    # [j, i]: P transposed, for the gradient of V.
+    weights_t = tl.load(attn_weights + pair * N * N + others * N + rows, mask=(rows < N) & (others < N), other=0.0)
     if P_DROP > 0:
-        turned_map = (turned_map * _kept(seed, pair * N * N, N, others, rows, P_DROP)).to(v.dtype.element_ty)
-    of_map = tl.zeros((ROWS, ROWS), tl.float32)
+        weights_t = (weights_t * _kept(seed, pair * N * N, N, others, rows, P_DROP)).to(v.dtype.element_ty)
+    grad_of_weights = tl.zeros((ROWS, ROWS), tl.float32)
     for first in range(0, D, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)[None, :]
         inside = (rows < N) & (columns < D)
@@ -198,42 +197,40 @@ def _map_sort_backward_kernel(
         unsorted = tl.load(grad + sample + rank * H * D + columns, mask=inside & (rows < length), other=0.0)
         tl.store(
             grad_v + at,
-            _dot(turned_map, unsorted, INTERPRETED).to(grad_v.dtype.element_ty),
+            _dot(weights_t, unsorted, INTERPRETED).to(grad_v.dtype.element_ty),
             mask=inside,
         )
-        turned_columns = first + tl.arange(0, COLUMNS)[:, None]
-        turned_v = tl.load(
-            v + sample + others * H * D + turned_columns, mask=(turned_columns < D) & (others < N), other=0.0
-        )
-        of_map += _dot(unsorted, turned_v, INTERPRETED)
+        columns_t = first + tl.arange(0, COLUMNS)[:, None]
+        v_t = tl.load(v + sample + others * H * D + columns_t, mask=(columns_t < D) & (others < N), other=0.0)
+        grad_of_weights += _dot(unsorted, v_t, INTERPRETED)
     if P_DROP > 0:
-        of_map = of_map * _kept(seed, pair * N * N, N, rows, others, P_DROP)
+        grad_of_weights = grad_of_weights * _kept(seed, pair * N * N, N, rows, others, P_DROP)
     at = pair * N * N + rows * N + others
-    tl.store(grad_maps + at, of_map.to(grad_maps.dtype.element_ty), mask=(rows < N) & (others < N))
+    tl.store(grad_weights + at, grad_of_weights.to(grad_weights.dtype.element_ty), mask=(rows < N) & (others < N))
 
 
-def _tiles(width: int, own: int) -> tuple[int, int, int]:
+def _tiles(width: int, head_dim: int) -> tuple[int, int, int]:
     """Rows and columns of a tile, and its warps."""
     rows = max(16, triton.next_power_of_2(width))
-    columns = min(max(16, triton.next_power_of_2(own)), 64)
+    columns = min(max(16, triton.next_power_of_2(head_dim)), 64)
     return rows, columns, {16: 1, 32: 4, 64: 8, 128: 16}[rows]
 
 
-def map_sort(
-    maps: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
+def aggregate_sort(
+    attn_weights: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
     """``Sort_col(dropout(P) V)`` and ``uint8 [B, N, C]`` the row that each row went to.
 
-    ``maps [B, H, N, N]`` and ``v [B, N, C]`` of one dtype, N at most ``MOST_MAPPED``; 0 in the padding.
+    ``attn_weights [B, H, N, N]`` and ``v [B, N, C]`` of one dtype, N at most ``MAX_AGGREGATE_ROWS``; 0 in the padding.
     """
-    maps, v = maps.contiguous(), v.contiguous()
+    attn_weights, v = attn_weights.contiguous(), v.contiguous()
     out, ranks = torch.empty_like(v), torch.empty(v.shape, dtype=torch.uint8, device=v.device)
     batch, width, channels = v.shape
-    heads = maps.shape[1]
+    heads = attn_weights.shape[1]
     rows, columns, warps = _tiles(width, channels // heads)
     if v.numel():
-        _map_sort_kernel[batch * heads, triton.cdiv(channels // heads, columns)](
-            maps,
+        _aggregate_sort_kernel[batch * heads, triton.cdiv(channels // heads, columns)](
+            attn_weights,
             v,
             lengths,
             descending.to(torch.int8),
@@ -247,30 +244,30 @@ def map_sort(
             INFINITY=_INFINITY[v.dtype],
             ROWS=rows,
             COLUMNS=columns,
-            INTERPRETED=INTERPRETED,
+            INTERPRETED=TRITON_INTERPRETED,
             num_warps=warps,
         )
     return out, ranks
 
 
-def map_sort_backward(
-    grad: Tensor, maps: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
+def aggregate_sort_backward(
+    grad: Tensor, attn_weights: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the maps and of V."""
-    maps, v, grad = maps.contiguous(), v.contiguous(), grad.contiguous()
-    grad_maps, grad_v = torch.empty_like(maps), torch.empty_like(v)
+    """The gradients of the attn_weights and of V."""
+    attn_weights, v, grad = attn_weights.contiguous(), v.contiguous(), grad.contiguous()
+    grad_weights, grad_v = torch.empty_like(attn_weights), torch.empty_like(v)
     batch, width, channels = v.shape
-    heads = maps.shape[1]
+    heads = attn_weights.shape[1]
     rows, columns, warps = _tiles(width, channels // heads)
     if v.numel():
-        _map_sort_backward_kernel[batch * heads,](
-            maps,
+        _aggregate_sort_backward_kernel[batch * heads,](
+            attn_weights,
             v,
             lengths,
             seed,
             ranks,
             grad,
-            grad_maps,
+            grad_weights,
             grad_v,
             heads,
             width,
@@ -278,7 +275,7 @@ def map_sort_backward(
             P_DROP=p,
             ROWS=rows,
             COLUMNS=columns,
-            INTERPRETED=INTERPRETED,
+            INTERPRETED=TRITON_INTERPRETED,
             num_warps=warps,
         )
-    return grad_maps, grad_v
+    return grad_weights, grad_v

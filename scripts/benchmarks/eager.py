@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.nn import GraphTransformer
-from graphslice.ops import walk_bias
+from graphslice.ops import path_bias
 
 MIXERS = ("softmax", "slice-ascend")
 
@@ -28,7 +28,7 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
     size, width, channels = x.shape
     valid = torch.arange(width, device=x.device) <= batch.lengths[:, None]
     values = torch.cat([model.pairs.token.weight, model.pairs.walk_values(batch)])
-    bias = walk_bias(values, batch.pairs)
+    bias = path_bias(values, batch.pairs)
 
     def by_head(x: Tensor) -> Tensor:
         return x.view(size, width, config.heads, -1).transpose(1, 2)

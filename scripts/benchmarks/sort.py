@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.report import figure, interleaved
-from graphslice.ops import column_sort, map_sort
+from graphslice.ops import aggregate_sort, column_sort
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,17 +33,17 @@ def _sorted(shape: tuple[int, int, int], device: str, asked: bool) -> list[dict]
     x, upstream = torch.randn(2, *shape, device=device)
     leaf = x.clone().requires_grad_()
 
-    def both(backend: str | None) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(column_sort(leaf, backend=backend), leaf, upstream)
+    def both(sort: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(sort(leaf), leaf, upstream)
 
     times = interleaved(
         {
             "plain": lambda: torch.sort(x, dim=1, stable=True),
-            "torch": lambda: column_sort(x, backend="torch"),
+            "torch": lambda: column_sort.reference(x),
             "ours": lambda: column_sort(x),
             "plain both": lambda: torch.autograd.grad(torch.sort(leaf, dim=1, stable=True).values, leaf, upstream),
-            "torch both": both("torch"),
-            "ours both": both(None),
+            "torch both": both(column_sort.reference),
+            "ours both": both(column_sort),
         },
         9,
         synchronize=torch.cuda.synchronize if device == "cuda" else None,
@@ -74,7 +74,7 @@ def _mapped(batch: int = 1024, heads: int = 32, width: int = 19, channels: int =
 
     def step(backend: str, backward: bool) -> Callable[[], object]:
         def run() -> object:
-            found = map_sort(maps, v, lengths, p=0.1, backend=backend)
+            found = aggregate_sort.using(backend)(maps, v, lengths, p=0.1)
             return torch.autograd.grad(found, leaves, upstream) if backward else found
 
         return run

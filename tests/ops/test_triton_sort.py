@@ -7,110 +7,58 @@ import sys
 import pytest
 import torch
 
-from graphslice.ops import column_sort, map_sort
-from graphslice.ops.map_sort import _map_sort, _map_sort_backward
+from graphslice.ops import aggregate_sort, column_sort
+from graphslice.ops.aggregate_sort import _triton_aggregate_sort, _triton_backward
 
 pytest.importorskip("triton")
 triton_sort = pytest.importorskip("graphslice.ops.triton_sort")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def descending(channels: int) -> torch.Tensor:
     return (torch.arange(channels) % 3 == 1).to(DEVICE)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(3, 7, 5), (2, 1, 4), (1, 33, 70), (2, 130, 3), (1, 300, 2)])
-def test_sort_agrees_with_torch(shape, dtype):
-    """With ties, nan, infinities and both zeros; values, rows and gradient."""
-    torch.manual_seed(0)
-    x = (torch.randn(shape) * 3).round().div(2).to(dtype)
-    special = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0], dtype=dtype)
-    x.view(-1)[torch.randperm(x.numel())[: min(8, x.numel() // 2)]] = special.repeat(2)[: min(8, x.numel() // 2)]
-    lengths = torch.randint(0, shape[1] + 1, shape[:1])
-    results = []
-    for backend in ("torch", "triton"):
-        leaf = x.clone().to(DEVICE).requires_grad_()
-        found = column_sort(leaf, lengths.to(DEVICE), descending(shape[2]), backend=backend)
-        found.backward(torch.arange(x.numel(), device=DEVICE).view(shape).to(dtype))
-        results.append((found.detach().float(), leaf.grad.float()))
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def problem(batch: int, heads: int, width: int, own: int, dtype: torch.dtype):
+def problem(batch: int, heads: int, width: int, head_dim: int, dtype: torch.dtype):
     """Sixteenths and small whole numbers: their products are exact, so the order is one and the same."""
     torch.manual_seed(width)
-    maps = torch.randint(0, 5, (batch, heads, width, width)) / 16
-    v = torch.randint(-4, 5, (batch, width, heads * own)).float()
+    attn_weights = torch.randint(0, 5, (batch, heads, width, width)) / 16
+    v = torch.randint(-4, 5, (batch, width, heads * head_dim)).float()
     lengths = torch.randint(1, width + 1, (batch,))
-    maps *= (torch.arange(width) < lengths[:, None])[:, None, None]  # no bf16 rounding, nothing from the padding
-    return maps.to(DEVICE, dtype), v.to(DEVICE, dtype), lengths.to(DEVICE)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 2, 7, 8), (2, 3, 19, 24), (1, 1, 40, 70), (1, 2, 1, 16)])
-def test_map_sort_is_the_product_and_then_the_sort(shape, dtype):
-    maps, v, lengths = problem(*shape, dtype)
-    valid = (torch.arange(v.shape[1], device=DEVICE) < lengths[:, None])[:, :, None]
-    upstream = torch.randint(-3, 4, v.shape, device=DEVICE).to(dtype) * valid
-    results = []
-    for backend in ("torch", "triton"):
-        leaves = maps.clone().requires_grad_(), v.clone().requires_grad_()
-        found = map_sort(*leaves, lengths, descending(v.shape[2]), backend=backend)
-        results.append(((found * valid).detach(), *torch.autograd.grad(found, leaves, upstream)))
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one.float(), other.float(), rtol=1e-2 if dtype != torch.float32 else 1e-5, atol=1e-5)
+    attn_weights *= (torch.arange(width) < lengths[:, None])[
+        :, None, None
+    ]  # no bf16 rounding, nothing from the padding
+    return attn_weights.to(DEVICE, dtype), v.to(DEVICE, dtype), lengths.to(DEVICE)
 
 
 def test_nothing_comes_from_the_padding():
-    maps, v, lengths = problem(2, 2, 9, 8, torch.float32)
+    attn_weights, v, lengths = problem(2, 2, 9, 8, torch.float32)
     lengths[:] = torch.tensor([4, 9])
-    leaves = maps.requires_grad_(), v.requires_grad_()
-    found = map_sort(*leaves, lengths, backend="triton")
+    leaves = attn_weights.requires_grad_(), v.requires_grad_()
+    found = aggregate_sort.using("triton")(*leaves, lengths)
     assert not found[0, 4:].any()
-    of_maps, _ = torch.autograd.grad(found, leaves, torch.ones_like(found))
-    assert not of_maps[0, :, 4:].any() and of_maps[0, :, :4].any()
-
-
-def test_dropout_is_the_same_backward_and_has_its_rate():
-    """Result and arguments scale together, so <gradient, argument> is <upstream, result> for each."""
-    maps = torch.rand(12, 2, 13, 13, device=DEVICE).requires_grad_()
-    v = torch.randn(12, 13, 16, device=DEVICE).requires_grad_()
-    lengths = torch.full((12,), 13, device=DEVICE)
-    torch.manual_seed(0)
-    found = map_sort(maps, v, lengths, p=0.3, backend="triton")
-    upstream = torch.randn_like(found)
-    of_maps, of_v = torch.autograd.grad(found, (maps, v), upstream)
-    expected = (upstream * found).sum()
-    torch.testing.assert_close((of_maps * maps).sum(), expected, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close((of_v * v).sum(), expected, rtol=1e-3, atol=1e-3)
-    kept = (of_maps != 0).float()
-    assert abs(kept.mean() - 0.7) < 5 * (0.21 / kept.numel()) ** 0.5
-    torch.testing.assert_close(found, map_sort(maps * kept / 0.7, v, lengths, backend="torch"), rtol=1e-4, atol=1e-5)
-    again = map_sort(maps, v, lengths, p=0.3, backend="triton")
-    assert not torch.equal(again, found)
+    of_attn_weights, _ = torch.autograd.grad(found, leaves, torch.ones_like(found))
+    assert not of_attn_weights[0, :, 4:].any() and of_attn_weights[0, :, :4].any()
 
 
 def test_opcheck():
-    maps, v, lengths = problem(1, 2, 3, 8, torch.float32)
+    attn_weights, v, lengths = problem(1, 2, 3, 8, torch.float32)
     seed = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    arguments = (maps.requires_grad_(), v.requires_grad_(), lengths, descending(16), seed, 0.1)
-    torch.library.opcheck(_map_sort, arguments)
-    ranks = _map_sort(*arguments)[1]
-    arguments = (v.detach(), maps.detach(), v.detach(), lengths, seed, ranks, 0.1)
-    torch.library.opcheck(_map_sort_backward, arguments)
+    arguments = (attn_weights.requires_grad_(), v.requires_grad_(), lengths, descending(16), seed, 0.1)
+    torch.library.opcheck(_triton_aggregate_sort, arguments)
+    ranks = _triton_aggregate_sort(*arguments)[1]
+    arguments = (v.detach(), attn_weights.detach(), v.detach(), lengths, seed, ranks, 0.1)
+    torch.library.opcheck(_triton_backward, arguments)
 
 
 def test_what_is_too_long_or_of_another_dtype_is_refused():
-    with pytest.raises(ValueError, match="129 rows"):
-        map_sort(torch.rand(1, 1, 129, 129), torch.rand(1, 129, 8), torch.tensor([129]), backend="triton")
+    with pytest.raises(ValueError, match="1, 129, 8"):
+        aggregate_sort.using("triton")(torch.rand(1, 1, 129, 129), torch.rand(1, 129, 8), torch.tensor([129]))
     with pytest.raises(ValueError, match="float64"):
-        column_sort(torch.rand(1, 3, 8, dtype=torch.float64, device=DEVICE), backend="triton")
-    with pytest.raises(ValueError, match="5000 rows"):
-        column_sort(torch.rand(1, 5000, 2, device=DEVICE), backend="triton")
+        column_sort.using("triton")(torch.rand(1, 3, 8, dtype=torch.float64, device=DEVICE))
+    with pytest.raises(ValueError, match="1, 5000, 2"):
+        column_sort.using("triton")(torch.rand(1, 5000, 2, device=DEVICE))
 
 
 @pytest.mark.slow
@@ -124,7 +72,7 @@ from triton.compiler import ASTSource
 from graphslice.ops import triton_sort
 
 def check(kernel, dtype, **constants):
-    names = {"lengths": "*i64", "seed": "*i64", "descending": "*i8", "ranks": "*u8", "found": "*u8"}
+    names = {"lengths": "*i64", "seed": "*i64", "descending": "*i8", "ranks": "*u8", "origins": "*u8"}
     sizes = dict.fromkeys("HNDC", "i32")
     signature = {
         name: "constexpr" if name in constants else names.get(name) or sizes.get(name) or "*" + dtype
@@ -139,8 +87,8 @@ def check(kernel, dtype, **constants):
 for dtype, torch_dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
     infinity = triton_sort._INFINITY[torch_dtype]
     shared = dict(P_DROP=0.1, ROWS=32, COLUMNS=32, INTERPRETED=False)
-    check(triton_sort._map_sort_kernel, dtype, INFINITY=infinity, **shared)
-    check(triton_sort._map_sort_backward_kernel, dtype, **shared)
+    check(triton_sort._aggregate_sort_kernel, dtype, INFINITY=infinity, **shared)
+    check(triton_sort._aggregate_sort_backward_kernel, dtype, **shared)
     check(triton_sort._sort_kernel, dtype, INFINITY=infinity, ROWS=64, COLUMNS=64)
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -60,9 +60,9 @@ def _zeros(element: str, count: int):
     return zeros
 
 
-#: ``floats16()`` and so on: lanes of zeros; also what says to :func:`load` how much to read.
-floats16, floats8 = _zeros("float32", 16), _zeros("float32", 8)
-ints16, longs8 = _zeros("int32", 16), _zeros("int64", 8)
+#: ``float32x16()`` and so on: lanes of zeros, and what :func:`load` and others take as ``lane_type``.
+float32x16, float32x8 = _zeros("float32", 16), _zeros("float32", 8)
+int32x16, int64x8 = _zeros("int32", 16), _zeros("int64", 8)
 
 
 def _pointer(builder, address, offset, element):
@@ -71,16 +71,16 @@ def _pointer(builder, address, offset, element):
 
 
 @intrinsic
-def load(typing, like, address, offset):
-    """The numbers from ``offset`` on, as many as there are lanes in ``like``."""
+def load(typing, lane_type, address, offset):
+    """The numbers from ``offset`` on, as many as ``lane_type`` has lanes."""
 
     def generate(context, builder, signature, args):
-        pointer = _pointer(builder, args[1], args[2], like.llvm.element)
-        loaded = builder.load(builder.bitcast(pointer, like.llvm.as_pointer()))
-        loaded.align = like.scalar.bitwidth // 8
+        pointer = _pointer(builder, args[1], args[2], lane_type.llvm.element)
+        loaded = builder.load(builder.bitcast(pointer, lane_type.llvm.as_pointer()))
+        loaded.align = lane_type.scalar.bitwidth // 8
         return loaded
 
-    return like(like, types.intp, types.intp), generate
+    return lane_type(lane_type, types.intp, types.intp), generate
 
 
 @intrinsic
@@ -97,17 +97,17 @@ def store(typing, address, offset, value):
 
 
 @intrinsic
-def value_at(typing, like, address, offset):
-    """The number at ``offset``, of the type that the lanes ``like`` hold."""
+def load_scalar(typing, lane_type, address, offset):
+    """The number at ``offset``, of the element type of ``lane_type``."""
 
     def generate(context, builder, signature, args):
-        return builder.load(_pointer(builder, args[1], args[2], like.llvm.element))
+        return builder.load(_pointer(builder, args[1], args[2], lane_type.llvm.element))
 
-    return like.scalar(like, types.intp, types.intp), generate
+    return lane_type.scalar(lane_type, types.intp, types.intp), generate
 
 
 @intrinsic
-def put(typing, address, offset, value):
+def store_scalar(typing, address, offset, value):
     """Write one number, of the type it has."""
 
     def generate(context, builder, signature, args):
@@ -119,7 +119,7 @@ def put(typing, address, offset, value):
 
 @intrinsic
 def address_of(typing, array):
-    """Where a contiguous array begins: for room that a kernel makes for itself, up to :func:`hold`."""
+    """Where a contiguous array begins: for scratch memory of a kernel, up to :func:`keep_alive`."""
 
     def generate(context, builder, signature, args):
         data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
@@ -129,50 +129,51 @@ def address_of(typing, array):
 
 
 @intrinsic
-def hold(typing, array):
-    """Keep an array up to here, although only its address was used."""
+def keep_alive(typing, array):
+    """Keep the memory of an array up to here: its address alone does not count as a use."""
     return types.void(array), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 @intrinsic
-def spread(typing, like, value):
-    """Lanes such as ``like`` that all hold ``value``."""
+def splat(typing, lane_type, value):
+    """``lane_type`` lanes that all hold ``value``."""
 
     def generate(context, builder, signature, args):
-        value = context.cast(builder, args[1], signature.args[1], like.scalar)
-        nothing = ir.Constant(like.llvm, ir.Undefined)
-        one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-        return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), like.count), None))
+        value = context.cast(builder, args[1], signature.args[1], lane_type.scalar)
+        undefined = ir.Constant(lane_type.llvm, ir.Undefined)
+        first = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), lane_type.count), None)
+        return builder.shuffle_vector(first, undefined, zeros)
 
-    return like(like, value), generate
+    return lane_type(lane_type, value), generate
 
 
 @intrinsic
-def numbered(typing, like):
-    """The integers 0, 1, 2 ... as lanes such as ``like``."""
+def iota(typing, lane_type):
+    """The integers 0, 1, 2 ... as ``lane_type`` lanes."""
 
     def generate(context, builder, signature, args):
-        return ir.Constant(like.llvm, list(range(like.count)))
+        return ir.Constant(lane_type.llvm, list(range(lane_type.count)))
 
-    return like(like), generate
+    return lane_type(lane_type), generate
 
 
 def _operator(operation, integers: str, floats: str | None = None) -> None:
     """Give lanes an operator of Python's, lane by lane."""
 
     @intrinsic
-    def lane_by_lane(typing, one, other):
+    def lane_by_lane(typing, a, b):
         def generate(context, builder, signature, args):
-            if one.element == "float32":  # a product and a sum may become one instruction
+            if a.element == "float32":  # a product and a sum may become one instruction
                 return getattr(builder, floats)(*args, flags=("contract",))
             return getattr(builder, integers)(*args)
 
-        return one(one, other), generate
+        return a(a, b), generate
 
     @overload(operation, inline="always")
-    def operate(one, other):
-        if isinstance(one, Lanes) and one == other:
-            return lambda one, other: lane_by_lane(one, other)
+    def operate(a, b):
+        if isinstance(a, Lanes) and a == b:
+            return lambda a, b: lane_by_lane(a, b)
 
 
 _operator(operator.add, "add", "fadd")
@@ -186,7 +187,7 @@ _operator(operator.rshift, "lshr")
 
 
 @intrinsic
-def total(typing, lanes):
+def reduce_sum(typing, lanes):
     """The sum of lanes of floats."""
 
     def generate(context, builder, signature, args):
@@ -197,7 +198,7 @@ def total(typing, lanes):
 
 
 @intrinsic
-def largest(typing, lanes):
+def reduce_max(typing, lanes):
     """The largest of lanes of floats, none of them nan."""
 
     def generate(context, builder, signature, args):
@@ -213,65 +214,65 @@ def _reduced(builder, operation: str, lanes: Lanes, args, flags):
 
 
 @intrinsic
-def where_at_least(typing, one, other, chosen, instead):
-    """``chosen`` where ``one >= other``, ``instead`` elsewhere, lane by lane."""
+def select_ge(typing, a, b, x, y):
+    """``x`` where ``a >= b``, ``y`` elsewhere, lane by lane."""
 
     def generate(context, builder, signature, args):
-        compare = builder.fcmp_ordered if one.element == "float32" else builder.icmp_signed
+        compare = builder.fcmp_ordered if a.element == "float32" else builder.icmp_signed
         return builder.select(compare(">=", args[0], args[1]), args[2], args[3])
 
-    return chosen(one, other, chosen, instead), generate
+    return x(a, b, x, y), generate
 
 
-def _chosen(comparison: str):
+def _selected(comparison: str):
     @intrinsic
-    def chosen(typing, one, other):
+    def selected(typing, a, b):
         def generate(context, builder, signature, args):
-            compare = builder.fcmp_ordered if one.element == "float32" else builder.icmp_signed
+            compare = builder.fcmp_ordered if a.element == "float32" else builder.icmp_signed
             return builder.select(compare(comparison, *args), *args)
 
-        return one(one, other), generate
+        return a(a, b), generate
 
-    return chosen
-
-
-#: The smaller and the larger of two lanes, lane by lane; of floats the second where one is nan.
-lower, higher = _chosen("<"), _chosen(">=")
+    return selected
 
 
-def _same_bits(element: str):
+#: The smaller and the larger of two lanes, lane by lane; of floats the second where a is nan.
+minimum, maximum = _selected("<"), _selected(">=")
+
+
+def _bitcast(element: str):
     @intrinsic
-    def same_bits(typing, lanes):
-        other = Lanes(element, lanes.count)
-        return other(lanes), lambda context, builder, signature, args: builder.bitcast(args[0], other.llvm)
+    def bitcast(typing, lanes):
+        target = Lanes(element, lanes.count)
+        return target(lanes), lambda context, builder, signature, args: builder.bitcast(args[0], target.llvm)
 
-    return same_bits
+    return bitcast
 
 
 #: The bits of 32-bit lanes, taken for integers or for floats.
-as_ints, as_floats = _same_bits("int32"), _same_bits("float32")
+as_int32, as_float32 = _bitcast("int32"), _bitcast("float32")
 
 
 @njit(inline="always")
-def exponential(x):
+def exp(x):
     """``e^x`` of lanes of floats, to 2 units in the last place; 0 below -64, above 88 as for 88.
 
     Where the largest part is 1, one below e^-64 adds nothing, and its products with gradients would be
     denormal numbers, which make a matrix product many times as slow.
     """
     given = x
-    x = lower(higher(x, spread(x, -64.0)), spread(x, 88.0))
+    x = minimum(maximum(x, splat(x, -64.0)), splat(x, 88.0))
     # Adding 1.5 x 2^23 rounds to a whole number, which then stands in the last bits.
-    magic = spread(x, 12582912.0)
-    shifted = x * spread(x, 1.4426950408889634) + magic
+    magic = splat(x, 12582912.0)
+    shifted = x * splat(x, 1.4426950408889634) + magic
     whole = shifted - magic
-    r = x - whole * spread(x, 0.693145751953125) - whole * spread(x, 1.4286068203094172e-06)
-    series = spread(x, 1 / 720) * r + spread(x, 1 / 120)
-    series = series * r + spread(x, 1 / 24)
-    series = series * r + spread(x, 1 / 6)
-    series = series * r + spread(x, 0.5)
-    series = series * r + spread(x, 1.0)
-    series = series * r + spread(x, 1.0)
-    bits = as_ints(shifted)
-    power = as_floats(as_ints(series) + (bits << spread(bits, 23)))
-    return where_at_least(given, spread(x, -64.0), power, spread(x, 0.0))
+    r = x - whole * splat(x, 0.693145751953125) - whole * splat(x, 1.4286068203094172e-06)
+    series = splat(x, 1 / 720) * r + splat(x, 1 / 120)
+    series = series * r + splat(x, 1 / 24)
+    series = series * r + splat(x, 1 / 6)
+    series = series * r + splat(x, 0.5)
+    series = series * r + splat(x, 1.0)
+    series = series * r + splat(x, 1.0)
+    bits = as_int32(shifted)
+    power = as_float32(as_int32(series) + (bits << splat(bits, 23)))
+    return select_ge(given, splat(x, -64.0), power, splat(x, 0.0))

@@ -2,53 +2,89 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from graphslice.ops.simd.lanes import floats8, floats16, load, put, spread, store, value_at
+from graphslice.ops.simd.lanes import float32x8, float32x16, load, load_scalar, splat, store, store_scalar
+
+
+class AttnShape(NamedTuple):
+    """The sizes of ``[B, N, C]`` beside ``[B, H, N, N]``, in the order H, N, C."""
+
+    heads: int
+    width: int
+    channels: int
+
+
+class Matrix(NamedTuple):
+    """A float32 matrix of contiguous rows: the address of its first element, and its stride, in elements."""
+
+    address: int
+    stride: int
 
 
 @njit(inline="always")
-def _product(like, a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns):
-    """``out = A B``: matrices by the addresses of their first elements, and strides in elements.
+def _product(lane_type, a, row_stride, column_stride, b, out, rows, inner, columns):
+    """``out = A B``, A by its address and its strides, in blocks of four rows of A, which share a read of B.
 
-    Four rows of A at a time share a read of B. Rows and columns beyond the last whole block are
-    covered by a block that overlaps the one before; there are at least as many columns as lanes.
+    Rows and columns beyond the last whole block are covered by a block that overlaps the one before;
+    there are at least as many columns as lanes.
     """
     last = rows - 1
-    for block in range(0, columns, len(like)):
-        c = min(block, columns - len(like))
+    for block in range(0, columns, len(lane_type)):
+        c = min(block, columns - len(lane_type))
         for r0 in range(0, rows, 4):
             r1, r2, r3 = min(r0 + 1, last), min(r0 + 2, last), min(r0 + 3, last)
-            a0, a1, a2, a3 = r0 * a_row, r1 * a_row, r2 * a_row, r3 * a_row
-            s0 = s1 = s2 = s3 = spread(like, np.float32(0))
+            a0, a1, a2, a3 = r0 * row_stride, r1 * row_stride, r2 * row_stride, r3 * row_stride
+            s0 = s1 = s2 = s3 = splat(lane_type, np.float32(0))
             for k in range(inner):
-                value = load(like, b, k * b_row + c)
-                at = k * a_column
-                s0 = s0 + spread(like, value_at(like, a, a0 + at)) * value
-                s1 = s1 + spread(like, value_at(like, a, a1 + at)) * value
-                s2 = s2 + spread(like, value_at(like, a, a2 + at)) * value
-                s3 = s3 + spread(like, value_at(like, a, a3 + at)) * value
-            store(out, r0 * out_row + c, s0)
-            store(out, r1 * out_row + c, s1)
-            store(out, r2 * out_row + c, s2)
-            store(out, r3 * out_row + c, s3)
+                value = load(lane_type, b.address, k * b.stride + c)
+                at = k * column_stride
+                s0 = s0 + splat(lane_type, load_scalar(lane_type, a, a0 + at)) * value
+                s1 = s1 + splat(lane_type, load_scalar(lane_type, a, a1 + at)) * value
+                s2 = s2 + splat(lane_type, load_scalar(lane_type, a, a2 + at)) * value
+                s3 = s3 + splat(lane_type, load_scalar(lane_type, a, a3 + at)) * value
+            store(out.address, r0 * out.stride + c, s0)
+            store(out.address, r1 * out.stride + c, s1)
+            store(out.address, r2 * out.stride + c, s2)
+            store(out.address, r3 * out.stride + c, s3)
+
+
+# Two functions rather than a matrix with two strides: each is compiled for the stride that is 1.
 
 
 @njit(cache=True)
-def small_product(a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns):
-    """``out = A B`` for matrices of some tens of rows and at least 8 columns; see :func:`_product`."""
+def small_product(a, b, out, rows, inner, columns):
+    """``out = A B`` for matrices of some tens of rows and at least 8 columns.
+
+    Args:
+        a: :class:`Matrix` ``[rows, inner]``.
+        b: :class:`Matrix` ``[inner, columns]``.
+        out: :class:`Matrix` ``[rows, columns]``; overlaps neither.
+        rows, inner, columns: the sizes.
+    """
     if columns >= 16:
-        _product(floats16(), a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns)
+        _product(float32x16(), a.address, a.stride, 1, b, out, rows, inner, columns)
     else:
-        _product(floats8(), a, a_row, a_column, b, b_row, out, out_row, rows, inner, columns)
+        _product(float32x8(), a.address, a.stride, 1, b, out, rows, inner, columns)
 
 
 @njit(cache=True)
-def turn(source, rows, row, columns, out, padded):
-    """``out = source`` transposed, its rows ``padded`` apart; by addresses."""
-    like = floats16()
+def small_product_transposed(a, b, out, rows, inner, columns):
+    """``out = A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
+    if columns >= 16:
+        _product(float32x16(), a.address, 1, a.stride, b, out, rows, inner, columns)
+    else:
+        _product(float32x8(), a.address, 1, a.stride, b, out, rows, inner, columns)
+
+
+@njit(cache=True)
+def transpose(source, rows, columns, out):
+    """Write ``[rows, columns]`` as ``[columns, rows]``; both are :class:`Matrix`."""
+    lane_type = float32x16()
     # In this order, since the lines that are read stay in the nearest cache; those written would not.
     for c in range(columns):
         for j in range(rows):
-            put(out, c * padded + j, value_at(like, source, j * row + c))
+            store_scalar(out.address, c * out.stride + j, load_scalar(lane_type, source.address, j * source.stride + c))

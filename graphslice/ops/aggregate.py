@@ -1,0 +1,137 @@
+"""``P V`` head by head: the attention weights of each head, applied to the head's own channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from graphslice.ops.dispatch import operator
+from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropout, dropped_weights
+from graphslice.ops.simd.lanes import address_of, keep_alive, store_scalar
+from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed, transpose
+from graphslice.ops.threads import parallel_for
+
+
+@operator
+def aggregate(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
+    """``dropout(P) V`` for every sample and head (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        attn_weights: ``[B, H, N, N]``, P, floating point.
+        v: ``[B, N, C]``, floating point; head h has channels ``h C / H`` to ``(h + 1) C / H``.
+        p: probability of the dropout on P.
+
+    Returns:
+        ``[B, N, C]``, the dtype of ``v``.
+    """
+    batch, width, channels = v.shape
+    heads = attn_weights.shape[1]
+    by_head = v.view(batch, width, heads, channels // heads).transpose(1, 2)
+    mixed = dropout(attn_weights.to(v.dtype), p) @ by_head
+    return mixed.transpose(1, 2).reshape(batch, width, channels)
+
+
+@aggregate.backend(
+    "numba",
+    dtypes=(torch.float32,),
+    fits=lambda attn_weights, v, *_, **__: v.shape[2] // attn_weights.shape[1] >= 8,
+)
+def _numba(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
+    keys = draw_keys(p)
+    if torch.is_grad_enabled():
+        return _Aggregate.apply(attn_weights, v, keys)
+    return _aggregate(attn_weights, v, keys)
+
+
+def _aggregate(attn_weights: Tensor, v: Tensor, keys: DropoutKeys) -> Tensor:
+    attn_weights, v = attn_weights.contiguous(), v.contiguous()
+    out = torch.empty(v.shape)
+    addresses = (attn_weights.data_ptr(), v.data_ptr(), out.data_ptr())
+    shape = AttnShape(attn_weights.shape[1], *v.shape[1:])
+    parallel_for(lambda begin, end: aggregate_samples(addresses, shape, keys, begin, end), len(v), values=4 * v.numel())
+    return out
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, attn_weights: Tensor, v: Tensor, keys: DropoutKeys) -> Tensor:
+        ctx.keys = keys
+        ctx.save_for_backward(attn_weights, v)
+        return _aggregate(attn_weights, v, keys)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        attn_weights, v = (t.contiguous() for t in ctx.saved_tensors)
+        keys, grad = ctx.keys, grad.contiguous()
+        weights_too = ctx.needs_input_grad[0]
+        grad_weights = torch.empty_like(attn_weights if weights_too else attn_weights[:0])
+        grad_v = torch.empty_like(v)
+        addresses = tuple(t.data_ptr() for t in (attn_weights, v, grad, grad_v, grad_weights))
+        shape = AttnShape(attn_weights.shape[1], *v.shape[1:])
+        parallel_for(
+            lambda begin, end: aggregate_gradients(addresses, shape, keys, weights_too, begin, end),
+            len(v),
+            values=4 * v.numel(),
+        )
+        return grad_weights if weights_too else None, grad_v, None
+
+
+@njit(cache=True, nogil=True)
+def aggregate_samples(addresses, shape, keys, begin, end):
+    """``dropout(P) V`` of samples ``begin`` to ``end``; ``addresses`` are those of P, V and the result."""
+    attn_weights, v, out = addresses
+    width, channels = shape.width, shape.channels
+    head_dim, pairs = channels // shape.heads, width * width
+    scratch = np.empty(pairs, np.float32)
+    for b in range(begin, end):
+        for h in range(shape.heads):
+            first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
+            weights = dropped_weights(attn_weights, first, pairs, keys, address_of(scratch))
+            v_of_head, into = Matrix(v + offset, channels), Matrix(out + offset, channels)
+            small_product(Matrix(weights, width), v_of_head, into, width, width, head_dim)
+    keep_alive(scratch)
+
+
+@njit(cache=True, nogil=True)
+def aggregate_gradients(addresses, shape, keys, weights_too, begin, end):
+    """The gradients of V and, if wanted, of P; the addresses are those of P, V, the upstream gradient and both."""
+    attn_weights, v, grad, grad_v, grad_weights = addresses
+    width, channels = shape.width, shape.channels
+    head_dim, pairs = channels // shape.heads, width * width
+    padded = max(8, width)  # as many columns as lanes
+    weights_scratch, v_scratch = np.empty(pairs, np.float32), np.zeros(channels * padded, np.float32)
+    square_scratch = np.empty(width * padded, np.float32)
+    v_transposed, square = address_of(v_scratch), address_of(square_scratch)
+    for b in range(begin, end):
+        if weights_too:
+            transpose(Matrix(v + 4 * b * width * channels, channels), width, channels, Matrix(v_transposed, padded))
+        for h in range(shape.heads):
+            first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
+            weights = dropped_weights(attn_weights, first, pairs, keys, address_of(weights_scratch))
+            of_head = Matrix(grad + offset, channels)
+            small_product_transposed(
+                Matrix(weights, width), of_head, Matrix(grad_v + offset, channels), width, width, head_dim
+            )
+            if weights_too:
+                # The upstream gradient times V transposed, then the dropout of the forward pass.
+                grad_of_head = Matrix(grad + offset, channels)
+                v_of_head = Matrix(v_transposed + 4 * h * head_dim * padded, padded)
+                into = grad_weights + 4 * first
+                if padded == width and not keys.active:
+                    small_product(grad_of_head, v_of_head, Matrix(into, width), width, head_dim, width)
+                    continue
+                small_product(grad_of_head, v_of_head, Matrix(square, padded), width, head_dim, padded)
+                if padded > width:
+                    for i in range(width):
+                        for j in range(width):
+                            square_scratch[i * width + j] = square_scratch[i * padded + j]
+                if keys.active:
+                    apply_dropout(square, 0, pairs, keys, first, into)
+                else:
+                    for i in range(pairs):
+                        store_scalar(into, i, square_scratch[i])
+    keep_alive(weights_scratch)
+    keep_alive(v_scratch)
+    keep_alive(square_scratch)

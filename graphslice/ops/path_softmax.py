@@ -1,0 +1,135 @@
+"""``P = Softmax(S + E)`` straight from the bias of each path type: nothing of the size of all pairs but P itself."""
+
+from __future__ import annotations
+
+import torch
+from numba import njit
+from torch import Tensor
+
+from graphslice.ops.dispatch import operator
+from graphslice.ops.threads import parallel_for
+
+# Exponents of float64 reach to -745: the kernel takes no two biases of a head further apart than this.
+_MAX_RANGE = 600.0
+# What is less than this of a row is nothing: its products would be denormal numbers, which are slow.
+_MIN_WEIGHT = 1e-28
+
+
+@operator
+def path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
+    """The attention weights that the structure of molecules makes by itself (Ying et al. 2021, eqs. 6 and 7).
+
+    A batch has far fewer path types than pairs, so the kernel takes the exponential once a path type, in
+    float64 and relative to the largest of its head; a row of P is those of its pairs over their sum.
+
+    Args:
+        values: ``[W + 1, H]``, the bias ``S + E`` of the graph token (row 0) and of each path type.
+        path_types: integer ``[B, N, N]``, the path type of each pair of atoms, from 0 to ``W - 1``.
+        lengths: integer ``[B]``, the number of atoms.
+
+    Returns:
+        ``[B, H, N + 1, N + 1]``, dtype of ``values``, row and column 0 the token's; 0 in the padding
+        and, on the CPU, for less than 1e-28.
+    """
+    valid = torch.arange(path_types.shape[1] + 1, device=path_types.device) <= lengths[:, None]
+    attn_bias = path_bias(values, path_types).masked_fill(~valid[:, None, None, :], -torch.inf)
+    return torch.softmax(attn_bias, dim=-1).masked_fill(~valid[:, None, :, None], 0)
+
+
+def path_bias(values: Tensor, path_types: Tensor) -> Tensor:
+    """``[B, H, N + 1, N + 1]``: the bias itself, arguments as of :func:`path_softmax`; anything in the padding."""
+    index = torch.nn.functional.pad(path_types.clamp_min(0).long() + 1, (1, 0, 1, 0))
+    return torch.nn.functional.embedding(index, values).permute(0, 3, 1, 2).contiguous()
+
+
+def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
+    of_heads = values.detach()
+    return float((of_heads.amax(0) - of_heads.amin(0)).max()) <= _MAX_RANGE
+
+
+@path_softmax.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits, compiles=True)
+@torch.library.custom_op("graphslice::path_softmax", mutates_args=(), device_types="cpu")
+def _path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
+    batch, atoms = path_types.shape[:2]
+    double = values.detach().double()
+    exponentials = torch.exp(double - double.amax(0)).numpy()
+    result = values.new_zeros(batch, values.shape[1], atoms + 1, atoms + 1)
+    out, types, sizes = result.numpy(), path_types.contiguous().numpy(), lengths.numpy()
+    parallel_for(lambda begin, end: _forward(exponentials, types, sizes, out, begin, end), batch, values=result.numel())
+    return result
+
+
+@_path_softmax.register_fake
+def _(values, path_types, lengths):
+    batch, atoms = path_types.shape[:2]
+    return values.new_empty(batch, values.shape[1], atoms + 1, atoms + 1)
+
+
+@torch.library.custom_op("graphslice::path_softmax_backward", mutates_args=(), device_types="cpu")
+def _path_softmax_backward(
+    grad: Tensor, result: Tensor, path_types: Tensor, lengths: Tensor, num_values: int
+) -> Tensor:
+    sums = torch.zeros(num_values, result.shape[1], dtype=torch.float64)
+    types = path_types.contiguous().numpy()
+    _backward(grad.contiguous().numpy(), result.numpy(), types, lengths.numpy(), sums.numpy())
+    return sums.to(result.dtype)
+
+
+@_path_softmax_backward.register_fake
+def _(grad, result, path_types, lengths, num_values):
+    return result.new_empty(num_values, result.shape[1])
+
+
+def _save(ctx, inputs, output):
+    values, path_types, lengths = inputs
+    ctx.save_for_backward(output, path_types, lengths)
+    ctx.num_values = values.shape[0]
+
+
+def _gradient(ctx, grad):
+    result, path_types, lengths = ctx.saved_tensors
+    return _path_softmax_backward(grad, result, path_types, lengths, ctx.num_values), None, None
+
+
+_path_softmax.register_autograd(_gradient, setup_context=_save)
+
+
+@njit(cache=True, nogil=True)
+def _forward(exponentials, path_types, lengths, out, begin, end):
+    heads = exponentials.shape[1]
+    total = exponentials[0].copy()
+    for b in range(begin, end):
+        rows = lengths[b] + 1
+        for i in range(rows):
+            total[:] = 0.0
+            for j in range(rows):
+                path = path_types[b, i - 1, j - 1] + 1 if i > 0 and j > 0 else 0
+                for h in range(heads):
+                    total[h] += exponentials[path, h]
+                    out[b, h, i, j] = exponentials[path, h]
+            for h in range(heads):
+                if total[h] > 1e-30 * heads:
+                    scale = 1.0 / total[h]
+                    for j in range(rows):
+                        weight = out[b, h, i, j] * scale
+                        out[b, h, i, j] = weight if weight > _MIN_WEIGHT else 0.0
+                else:  # beyond what a float32 holds before it is divided
+                    for j in range(rows):
+                        path = path_types[b, i - 1, j - 1] + 1 if i > 0 and j > 0 else 0
+                        weight = exponentials[path, h] / total[h]
+                        out[b, h, i, j] = weight if weight > _MIN_WEIGHT else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _backward(grad, result, path_types, lengths, sums):
+    heads = result.shape[1]
+    for b in range(len(lengths)):
+        rows = lengths[b] + 1
+        for h in range(heads):
+            for i in range(rows):
+                dot = 0.0
+                for j in range(rows):
+                    dot += grad[b, h, i, j] * result[b, h, i, j]
+                for j in range(rows):
+                    path = path_types[b, i - 1, j - 1] + 1 if i > 0 and j > 0 else 0
+                    sums[path, h] += result[b, h, i, j] * (grad[b, h, i, j] - dot)

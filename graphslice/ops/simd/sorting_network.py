@@ -1,0 +1,143 @@
+"""A sorting network for the columns of small samples; for compiled kernels.
+
+Its exchanges do not depend on the values, so it takes a contiguous row of channels at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from graphslice.ops.simd.lanes import address_of, int32x16, int64x8, keep_alive, load, maximum, minimum, store
+
+
+@njit(cache=True, inline="always")
+def _to_key(bits):
+    """An integer that is ordered as the float is; nan the largest, -0.0 equal to 0.0."""
+    magnitude = bits & np.int32(0x7FFFFFFF)
+    bits = np.int32(0x7FFFFFFF) if magnitude > np.int32(0x7F800000) else bits
+    bits = np.int32(0) if magnitude == 0 else bits
+    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@njit(cache=True, inline="always")
+def _from_key(key):
+    return key ^ ((key >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+# The compiler makes vector instructions of a loop over slices that come as arguments; of a loop over
+# rows of one array it does not, since it cannot tell that they do not overlap.
+
+
+@njit(cache=True)
+def _read(bits, flip, keys):
+    for c in range(len(bits)):
+        keys[c] = _to_key(bits[c]) ^ flip[c]
+
+
+@njit(cache=True)
+def _write(keys, flip, bits):
+    for c in range(len(bits)):
+        bits[c] = _from_key(keys[c] ^ flip[c])
+
+
+@njit(cache=True)
+def _read_with_row(bits, flip, row, keys):
+    for c in range(len(bits)):
+        keys[c] = (np.int64(_to_key(bits[c]) ^ flip[c]) << np.int64(32)) | row
+
+
+@njit(cache=True)
+def _write_with_row(keys, flip, bits, rows):
+    for c in range(len(bits)):
+        bits[c] = _from_key(np.int32(keys[c] >> np.int64(32)) ^ flip[c])
+    for c in range(len(bits)):
+        rows[c] = keys[c] & np.int64(0xFFFFFFFF)
+
+
+@njit(cache=True)
+def _network(lane_type, keys, rows, width, channels):
+    """Batcher's merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M).
+
+    ``keys`` is their address, the rows ``width`` apart; the lanes of ``lane_type`` divide ``width``.
+    """
+    count = len(lane_type)
+    half = 1
+    while 2 * half < rows:
+        half *= 2
+    p = half if rows > 1 else 0
+    while p > 0:
+        q, r, d = half, 0, p
+        while True:
+            for i in range(rows - d):
+                if i & p == r:
+                    low, high = i * width, (i + d) * width
+                    for c in range(0, channels, count):
+                        x, y = load(lane_type, keys, low + c), load(lane_type, keys, high + c)
+                        store(keys, low + c, minimum(x, y))
+                        store(keys, high + c, maximum(x, y))
+            if q == p:
+                break
+            d, q, r = q - p, q >> 1, p
+        p >>= 1
+
+
+@njit(cache=True, nogil=True)
+def sort_values(bits, lengths, flip, out, block, begin, end):
+    """Sort samples ``begin`` to ``end`` of ``int32 [B, N, C]``, the bits of floats, into ``out``.
+
+    Args:
+        bits: ``[B, N, C]``.
+        lengths: int64 ``[B]``, from 0 to N; the rows beyond are copied.
+        flip: int32 ``[C]``, -1 for a channel that descends, else 0.
+        out: as ``bits``.
+        block: channels that are sorted at a time, a multiple of 16.
+        begin, end: which samples.
+    """
+    width, channels = bits.shape[1:]
+    keys = np.empty((width, block), np.int32)
+    address = address_of(keys)
+    for b in range(begin, end):
+        rows = lengths[b]
+        for first in range(0, channels, block):
+            last = min(first + block, channels)
+            for i in range(rows):
+                _read(bits[b, i, first:last], flip[first:last], keys[i, : last - first])
+            _network(int32x16(), address, rows, block, last - first)
+            for i in range(rows):
+                _write(keys[i, : last - first], flip[first:last], out[b, i, first:last])
+        out[b, rows:] = bits[b, rows:]
+    keep_alive(keys)
+
+
+@njit(cache=True, nogil=True)
+def sort_with_rows(bits, lengths, flip, out, origins, block, begin, end):
+    """:func:`sort_values`, and in ``origins`` the row that each value came from."""
+    width, channels = bits.shape[1:]
+    # The row behind the value: no two are equal, so the network is stable.
+    keys = np.empty((width, block), np.int64)
+    address = address_of(keys)
+    for b in range(begin, end):
+        rows = lengths[b]
+        for first in range(0, channels, block):
+            last = min(first + block, channels)
+            for i in range(rows):
+                _read_with_row(bits[b, i, first:last], flip[first:last], np.int64(i), keys[i, : last - first])
+            _network(int64x8(), address, rows, block, last - first)
+            for i in range(rows):
+                row_keys = keys[i, : last - first]
+                _write_with_row(row_keys, flip[first:last], out[b, i, first:last], origins[b, i, first:last])
+        out[b, rows:] = bits[b, rows:]
+        for i in range(rows, width):
+            origins[b, i] = i
+    keep_alive(keys)
+
+
+@njit(cache=True, nogil=True)
+def unsort(grad, rows, result, begin, end):
+    """``result[rows[i]] = grad[i]`` in every channel of samples ``begin`` to ``end``."""
+    width, channels = grad.shape[1:]
+    for b in range(begin, end):
+        for i in range(width):
+            for c in range(channels):
+                result[b, rows[b, i, c], c] = grad[b, i, c]

@@ -69,7 +69,13 @@ def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
 
 @column_sort.backend("numba", dtypes=_DTYPES, compiles=True)
 def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
-    return _sorted(x, all_lengths(x, lengths), descending_channels(x, order), "numba")
+    lengths, descending = all_lengths(x, lengths), descending_channels(x, order)
+    if torch.compiler.is_compiling():
+        return _sorted(x, lengths, descending, "numba")
+    # Past torch.library: calling a custom operator loads the compiler, which takes longer than predicting a molecule.
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _NumbaSort.apply(x, lengths, descending)
+    return _numba_sort(x, lengths, descending, None)
 
 
 if triton_runs():
@@ -116,13 +122,9 @@ def _(x, lengths, descending, backend):
 @torch.library.custom_op("graphslice::column_unsort", mutates_args=())
 def _unsort(grad: Tensor, rows: Tensor, backend: str) -> Tensor:
     """The inverse permutation of every channel."""
-    grad = grad.contiguous()
-    result = torch.empty_like(grad)
-    if backend != "numba":
-        return result.scatter_(1, rows.long(), grad)
-    grad_bits, result_bits = _bits(grad), _bits(result)
-    parallel_for(lambda begin, end: unsort(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
-    return result
+    if backend == "numba":
+        return _numba_unsort(grad, rows)
+    return torch.empty_like(grad, memory_format=torch.contiguous_format).scatter_(1, rows.long(), grad)
 
 
 @_unsort.register_fake
@@ -183,3 +185,23 @@ def sort_arguments(out: Tensor, lengths: Tensor, descending: Tensor) -> tuple[np
     flip = descending.numpy().astype(np.int32) * np.int32(-1)
     # Compiled code checks no bounds.
     return _bits(out), flip, lengths.numpy().astype(np.int64).clip(0, out.shape[1])
+
+
+def _numba_unsort(grad: Tensor, rows: Tensor) -> Tensor:
+    grad = grad.contiguous()
+    result = torch.empty_like(grad)
+    grad_bits, result_bits = _bits(grad), _bits(result)
+    parallel_for(lambda begin, end: unsort(grad_bits, rows.numpy(), result_bits, begin, end), len(grad), grad.numel())
+    return result
+
+
+class _NumbaSort(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, lengths: Tensor, descending: Tensor) -> Tensor:
+        rows = x.new_empty(x.shape, dtype=_index_dtype(x))
+        ctx.save_for_backward(rows)
+        return _numba_sort(x, lengths, descending, rows)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return _numba_unsort(grad, ctx.saved_tensors[0]), None, None

@@ -47,8 +47,14 @@ def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
     return float((of_heads.amax(0) - of_heads.amin(0)).max()) <= _MAX_RANGE
 
 
-@path_softmax.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits, compiles=True)
-@torch.library.custom_op("graphslice::path_softmax", mutates_args=(), device_types="cpu")
+# Not a custom operator of torch.library: calling one loads the compiler, which takes longer than predicting a molecule.
+@path_softmax.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits)
+def _numba(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
+    if torch.is_grad_enabled():
+        return _PathSoftmax.apply(values, path_types, lengths)
+    return _path_softmax(values, path_types, lengths)
+
+
 def _path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
     batch, atoms = path_types.shape[:2]
     double = values.detach().double()
@@ -59,39 +65,21 @@ def _path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor
     return result
 
 
-@_path_softmax.register_fake
-def _(values, path_types, lengths):
-    batch, atoms = path_types.shape[:2]
-    return values.new_empty(batch, values.shape[1], atoms + 1, atoms + 1)
+class _PathSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
+        result = _path_softmax(values, path_types, lengths)
+        ctx.save_for_backward(result, path_types, lengths)
+        ctx.num_values = values.shape[0]
+        return result
 
-
-@torch.library.custom_op("graphslice::path_softmax_backward", mutates_args=(), device_types="cpu")
-def _path_softmax_backward(
-    grad: Tensor, result: Tensor, path_types: Tensor, lengths: Tensor, num_values: int
-) -> Tensor:
-    sums = torch.zeros(num_values, result.shape[1], dtype=torch.float64)
-    types = path_types.contiguous().numpy()
-    _backward(grad.contiguous().numpy(), result.numpy(), types, lengths.numpy(), sums.numpy())
-    return sums.to(result.dtype)
-
-
-@_path_softmax_backward.register_fake
-def _(grad, result, path_types, lengths, num_values):
-    return result.new_empty(num_values, result.shape[1])
-
-
-def _save(ctx, inputs, output):
-    values, path_types, lengths = inputs
-    ctx.save_for_backward(output, path_types, lengths)
-    ctx.num_values = values.shape[0]
-
-
-def _gradient(ctx, grad):
-    result, path_types, lengths = ctx.saved_tensors
-    return _path_softmax_backward(grad, result, path_types, lengths, ctx.num_values), None, None
-
-
-_path_softmax.register_autograd(_gradient, setup_context=_save)
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        result, path_types, lengths = ctx.saved_tensors
+        sums = torch.zeros(ctx.num_values, result.shape[1], dtype=torch.float64)
+        types = path_types.contiguous().numpy()
+        _backward(grad.contiguous().numpy(), result.numpy(), types, lengths.numpy(), sums.numpy())
+        return sums.to(result.dtype), None, None
 
 
 @njit(cache=True, nogil=True)

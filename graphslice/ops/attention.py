@@ -104,7 +104,7 @@ def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, 
 
     Args:
         scores: the address of S, rows ``stride`` apart, a multiple of 16.
-        attn_bias, first: the address of the bias, and where the map begins in it.
+        attn_bias, first: the address of the bias, and where the head begins in it.
         scale: lanes.
         tail_scratch: ``[16 * width]``, -inf where there is no column.
         row_scratch: ``[width]``.
@@ -174,7 +174,7 @@ def _forward(addresses, shape, keys, begin, end):
 def _softmax_gradient(grad, stride, attn_weights, first, width, scale, grad_bias, grad_scores):
     """The gradients of the bias and of the scores before ``scale``, given that of the attention weights.
 
-    ``grad`` is an address, its rows ``stride`` apart; ``first`` is where the map begins in the weights and in
+    ``grad`` is an address, its rows ``stride`` apart; ``first`` is where the head begins in the weights and in
     ``grad_bias``; ``grad_scores`` is the address of ``[width, width]``.
     """
     lane_type, whole = float32x16(), width // 16 * 16

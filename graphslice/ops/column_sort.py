@@ -41,10 +41,10 @@ def column_sort(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = 
     Raises:
         ValueError: for another order.
     """
-    places = torch.arange(x.shape[1], device=x.device)[:, None]
-    valid = places < all_lengths(x, lengths)[:, None, None]
+    positions = torch.arange(x.shape[1], device=x.device)[:, None]
+    valid = positions < all_lengths(x, lengths)[:, None, None]
     rows = torch.where(descending_channels(x, order), _rows_in_order(x, valid, True), _rows_in_order(x, valid, False))
-    return x.gather(1, torch.where(valid, rows, places))  # the padding stays where it is
+    return x.gather(1, torch.where(valid, rows, positions))  # the padding stays where it is
 
 
 def _rows_in_order(x: Tensor, valid: Tensor, descending: bool) -> Tensor:

@@ -156,7 +156,8 @@ class Operator(Generic[P, R]):
             dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes)
             raise ValueError(
                 f"the {backend.name} backend of {self.__name__} does not take {_described(args, kwargs)}: "
-                f"it is for {dtypes} on {backend.device_type}, of the sizes that {backend.function.__module__} gives"
+                f"it is for {dtypes} on {backend.device_type}, of the sizes that {self.__module__} gives"
+                f"{'' if backend.compiles else ', and not for torch.compile'}"
             )
         return backend.function(*args, **kwargs)
 

@@ -254,15 +254,15 @@ def _compare_parser(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def _compare(options: Namespace, arguments: list[str]) -> None:
-    from graphslice.compare.runner import compare, parse_arms, table
+    from graphslice.compare import compare, parse_variants, table
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run import default_out
 
     config, console = _config(options), Console(stderr=True)
-    arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
+    variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_out(config.data).name
     try:
-        result = compare(config, arms, options.seeds, options.budget, out, jobs=options.jobs, console=console)
+        result = compare(config, variants, options.seeds, options.budget, out, jobs=options.jobs, console=console)
     except KeyboardInterrupt:
         console.print("stopped; the same command continues", highlight=False)
         raise

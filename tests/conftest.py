@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,13 +49,20 @@ TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16, "mixer": "slice-max"}
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Tiny models compute faster so, most of all where other processes want the cores; and sums in one order."""
-    import torch
-
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory) -> Path:
+def no_terminal() -> Iterator[None]:
+    """What the command line says is the same for every user: neither coloured, nor as wide as a terminal is here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory) -> Iterator[Path]:
     """Featurized molecules of the tests are kept apart from the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -122,8 +130,6 @@ def predictor(run_folder):
 @pytest.fixture(scope="session")
 def make_predictor():
     """``make_predictor(scale, targets, **model)``: an untrained tiny model, its matrices enlarged by ``scale``."""
-    import torch
-
     from graphslice.checkpoint import Checkpoint
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.inference.predictor import Predictor
@@ -145,7 +151,6 @@ def make_predictor():
 @pytest.fixture(scope="session")
 def make_ogb():
     """``make_ogb(root, name)`` lays out OGB's folder of PCQM4M-LSC v1 or v2, of 40 molecules."""
-    import torch
 
     def make(root: Path, name: str = "pcqm4m", rows: int = 40) -> Path:
         table = pd.read_csv(DEMO_CSV).head(rows)
@@ -202,7 +207,7 @@ def cli(capsys):
 
 
 @pytest.fixture(scope="session")
-def child_environment(cache) -> dict[str, str]:
+def child_environment(cache, no_terminal) -> dict[str, str]:
     """The environment of processes that tests start: they import the same copy of the package, with one thread."""
     paths = [str(Path(graphslice.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}

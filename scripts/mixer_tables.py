@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from graphslice.compare.runner import PICTURE, RESULT, table
+from graphslice.compare.report import PICTURE, RESULT, table
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mixers.md")

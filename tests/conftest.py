@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,11 @@ import pandas as pd
 import pytest
 import torch
 
+import graphslice
 from graphslice.resources import DEMO_CSV
+
+# Seconds after which a process hangs, on a machine however busy.
+HANG = 300
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
@@ -43,13 +49,20 @@ TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16, "mixer": "slice-max"}
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Tiny models compute faster so, most of all where other processes want the cores; and sums in one order."""
-    import torch
-
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory) -> Path:
+def no_terminal() -> Iterator[None]:
+    """What the command line says is the same for every user: neither coloured, nor as wide as a terminal is here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory) -> Iterator[Path]:
     """Featurized molecules of the tests are kept apart from the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -117,8 +130,6 @@ def predictor(run_folder):
 @pytest.fixture(scope="session")
 def make_predictor():
     """``make_predictor(scale, targets, **model)``: an untrained tiny model, its matrices enlarged by ``scale``."""
-    import torch
-
     from graphslice.checkpoint import Checkpoint
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.inference.predictor import Predictor
@@ -140,7 +151,6 @@ def make_predictor():
 @pytest.fixture(scope="session")
 def make_ogb():
     """``make_ogb(root, name)`` lays out OGB's folder of PCQM4M-LSC v1 or v2, of 40 molecules."""
-    import torch
 
     def make(root: Path, name: str = "pcqm4m", rows: int = 40) -> Path:
         table = pd.read_csv(DEMO_CSV).head(rows)
@@ -196,22 +206,71 @@ def cli(capsys):
     return run
 
 
+@pytest.fixture(scope="session")
+def child_environment(cache, no_terminal) -> dict[str, str]:
+    """The environment of processes that tests start: they import the same copy of the package, with one thread."""
+    paths = [str(Path(graphslice.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+
+
 @pytest.fixture
-def start():
-    """``start(*arguments)`` starts the command line in a process of its own, which ends with the test."""
+def start_process(child_environment):
+    """``start_process(*command, background=False)`` starts a process that ends with the test.
+
+    It leads a group of processes and hears Ctrl-C, as in a terminal, however the tests were started. With
+    ``background`` it ignores Ctrl-C, as what a shell starts with ``&``.
+    """
     processes: list[subprocess.Popen] = []
 
-    def run(*arguments: object) -> subprocess.Popen:
-        command = [sys.executable, "-m", "graphslice.cli", *map(str, arguments)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen(command, **pipes, env={**os.environ, "OMP_NUM_THREADS": "1"}))
-        return processes[-1]
+    def start(*command: object, background: bool = False) -> subprocess.Popen:
+        handler = signal.SIG_IGN if background else signal.SIG_DFL
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            **pipes,
+            env=child_environment,
+            start_new_session=True,
+            preexec_fn=(lambda: signal.signal(signal.SIGINT, handler)) if os.name == "posix" else None,
+        )
+        processes.append(process)
+        return process
 
-    yield run
+    yield start
     for process in processes:
         if process.poll() is None:
-            process.kill()
+            (os.killpg if os.name == "posix" else os.kill)(process.pid, signal.SIGKILL)
             process.communicate()
+
+
+@pytest.fixture
+def start(start_process):
+    """``start(*arguments)`` starts the command line in a process of its own, which ends with the test."""
+    return lambda *arguments: start_process(sys.executable, "-m", "graphslice.cli", *arguments)
+
+
+@pytest.fixture(scope="session")
+def wait_for():
+    """``wait_for(process, *paths)`` returns when these are there, and fails if the process has ended before."""
+
+    def wait(process: subprocess.Popen, *paths: Path) -> None:
+        deadline = time.monotonic() + HANG
+        while not all(path.exists() for path in paths):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline, f"none of {paths} in {HANG} s"
+            time.sleep(0.002)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def end_of():
+    """``end_of(process)``: its exit code, stdout and stderr, when no process that it began holds them any more."""
+
+    def wait(process: subprocess.Popen) -> tuple[int, str, str]:
+        out, err = process.communicate(timeout=HANG)
+        return process.returncode, out, err
+
+    return wait
 
 
 @pytest.fixture(scope="session")

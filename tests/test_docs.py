@@ -26,7 +26,7 @@ def test_a_table_is_filled(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import mixer_tables
 
-    run = {"arm": "a", "seed": 0, "valid": 0.5, "test": 0.25, "parameters": 7, "molecules_per_second": 3.0}
+    run = {"variant": "a", "seed": 0, "valid": 0.5, "test": 0.25, "parameters": 7, "molecules_per_second": 3.0}
     run |= {"steps": 5, "peak_memory_bytes": 2**30, "curve": [[1.0, 2, 0.5]]}
     (tmp_path / "comparisons").mkdir()
     (tmp_path / "comparisons" / "x.json").write_text(json.dumps({"runs": [run]}))

@@ -33,15 +33,15 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    from graphslice.compare.runner import compare, parse_arms, table
+    from graphslice.compare import compare, parse_variants, table
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run_folder import default_folder
 
     config, console = config_of(options), Console(stderr=True)
-    arms = parse_arms(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
+    variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name
     try:
-        result = compare(config, arms, options.seeds, options.budget, out, jobs=options.jobs, console=console)
+        result = compare(config, variants, options.seeds, options.budget, out, jobs=options.jobs, console=console)
     except KeyboardInterrupt:
         console.print("stopped; the same command continues", highlight=False)
         raise

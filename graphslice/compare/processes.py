@@ -1,4 +1,4 @@
-"""Runs in processes of their own, which end with the one that began them."""
+"""Work in processes of its own, which end with the one that began them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,77 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
+from typing import Any, TypeVar
 
-from rich.console import Console
-
-from graphslice.checkpoint import CONFIG
-from graphslice.config import RunConfig
 from graphslice.errors import InputError
+
+Key = TypeVar("Key")
+
+
+def each_in_a_process(
+    function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int
+) -> Iterator[tuple[Key, str | None]]:
+    """Call a function with each of several arguments, so many at a time.
+
+    If something goes wrong here, Ctrl-C included, what runs is interrupted, and nothing more begins.
+
+    Args:
+        function: of a module; interrupted, it raises KeyboardInterrupt.
+        tasks: for each key the arguments of a call. All are pickled.
+        jobs: calls at a time, each with its share of the cores.
+
+    Yields:
+        Each key as its call ends, with the reason if it failed, else None.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    context, waiting = get_context("spawn"), list(tasks.items())
+    running: dict[int, tuple[Key, BaseProcess, Connection]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                key, arguments = waiting.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_call_in_process, args=(function, arguments, sender))
+                # An interrupt that comes while a process starts is held back until the process is known here.
+                with _openmp_threads(max(1, cores // jobs)), _interrupts_held():
+                    process.start()
+                    running[process.sentinel] = key, process, receiver
+                sender.close()
+            for sentinel in wait(list(running)):
+                key, process, receiver = running.pop(sentinel)
+                process.join()
+                try:
+                    reason = receiver.recv()
+                except EOFError:
+                    reason = f"its process ended with {process.exitcode}: was there memory enough?"
+                yield key, reason
+    except BaseException:
+        for _, process, _ in running.values():
+            os.kill(process.pid, signal.SIGINT)
+        for _, process, _ in running.values():
+            process.join()
+        raise
+
+
+def call(function: Callable[..., object], *arguments: Any) -> str | None:
+    """Call a function; give None if it returned, else in one line why it did not."""
+    try:
+        function(*arguments)
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # of code that is being written, or of the machine: the other calls go on
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 @contextmanager
-def _threads(count: int):
+def _openmp_threads(count: int) -> Iterator[None]:
     """Processes that start within have so many threads: torch reads it when it is loaded."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(count)
@@ -34,52 +89,10 @@ def _threads(count: int):
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def each_in_a_process(tasks: dict[Path, dict], jobs: int) -> Iterator[tuple[Path, str | None]]:
-    """Train configurations, so many at a time, into their folders; those that are begun there are continued.
-
-    If something goes wrong here, Ctrl-C included, those that run are stopped, and none begins.
-
-    Args:
-        tasks: for each folder what :meth:`RunConfig.to_dict` gives.
-        jobs: runs at a time, each with its share of the cores.
-
-    Yields:
-        Each folder as its run ends, with the reason if it failed.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    context, waiting = get_context("spawn"), list(tasks.items())
-    running: dict[int, tuple[Path, BaseProcess, Connection]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                folder, config = waiting.pop(0)
-                said, saying = context.Pipe(duplex=False)
-                process = context.Process(target=run_one, args=(config, str(folder), saying))
-                # An interrupt that comes while a process starts is kept for when it can be heard.
-                with _threads(max(1, cores // jobs)), _interrupts_held():
-                    process.start()
-                    running[process.sentinel] = folder, process, said
-                saying.close()
-            for sentinel in wait(list(running)):
-                folder, process, said = running.pop(sentinel)
-                process.join()
-                try:
-                    reason = said.recv()
-                except EOFError:
-                    reason = f"its process ended with {process.exitcode}: was there memory enough?"
-                yield folder, reason
-    except BaseException:
-        for _, process, _ in running.values():
-            os.kill(process.pid, signal.SIGINT)
-        for _, process, _ in running.values():
-            process.join()
-        raise
-
-
 @contextmanager
-def _interrupts_held():
+def _interrupts_held() -> Iterator[None]:
     """Ctrl-C takes effect after; processes that start within hold it too, until they say otherwise."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -89,41 +102,22 @@ def _interrupts_held():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def run_one(config: dict, folder: str, saying: Connection) -> None:
-    """Train, or continue, one run; says the reason where that is not possible, else None."""
+def _call_in_process(function: Callable[..., object], arguments: tuple[Any, ...], sender: Connection) -> None:
+    """What a process does: call the function and send how it went, unless it is interrupted."""
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
-    threading.Thread(target=_follow, args=(parent_process(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     try:
-        # A shell has what it starts in the background ignore interrupts, which are how a run is stopped.
+        # A shell has what it starts in the background ignore interrupts, which are how a call is stopped.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        saying.send(_trained(config, folder))
+        sender.send(call(function, *arguments))
     except KeyboardInterrupt:
-        pass  # what was done lies in the folder
+        pass  # nobody waits for a reason
 
 
-def _follow(parent: BaseProcess) -> None:
-    """End with the parent, whatever ended it: the run would go on beside the one that continues it."""
+def _end_with(parent: BaseProcess) -> None:
+    """Interrupt this process when its parent has ended, however it did: nobody would stop it otherwise."""
     parent.join()
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _trained(config: dict, folder: str) -> str | None:
-    from graphslice.training.run import Interrupted, resume, train
-
-    quiet = Console(quiet=True)
-    try:
-        if (Path(folder) / CONFIG).exists():
-            resume(folder, console=quiet)
-        else:
-            train(RunConfig.from_dict(config), folder, console=quiet)
-    except InputError as error:
-        return str(error)
-    except Interrupted:
-        raise KeyboardInterrupt from None
-    except Exception as error:  # of a mixer that is being written, or of the machine: the other runs go on
-        traceback.print_exc()
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return None

@@ -10,19 +10,17 @@ from graphslice.training import train
 pytestmark = pytest.mark.slow
 
 
-def train_on_two(start, config, tmp_path) -> None:
+def train_on_two(start, end_of, config, tmp_path) -> None:
     """Two processes on this machine's CPU."""
     (tmp_path / "c.yaml").write_text(config.to_yaml())
-    process = start(
-        "train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "two"
-    )  # fmt: skip
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    process = start("train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "two")
+    code, _, err = end_of(process)
+    assert code == 0, err
     assert err.count("validation MAE") <= config.trainer.max_epochs  # one process reports
     assert err.count("test MAE") == 1
 
 
-def test_two_processes_train_as_one(start, demo_rows, tiny_config, weights_of, tmp_path):
+def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weights_of, tmp_path):
     """47 training molecules in batches of 8, 7 for validation, labels with gaps: nothing divides evenly."""
     table = demo_rows.assign(length=demo_rows["smiles"].str.len().astype(float))
     table.loc[::3, "gap_ev"] = np.nan
@@ -34,7 +32,7 @@ def test_two_processes_train_as_one(start, demo_rows, tiny_config, weights_of, t
         model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
         trainer={"batch_size": 8, "max_epochs": 2},
     )
-    train_on_two(start, config, tmp_path)
+    train_on_two(start, end_of, config, tmp_path)
     train(config, tmp_path / "one")
     one, two = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     for name in one:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import time
 
 import pandas as pd
 import pytest
@@ -40,48 +39,43 @@ def assert_same_run(folder, other) -> None:
     assert json.loads((folder / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
 
 
-def wait_for(path, process) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
-        time.sleep(0.002)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seen", "batch_size", "minutes"),
-    [("last.ckpt", 8, 10.0), ("last.ckpt", 2, 1e-9), ("config.yaml", 8, 10.0)],
-    ids=["epoch", "mid-epoch", "before-the-first-checkpoint"],
-)
-def test_killed_and_resumed(seen, batch_size, minutes, start, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
-    folder, steps = tmp_path / "run", -(-47 // batch_size)
-    (tmp_path / "c.yaml").write_text(
-        tiny_config(demo_csv, **settings(batch_size, checkpoint_minutes=minutes)).to_yaml()
-    )
+def test_killed_within_an_epoch_and_resumed(start, wait_for, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
+    """With a checkpoint whenever the clock is read, which is every 20 steps; an epoch has 24."""
+    folder = tmp_path / "run"
+    config = tiny_config(demo_csv, **settings(batch_size=2, checkpoint_minutes=1e-9))
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--out", folder)
-    wait_for(folder / seen, process)
-    process.send_signal(signal.SIGKILL)
+    wait_for(process, folder / "last.ckpt")
+    process.kill()
     assert process.wait() == -signal.SIGKILL
-    if seen == "last.ckpt":
-        done = torch.load(folder / "last.ckpt", weights_only=True)["global_step"]
-        assert 0 < done < 5 * steps and (done % steps != 0) == (minutes < 1)
-    else:
-        assert not (folder / "last.ckpt").exists()
-    code, _, err = cli("train", "--resume", folder)
-    assert code == 0, err
-    assert_same_run(folder, uninterrupted(batch_size))
+    done = torch.load(folder / "last.ckpt", weights_only=True)["global_step"]
+    assert 0 < done < 5 * 24 and done % 24 != 0
+    assert cli("train", "--resume", folder)[0] == 0
+    assert_same_run(folder, uninterrupted(batch_size=2))
+
+
+def test_killed_before_the_first_checkpoint_and_resumed(uninterrupted, tmp_path):
+    """Nothing is there but what is written before the first step."""
+    (tmp_path / "run").mkdir()
+    for name in ("config.yaml", "split.csv", "rejected.csv"):
+        shutil.copy(uninterrupted() / name, tmp_path / "run")
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_by_the_user(stop, start, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
+def test_stopped_by_the_user_and_resumed(
+    stop, start, wait_for, end_of, cli, demo_csv, tiny_config, uninterrupted, tmp_path
+):
     folder = tmp_path / "run"
     (tmp_path / "c.yaml").write_text(tiny_config(demo_csv, **settings()).to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--out", folder)
-    wait_for(folder / "last.ckpt", process)
+    wait_for(process, folder / "last.ckpt")
     process.send_signal(stop)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err
+    code, _, err = end_of(process)
+    assert code == 130 and "Traceback" not in err
     assert any(line.endswith(f"graphslice train --resume {folder}") for line in err.splitlines()), err
     assert not (folder / "metrics.json").exists() and not list(folder.glob("*.tmp"))
     assert cli("train", "--resume", folder)[0] == 0

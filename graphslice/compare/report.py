@@ -1,0 +1,170 @@
+"""What a comparison writes: ``comparison.json``, a table and a picture, of what the run folders hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphslice.compare.plan import Run
+from graphslice.config import RunConfig
+from graphslice.machine import machine
+
+RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
+
+# What a finished run leaves in its folder: scores by split, what the training took, and the log of each resumption.
+_METRICS, _TRAINING, _LOGS = "metrics.json", "training.json", "logs/version_*/metrics.csv"
+
+
+# --- what the run folders hold ------------------------------------------------------------------
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run folder holds a finished run."""
+    return (folder / _METRICS).exists()
+
+
+def read_scores(folder: Path) -> dict:
+    """The scores of a run by split, as in its ``metrics.json``; empty if it is not finished."""
+    return json.loads((folder / _METRICS).read_text()) if is_finished(folder) else {}
+
+
+def validation_error(folder: Path) -> float:
+    """The mean absolute error of a run on the validation molecules; infinite if it is not finished."""
+    return read_scores(folder).get("valid", {}).get("mae", float("inf"))
+
+
+def read_run(run: Run, reason: str | None) -> dict | None:
+    """A run as ``comparison.json`` has it, or None if it is not finished.
+
+    Args:
+        run: of the comparison.
+        reason: why it failed, if it did.
+    """
+    record: dict[str, Any] = {"variant": run.variant.label, "seed": run.config.trainer.seed}
+    if reason is not None:
+        return record | {"error": reason}
+    if not is_finished(run.folder):
+        return None
+    record |= {split: score["mae"] for split, score in read_scores(run.folder).items()}
+    record |= json.loads((run.folder / _TRAINING).read_text())
+    return record | {"curve": _read_curve(run.folder)}
+
+
+def _read_curve(folder: Path) -> list[list[float]]:
+    """Seconds, steps and validation error of every validation, over all resumptions."""
+    points: dict[int, list[float]] = {}
+    for log in sorted(folder.glob(_LOGS)):
+        with log.open(newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get("val_mae") and row.get("seconds"):
+                    steps = int(row["step"]) + 1
+                    points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row["val_mae"]), 6)]
+    return [points[steps] for steps in sorted(points)]
+
+
+# --- what is written ----------------------------------------------------------------------------
+
+
+def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
+    """What ``comparison.json`` holds.
+
+    Args:
+        base: what the variants have in common.
+        budget: of each run, as the user wrote it.
+        jobs: runs at a time.
+        runs: as :func:`read_run` gives them.
+    """
+    common = base.to_dict()
+    data = common.pop("data")  # its name and split: where it lies is no part of the result
+    result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget}
+    return result | {"jobs": jobs, "machine": machine(), "config": common, "runs": runs}
+
+
+def write_files(result: dict, out: Path) -> None:
+    """Write ``comparison.json``, ``comparison.md`` and ``comparison.png``; a reader never sees half of a text."""
+    for name, text in ((RESULT, json.dumps(result, indent=1) + "\n"), (TABLE, table(result))):
+        temporary = out / (name + ".tmp")
+        temporary.write_text(text)
+        temporary.replace(out / name)
+    draw(result, out / PICTURE)
+
+
+def by_variant(result: dict) -> dict[str, list[dict]]:
+    """The finished runs of each selected variant, that of the smallest mean validation error first."""
+    variants: dict[str, list[dict]] = {}
+    for run in result["runs"]:
+        if "error" not in run and "not_selected" not in run:
+            variants.setdefault(run["variant"], []).append(run)
+    return dict(sorted(variants.items(), key=lambda item: np.mean([run["valid"] for run in item[1]])))
+
+
+def table(result: dict) -> str:
+    """Markdown: a line a variant, with mean and standard deviation over its seeds.
+
+    Args:
+        result: what ``comparison.json`` holds.
+    """
+    lines = [
+        "| mixer | test MAE | validation MAE | parameters | steps | molecules/s | peak memory | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for label, runs in by_variant(result).items():
+        steps = np.mean([run["steps"] for run in runs])
+        rate = np.mean([run["molecules_per_second"] for run in runs])
+        memory = max(run["peak_memory_bytes"] or 0 for run in runs) / 2**30
+        cells = [f"`{label}`", _mean(runs, "test"), _mean(runs, "valid"), f"{runs[0]['parameters']:,}"]
+        cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
+        lines.append("| " + " | ".join(cells) + " |")
+    rest = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
+    if rest:
+        errors = ", ".join(f"`{run['variant']}` {run['valid']:.4f}" for run in rest)
+        lines.append(f"\nNot selected by the validation error of the first seed, which is among those above: {errors}.")
+    failed = [run for run in result["runs"] if "error" in run]
+    lines += [f"\n{run['variant']}, seed {run['seed']}: {run['error']}" for run in failed]
+    return "\n".join(lines) + "\n"
+
+
+def _mean(runs: list[dict], split: str) -> str:
+    """Mean and standard deviation of an error over the seeds; nothing if there is none."""
+    values = [run[split] for run in runs if split in run]
+    if not values:
+        return ""
+    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{deviation}"
+
+
+def draw(result: dict, path: Path) -> None:
+    """Validation error against time: the mean of the seeds as a line, their range shaded.
+
+    Args:
+        result: what ``comparison.json`` holds.
+        path: of the picture.
+    """
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    variants = {label: [run for run in runs if run["curve"]] for label, runs in by_variant(result).items()}
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    colours: Callable[[int], Any] = colormaps["tab10" if len(variants) <= 10 else "tab20"]
+    for number, (label, runs) in enumerate(variants.items()):
+        if not runs:
+            continue
+        curves = [np.array(run["curve"]) for run in runs]
+        times = np.linspace(max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves), 200)
+        errors = np.stack([np.interp(times, c[:, 0], c[:, 2]) for c in curves])
+        # Of one validation there is a point to see, not a line.
+        marker = "o" if np.ptp(times) == 0 else None
+        axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=marker)
+        axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
+    axes.set(xlabel="seconds of training", ylabel="validation MAE", yscale="log")
+    if any(variants.values()):
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)

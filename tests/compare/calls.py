@@ -1,0 +1,65 @@
+"""Calls that the tests make in other processes, which import this file.
+
+As a program, ``python calls.py FOLDER``: three calls that never end, two at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from graphslice.compare.processes import each_in_a_process
+from graphslice.errors import InputError
+
+
+def run(function: Callable[[], None]) -> None:
+    """Each of the functions below."""
+    function()
+
+
+def note(path: Path) -> None:
+    """Write down the process and its number of threads."""
+    path.write_text(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}")
+
+
+def finish() -> None:
+    pass
+
+
+def refuse() -> None:
+    raise InputError("no such data")
+
+
+def fail() -> None:
+    raise ZeroDivisionError("a mixer\nthat is being written")
+
+
+def die() -> None:
+    os._exit(7)
+
+
+def never_end(path: Path) -> None:
+    path.touch()
+    try:
+        time.sleep(600)  # a test that failed leaves nothing behind for ever
+    except KeyboardInterrupt:
+        try:
+            time.sleep(0.3)
+        except KeyboardInterrupt:
+            path.with_name("interrupted twice").touch()
+        raise
+
+
+def main(folder: Path) -> None:
+    try:
+        for _ in each_in_a_process(never_end, {name: (folder / name,) for name in "abc"}, jobs=2):
+            pass
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphslice.compare.plan import parse_budget, parse_variants, plan_runs, tuning_groups
+from graphslice.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("90s", {"max_minutes": 1.5}),
+        ("10m", {"max_minutes": 10}),
+        ("0.5h", {"max_minutes": 30}),
+        ("5000steps", {"max_steps": 5000, "max_minutes": None}),
+        ("1step", {"max_steps": 1}),
+        ("20 epochs", {"max_epochs": 20, "max_steps": None, "max_minutes": None}),
+    ],
+)
+def test_budget(text, settings):
+    found = parse_budget(text)
+    assert {key: found[key] for key in settings} == settings
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "10 min", "-3m", "0s", "1.5epochs", "1.2.3m", "10x"])
+def test_bad_budget(text):
+    with pytest.raises(InputError, match="budget"):
+        parse_budget(text)
+
+
+def test_every_mixer_is_varied_with_every_value():
+    variants = parse_variants("softmax, csp:groups=2:shifts=linear", ["model.layers=1,2", "optimizer.peak_lr=1e-3"])
+    assert [variant.label for variant in variants] == [
+        "softmax layers=1 peak_lr=1e-3",
+        "softmax layers=2 peak_lr=1e-3",
+        "csp:groups=2:shifts=linear layers=1 peak_lr=1e-3",
+        "csp:groups=2:shifts=linear layers=2 peak_lr=1e-3",
+    ]
+
+
+def test_the_configuration_of_a_variant(tiny_config):
+    """Its mixer, settings and values, the seed of the run, and all else as the others have it."""
+    (variant,) = parse_variants("csp:groups=2:shifts=linear", ["model.layers=3", "optimizer.peak_lr=1e-3"])
+    expected = tiny_config().to_dict()
+    expected["model"] |= {"mixer": "csp", "mixer_settings": {"groups": 2, "shifts": "linear"}, "layers": 3}
+    expected["optimizer"]["peak_lr"] = 1e-3
+    expected["trainer"]["seed"] = 7
+    assert variant.config(tiny_config(), seed=7).to_dict() == expected
+
+
+def test_every_variant_is_a_folder(tiny_config):
+    variants = parse_variants("softmax,csp:groups=2", ["model.layers=1,2"])
+    folders = [run.folder for run in plan_runs(variants, [0, 1], tiny_config(), Path("out"))]
+    assert folders[:3] == [Path("out/softmax_layers=1/seed-0"), Path("out/softmax_layers=2/seed-0"),
+                           Path("out/csp_groups=2_layers=1/seed-0")]  # fmt: skip
+    assert len(set(folders)) == 8
+
+
+def test_a_tuning_group_differs_in_what_is_tuned_alone():
+    variants = parse_variants("softmax,csp", ["model.layers=1,2"], ["optimizer.peak_lr=1e-3,2e-3"])
+    assert [[variant.label for variant in group] for group in tuning_groups(variants)] == [
+        ["softmax layers=1 peak_lr=1e-3", "softmax layers=1 peak_lr=2e-3"],
+        ["softmax layers=2 peak_lr=1e-3", "softmax layers=2 peak_lr=2e-3"],
+        ["csp layers=1 peak_lr=1e-3", "csp layers=1 peak_lr=2e-3"],
+        ["csp layers=2 peak_lr=1e-3", "csp layers=2 peak_lr=2e-3"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mixers", "varied", "reason"),
+    [
+        ("slice-mex", [], "did you mean 'slice-max'"),
+        ("", [], "at least one"),
+        ("csp:2", [], "csp:groups=2"),
+        ("csp,csp", [], "twice"),
+        ("csp", ["model.laiers=1"], "cannot vary"),
+        ("csp", ["model.layers"], "cannot vary"),
+        ("csp", ["trainer.seed=1,2"], "cannot vary"),
+    ],
+)
+def test_bad_variants(mixers, varied, reason):
+    with pytest.raises(InputError, match=reason):
+        parse_variants(mixers, varied)
+
+
+def test_importing_the_package_is_cheap(child_environment):
+    """Neither torch nor matplotlib is loaded before something is compared."""
+    code = "import sys, graphslice.compare; print({'torch', 'matplotlib'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_environment)
+    assert answer.stdout == "set()\n", answer.stderr

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import calls
+import pytest
+
+from graphslice.compare.processes import each_in_a_process
+
+
+def test_each_call_has_a_process_of_its_own(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert dict(each_in_a_process(calls.note, {path: (path,) for path in paths}, jobs=2)) == dict.fromkeys(paths)
+    processes = {int(path.read_text().split()[0]) for path in paths} | {os.getpid()}
+    assert len(processes) == 3
+
+
+def test_calls_at_the_same_time_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    list(each_in_a_process(calls.note, {"a": (tmp_path / "a",)}, jobs=2))
+    assert (tmp_path / "a").read_text().split()[1] == "3"
+    assert os.environ["OMP_NUM_THREADS"] == "5"
+
+
+def test_a_call_that_fails_does_not_stop_the_others():
+    functions = [calls.refuse, calls.fail, calls.die, calls.finish]
+    assert dict(each_in_a_process(calls.run, {function: (function,) for function in functions}, jobs=2)) == {
+        calls.refuse: "no such data",
+        calls.fail: "ZeroDivisionError: a mixer",
+        calls.die: "its process ended with 7: was there memory enough?",
+        calls.finish: None,
+    }
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("way", ["terminal", "interrupt", "terminate", "kill", "kill-background"])
+def test_calls_end_with_the_process_that_began_them(start_process, wait_for, end_of, way, tmp_path):
+    """Ctrl-C in a terminal reaches the whole group of processes; the others the first alone."""
+    sent = {"terminal": signal.SIGINT, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}.get(way, signal.SIGKILL)
+    process = start_process(sys.executable, calls.__file__, tmp_path, background=way == "kill-background")
+    wait_for(process, tmp_path / "a", tmp_path / "b")
+    (os.killpg if way == "terminal" else os.kill)(process.pid, sent)
+    assert end_of(process) == (130 if sent == signal.SIGINT else -sent, "", "")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}  # none began after, none was interrupted twice

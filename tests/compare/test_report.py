@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphslice.compare.plan import parse_variants, plan_runs
+from graphslice.compare.report import by_variant, draw, read_run, table
+
+
+def record(variant: str, seed: int, valid: float, test: float, **other) -> dict:
+    """A finished run as ``comparison.json`` has it."""
+    return {
+        "variant": variant,
+        "seed": seed,
+        "valid": valid,
+        "test": test,
+        "parameters": 1234,
+        "steps": 1500,
+        "molecules_per_second": 100.0,
+        "peak_memory_bytes": 2**30,
+        "curve": [[1.0, 5, valid + 0.1], [2.0, 10, valid]],
+        **other,
+    }
+
+
+@pytest.fixture
+def result() -> dict:
+    """Two seeds of ``a`` and of ``b``, ``b lr=1`` that was tuned against ``b``, and ``c`` that failed."""
+    runs = [
+        record("a", 0, 0.4, 0.31),
+        record("a", 1, 0.4, 0.35),
+        record("b", 0, 0.2, 0.5),
+        record("b", 1, 0.3, 0.5),
+        record("b lr=1", 0, 0.7, 0.9, not_selected=True),
+        {"variant": "c", "seed": 0, "error": "no"},
+    ]
+    return {"runs": runs}
+
+
+def test_the_smallest_validation_error_comes_first(result):
+    assert list(by_variant(result)) == ["b", "a"]
+
+
+def test_a_line_has_mean_and_deviation_over_the_seeds(result):
+    b, a = table(result).splitlines()[2:4]
+    assert b == "| `b` | 0.5000 ± 0.0000 | 0.2500 ± 0.0707 | 1,234 | 1,500 | 100 | 1.00 GiB | 2 |"
+    assert a.startswith(f"| `a` | 0.3300 ± {np.std([0.31, 0.35], ddof=1):.4f} | 0.4000 ± 0.0000 |")
+
+
+def test_the_table_ends_with_what_was_not_selected_and_what_failed(result):
+    assert table(result).splitlines()[4:] == [
+        "",
+        "Not selected by the validation error of the first seed, which is among those above: `b lr=1` 0.7000.",
+        "",
+        "c, seed 0: no",
+    ]
+
+
+@pytest.mark.parametrize("curve", [[[1.0, 5, 0.5], [2.0, 10, 0.4]], [[1.0, 5, 0.5]], []], ids=["line", "point", "none"])
+def test_a_picture_of_any_curve(curve, tmp_path):
+    draw({"runs": [record("a", 0, 0.4, 0.3, curve=curve)]}, tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_curve_goes_over_all_resumptions(tiny_config, tmp_path):
+    """The log of a resumption goes on where the one before ended; lines without a validation are left out."""
+    (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
+    write_run(run.folder, [["3,1.25,0.5", "4,,"], ["7,2.5,0.25"]])
+    assert read_run(run, None)["curve"] == [[1.25, 4, 0.5], [2.5, 8, 0.25]]
+
+
+def test_a_finished_run(tiny_config, tmp_path):
+    """Its errors by split, and what the training took."""
+    (run,) = plan_runs(parse_variants("csp"), [3], tiny_config(), tmp_path)
+    write_run(run.folder, [])
+    expected = {"variant": "csp", "seed": 3, "valid": 0.25, "test": 0.5, "steps": 8, "curve": []}
+    assert read_run(run, None) == expected
+
+
+def test_a_failed_run_has_its_reason(tiny_config, tmp_path):
+    (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
+    assert read_run(run, "it diverged") == {"variant": "csp", "seed": 0, "error": "it diverged"}
+
+
+def test_a_run_that_is_not_finished_is_left_out(tiny_config, tmp_path):
+    (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
+    assert read_run(run, None) is None
+
+
+def write_run(folder: Path, logs: list[list[str]]) -> None:
+    """What training leaves in a run folder, as far as a comparison reads it."""
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps({"valid": {"mae": 0.25}, "test": {"mae": 0.5}}))
+    (folder / "training.json").write_text(json.dumps({"steps": 8}))
+    for version, lines in enumerate(logs):
+        (folder / "logs" / f"version_{version}").mkdir(parents=True)
+        text = "\n".join(["step,seconds,val_mae", *lines])
+        (folder / "logs" / f"version_{version}" / "metrics.csv").write_text(text + "\n")

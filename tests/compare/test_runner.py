@@ -1,0 +1,223 @@
+"""Comparisons whose runs are trained here, one after another; the processes have tests of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from filelock import FileLock
+
+from graphslice.compare import compare, parse_variants
+from graphslice.compare.processes import call
+from graphslice.compare.report import by_variant
+from graphslice.errors import InputError
+from graphslice.nn.mixers import mixer_class
+
+FILES = {"comparison.json", "comparison.md", "comparison.png", ".lock"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process():
+    def each_here(function, tasks, jobs):
+        for key, arguments in tasks.items():
+            yield key, call(function, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphslice.compare.runner.each_in_a_process", each_here)
+        yield
+
+
+@pytest.fixture(scope="module")
+def compared(demo_csv, tiny_config, tmp_path_factory):
+    """Two mixers with one seed: the folder and the result. Read only: copy it to change it."""
+    out = tmp_path_factory.mktemp("comparison") / "c"
+    return out, compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
+
+
+# --- before anything is trained -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mixers", "reason"),
+    [
+        ("csp:grups=2", "grups"),
+        ("slice-max:groups=2", "it has none"),
+        ("csp:groups=two", "must be of type int"),
+        ("csp:groups=0", "at least 1 group"),
+    ],
+)
+def test_bad_settings_of_a_mixer(mixers, reason, tmp_path, tiny_config, demo_csv):
+    with pytest.raises(InputError, match=reason):
+        compare(tiny_config(demo_csv), parse_variants(mixers), 1, "1epochs", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(("seeds", "jobs"), [(0, 1), (1, 0)])
+def test_no_seeds_or_jobs(seeds, jobs, tmp_path, tiny_config, demo_csv):
+    with pytest.raises(InputError, match="at least 1, not 0"):
+        compare(tiny_config(demo_csv), parse_variants("csp"), seeds, "1epochs", tmp_path / "c", jobs=jobs)
+    assert not (tmp_path / "c").exists()
+
+
+def test_two_comparisons_in_one_folder(tmp_path, tiny_config, demo_csv):
+    with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match=f"another comparison works in {tmp_path}: wait"):
+        compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, tiny_config, demo_csv):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write the folder"):
+        compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "file" / "c")
+
+
+def test_a_folder_of_other_settings(compared, tiny_config, demo_csv):
+    with pytest.raises(InputError, match=r"holds a run with trainer.max_epochs 2, not 3: choose another --out"):
+        compare(tiny_config(demo_csv), parse_variants("slice-max"), 1, "3epochs", compared[0])
+
+
+def test_a_folder_of_other_targets(tmp_path, other_labels):
+    (tmp_path / "c").mkdir()
+    config, target = other_labels
+    compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+    config.data.targets = "other"
+    with pytest.raises(InputError, match=f"holds a run with data.targets {target}, not other"):
+        compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+
+
+def test_a_folder_of_other_labels_of_the_same_name(tmp_path, other_labels):
+    config, target = other_labels
+    compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+    table = pd.read_csv(config.data.dataset)
+    table.assign(**{target: table[target] + 1}).to_csv(config.data.dataset, index=False)
+    with pytest.raises(InputError, match="has changed since it was trained"):
+        compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+
+
+@pytest.fixture
+def other_labels(demo_rows, tiny_config, tmp_path):
+    """A configuration with data of its own, which have a column ``other`` beside the target; and the target."""
+    demo_rows.assign(other=np.arange(len(demo_rows)) * 0.1).to_csv(tmp_path / "my.csv", index=False)
+    return tiny_config(tmp_path / "my.csv", data={"targets": "gap_ev"}), "gap_ev"
+
+
+# --- what comes of the runs ---------------------------------------------------------------------
+
+
+def test_the_files_of_a_comparison(compared):
+    out, _ = compared
+    assert {path.name for path in out.iterdir()} == FILES | {"slice-max", "map-only"}
+
+
+def test_the_result_is_what_the_file_holds(compared):
+    out, result = compared
+    assert json.loads((out / "comparison.json").read_text()) == result
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_run_has_what_its_folder_says(compared, number):
+    out, result = compared
+    run, variant = result["runs"][number], ("slice-max", "map-only")[number]
+    folder = out / variant / "seed-0"
+    errors = json.loads((folder / "metrics.json").read_text())
+    log = pd.read_csv(folder / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
+    assert (run["variant"], run["seed"], run["steps"]) == (variant, 0, 6) and run["parameters"] > 1000
+    assert (run["valid"], run["test"]) == (errors["valid"]["mae"], errors["test"]["mae"])
+    assert [(steps, error) for _, steps, error in run["curve"]] == [
+        (steps, pytest.approx(error, abs=1e-5)) for steps, error in zip([3, 6], log, strict=True)
+    ]
+
+
+def test_a_finished_comparison_is_only_read(compared, tiny_config, demo_csv):
+    out, result = compared
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")}
+    again = compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
+    assert again["runs"] == result["runs"]
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")} == before
+
+
+def test_continued_and_added_to(compared, tiny_config, demo_csv, tmp_path):
+    """One run finished, one stopped before its end, one new."""
+    out = tmp_path / "c"
+    shutil.copytree(compared[0], out)
+    (out / "slice-max" / "seed-0" / "metrics.json").unlink()
+    kept = (out / "map-only" / "seed-0" / "metrics.json").stat().st_mtime_ns
+    again = compare(tiny_config(demo_csv), parse_variants("slice-max,map-only,softmax"), 1, "2epochs", out)
+    assert [run["variant"] for run in again["runs"]] == ["slice-max", "map-only", "softmax"]
+    assert again["runs"][0]["test"] == compared[1]["runs"][0]["test"]
+    assert (out / "map-only" / "seed-0" / "metrics.json").stat().st_mtime_ns == kept
+
+
+# --- runs that fail -----------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tiny_config, demo_csv, tmp_path):
+    variants = parse_variants("map-only", ["optimizer.peak_lr=1e30,1e-3"])
+    bad, good = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
+    assert "diverged" in bad["error"] and good["test"] > 0
+    table = (tmp_path / "c" / "comparison.md").read_text()
+    assert "peak_lr=1e30, seed 0: the training diverged" in table and table.count("| `map-only") == 1
+
+
+def test_a_run_that_breaks_is_continued_when_it_is_mended(tiny_config, demo_csv, tmp_path, monkeypatch):
+    def broken(self, x, structure):
+        raise ZeroDivisionError("a mixer that is being written")
+
+    variants = parse_variants("csp,map-only")
+    with monkeypatch.context() as patch:
+        patch.setattr(mixer_class("csp"), "mixed", broken)
+        bad, good = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
+    assert bad["error"] == "ZeroDivisionError: a mixer that is being written" and good["test"] > 0
+    mended, same = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
+    assert mended["test"] > 0 and same == good
+
+
+def test_no_run_could_be_finished(tiny_config, demo_csv, tmp_path):
+    variants = parse_variants("map-only", ["optimizer.peak_lr=1e30"])
+    with pytest.raises(InputError, match="none of the runs could be finished; the first: the training diverged"):
+        compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")
+
+
+# --- tuning -------------------------------------------------------------------------------------
+
+RATES = ["1e-9", "3e-3", "1e30"]  # learns nothing, learns, diverges
+
+
+@pytest.fixture(scope="module")
+def tuned(demo_csv, tiny_config, tmp_path_factory):
+    """Two mixers, each tuned by its rate, with two seeds: the folder and the result."""
+    out = tmp_path_factory.mktemp("tuned") / "c"
+    variants = parse_variants("map-only,slice-max", [], [f"optimizer.peak_lr={','.join(RATES)}"])
+    return out, compare(tiny_config(demo_csv), variants, 2, "2epochs", out)
+
+
+def test_only_the_best_of_a_tuning_group_is_run_with_the_other_seeds(tuned):
+    runs = [(run["variant"], run["seed"]) for run in tuned[1]["runs"]]
+    mixers = ("map-only", "slice-max")
+    first = [(f"{mixer} peak_lr={rate}", 0) for mixer in mixers for rate in RATES]
+    assert runs == [*first, *((f"{mixer} peak_lr=3e-3", 1) for mixer in mixers)]
+
+
+def test_the_best_has_the_smallest_validation_error_of_the_first_seed(tuned):
+    error = {run["variant"]: run.get("valid", np.inf) for run in tuned[1]["runs"] if run["seed"] == 0}
+    for mixer in ("map-only", "slice-max"):
+        assert min(RATES, key=lambda rate: error[f"{mixer} peak_lr={rate}"]) == "3e-3"
+
+
+def test_what_was_not_selected_is_told_apart(tuned):
+    not_selected = {run["variant"] for run in tuned[1]["runs"] if "not_selected" in run}
+    assert not_selected == {
+        f"{mixer} peak_lr={rate}" for mixer in ("map-only", "slice-max") for rate in ("1e-9", "1e30")
+    }
+    assert set(by_variant(tuned[1])) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
+
+
+def test_a_finished_tuning_is_only_read(tuned, tiny_config, demo_csv, tmp_path):
+    """Asked for the rates that could be trained, it gives the same."""
+    shutil.copytree(tuned[0], tmp_path / "c")
+    variants = parse_variants("map-only,slice-max", [], ["optimizer.peak_lr=1e-9,3e-3"])
+    again = compare(tiny_config(demo_csv), variants, 2, "2epochs", tmp_path / "c")
+    assert again["runs"] == [run for run in tuned[1]["runs"] if "error" not in run]

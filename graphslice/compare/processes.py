@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 
 def each_in_a_process(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int
-) -> Iterator[tuple[Key, str | None]]:
+) -> Generator[tuple[Key, str | None], None, None]:
     """Call a function with each of several arguments, so many at a time.
 
     If something goes wrong here, Ctrl-C included, what runs is interrupted, and nothing more begins.
@@ -35,7 +35,7 @@ def each_in_a_process(
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     context, waiting = get_context("spawn"), list(tasks.items())
-    running: dict[int, tuple[Key, BaseProcess, Connection]] = {}
+    running: dict[Any, tuple[Key, Any, Connection]] = {}  # by what the system signals the end of a process with
     try:
         while waiting or running:
             while waiting and len(running) < jobs:

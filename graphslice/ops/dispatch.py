@@ -24,7 +24,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: The names that a backend may have, and the type of the device that its kernels run on.
 DEVICE_TYPES = {"numba": "cpu", "triton": "cuda"}

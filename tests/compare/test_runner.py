@@ -168,7 +168,7 @@ def test_a_run_that_breaks_is_continued_when_it_is_mended(tiny_config, demo_csv,
 
     variants = parse_variants("csp,map-only")
     with monkeypatch.context() as patch:
-        patch.setattr(mixer_class("csp"), "mixed", broken)
+        patch.setattr(mixer_class("csp"), "mix", broken)
         bad, good = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
     assert bad["error"] == "ZeroDivisionError: a mixer that is being written" and good["test"] > 0
     mended, same = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]

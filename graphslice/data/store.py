@@ -116,7 +116,7 @@ def record_batch(
         raise InputError(f"{len(arrays):,} rows hold more than 2,147,483,647 atoms: lower graph.max_atoms")
     absent = bool_array(np.diff(arrays.atom_ptr) == 0)
     atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
-    begins, ends = arrays.bonds.astype(np.uint16).T
+    begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))
     bonds = pa.StructArray.from_arrays(
         [number_array(begins), number_array(ends), number_array(arrays.words)], fields=list(_BOND)
     )

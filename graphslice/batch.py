@@ -16,7 +16,7 @@ class GraphBatch:
     """B molecules padded to N atoms, with the structure that the encodings read.
 
     A *walk* is a distance and the bonds along the shortest paths of that length; each distinct
-    one of the batch is kept once (see :func:`graphslice.chem.shortest_paths.pair_walks`).
+    one of the batch is kept once (see :func:`graphslice.chem.shortest_paths.shortest_path_types`).
 
     Attributes:
         atoms: ``uint8 [B, N, 9]`` OGB features, 0 in the padding.

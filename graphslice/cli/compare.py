@@ -9,6 +9,9 @@ from rich.console import Console
 
 from graphslice.cli.options import add_config_options, config_of
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.compare"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--mixers", help="names separated by commas; settings of their own as csp:groups=2 (all)")

@@ -9,6 +9,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_data_options, load_model
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.evaluation.evaluate"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("model", help="a run folder or a checkpoint")

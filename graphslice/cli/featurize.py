@@ -12,6 +12,9 @@ from graphslice.cli.options import add_engine_options
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.progress import molecule_progress
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.data.featurize"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.originals"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("file", help="a Lightning checkpoint with state_dict, or a plain state dict")

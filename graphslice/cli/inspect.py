@@ -10,6 +10,9 @@ from jsonargparse import ArgumentParser, Namespace
 from graphslice.cli.options import load_model
 from graphslice.errors import InputError
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.analysis.inspection"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("model", help="a run folder or a checkpoint")

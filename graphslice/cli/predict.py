@@ -13,6 +13,9 @@ from graphslice.cli.options import add_engine_options, load_model
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.inference.files"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("model", help="a run folder or a checkpoint")

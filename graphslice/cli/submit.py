@@ -6,6 +6,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import load_model
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.evaluation.submission"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("model", help="a run folder or a checkpoint")

@@ -10,6 +10,9 @@ from rich.console import Console
 from graphslice.cli.options import add_config_options, config_of
 from graphslice.errors import InputError
 
+#: The module that :func:`run` works with.
+MODULE = "graphslice.training.run"
+
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")

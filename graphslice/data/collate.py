@@ -42,7 +42,7 @@ def collate_rows(
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))
-    pairs, distances, ptr, codes, weights = shortest_paths.pair_walks(
+    pairs, distances, ptr, codes, weights = shortest_paths.shortest_path_types(
         atom_ptr, bond_ptr, bonds, bond_type_ids, _TIE_RULES[path_ties], max_path, atoms.shape[1]
     )
     if len(distances) <= np.iinfo(np.int16).max:

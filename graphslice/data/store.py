@@ -276,7 +276,7 @@ class GraphStore(Sequence[MolGraph]):
         Returns:
             ``atom_ptr int64 [B + 1]``, ``bond_ptr int64 [B + 1]``, ``atoms uint8 [B, N, 9]``,
             ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``bond_type_ids uint8 [M]``, as
-            :func:`~graphslice.chem.shortest_paths.pair_walks` reads them.
+            :func:`~graphslice.chem.shortest_paths.shortest_path_types` reads them.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):

@@ -22,13 +22,13 @@ settings.register_profile("compiled", deadline=None, max_examples=60)
 
 
 def walks(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, width: int | None = None):
-    """What :func:`pair_walks` says of every pair: its distance and {(position, word): weight}."""
+    """What :func:`shortest_path_types` says of every pair: its distance and {(position, word): weight}."""
     bonds = [np.array(list(bonds), np.int32).reshape(-1, 2) for _, bonds in graphs]
     atom_ptr = np.cumsum([0, *(n for n, _ in graphs)])
     bond_ptr = np.cumsum([0, *map(len, bonds)])
     words = np.array([word for _, bonds in graphs for word in bonds.values()], np.uint8)
     width = width or max(n for n, _ in graphs)
-    pairs, distances, ptr, codes, weights = paths.pair_walks(
+    pairs, distances, ptr, codes, weights = paths.shortest_path_types(
         atom_ptr, bond_ptr, np.concatenate(bonds), words, rule, max_path, width
     )
     assert pairs.shape == (len(graphs), width, width)
@@ -195,7 +195,7 @@ def test_equal_walks_are_listed_once():
     bonds = np.array(list(batch[0][1]) * 4, np.int32)
     words = np.array(list(batch[0][1].values()) * 4, np.uint8)
     pointers = np.arange(5) * 30, np.arange(5) * 29
-    _, distances, *_ = paths.pair_walks(*pointers, bonds, words, paths.MEAN, 5, 30)
+    _, distances, *_ = paths.shortest_path_types(*pointers, bonds, words, paths.MEAN, 5, 30)
     assert len(distances) <= 31  # one a distance, and one for atoms that no path joins
 
 

@@ -1,0 +1,205 @@
+"""Breadth-first searches in a molecule, compiled: who is how far, and over which neighbours.
+
+Arrays are used as fields of their tuple, and a field is not used at the ends of both branches of an
+if: numba then removes all counting of references, which would cost more than the rest. Arrays of
+indices are unsigned: numba checks signed ones for negative values.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+MEAN, FLOYD_WARSHALL = 0, 1
+
+#: :func:`search_by_bits` holds a set of atoms in one 64-bit number.
+MAX_BIT_ATOMS = 64
+
+
+class Molecule(NamedTuple):
+    """The molecule at work; the arrays are as long as the largest of the batch needs."""
+
+    local_ids: np.ndarray  # uint8 [N, N], of the bond between two neighbours, otherwise undefined
+    neighbour_bits: np.ndarray  # uint64 [64], bit b of a: they are neighbours; set for at most 64 atoms
+    neighbour_ptr: np.ndarray  # uint32 [N + 1], a has neighbours[neighbour_ptr[a]:neighbour_ptr[a + 1]]; for more
+    neighbours: np.ndarray  # uint32 [2M]
+
+
+class Search(NamedTuple):
+    """The atoms that a search from one source reached: the k-th by distance has row k, the source none."""
+
+    atoms: np.ndarray  # uint32 [N]
+    distances: np.ndarray  # uint32 [N]
+    ptr: np.ndarray  # uint32 [N + 1], row k has predecessors[ptr[k]:ptr[k + 1]]
+    predecessors: np.ndarray  # uint32 [M], the neighbours that are one bond closer to the source
+    steps: np.ndarray  # int64 [N], by atom: its distance, -1 before it is reached
+    num_paths: np.ndarray  # float64 [N], by atom: how many shortest paths lead to it
+    path_types: np.ndarray  # uint32 [N], by atom: the path type of the source and it
+
+
+@intrinsic
+def _lowest_bit(typingctx, bits):
+    """The number of the lowest bit that is set, of an uint64 that is not 0: one machine instruction."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+@njit(cache=True)
+def new_molecule(num_atoms, num_bonds):
+    return Molecule(
+        local_ids=np.empty((num_atoms, num_atoms), np.uint8),
+        neighbour_bits=np.empty(MAX_BIT_ATOMS, np.uint64),
+        neighbour_ptr=np.empty(num_atoms + 1, np.uint32),
+        neighbours=np.empty(2 * num_bonds, np.uint32),
+    )
+
+
+@njit(cache=True)
+def new_search(num_atoms, num_bonds):
+    return Search(
+        atoms=np.empty(num_atoms, np.uint32),
+        distances=np.empty(num_atoms, np.uint32),
+        ptr=np.zeros(num_atoms + 1, np.uint32),
+        predecessors=np.empty(num_bonds, np.uint32),
+        steps=np.empty(num_atoms, np.int64),
+        num_paths=np.empty(num_atoms, np.float64),
+        path_types=np.empty(num_atoms, np.uint32),
+    )
+
+
+@njit(cache=True)
+def set_bonds(num_atoms, bonds, local_ids, molecule):
+    """Fill the local ids of the bonds and the neighbours of the atoms, in the form that the search reads."""
+    for m in range(len(bonds)):
+        a, b = bonds[m, 0], bonds[m, 1]
+        molecule.local_ids[a, b] = molecule.local_ids[b, a] = local_ids[m]
+    if num_atoms <= MAX_BIT_ATOMS:
+        _set_neighbour_bits(num_atoms, bonds, molecule)
+    else:
+        _set_neighbour_lists(num_atoms, bonds, molecule)
+
+
+@njit(cache=True)
+def _set_neighbour_bits(num_atoms, bonds, molecule):
+    molecule.neighbour_bits[:num_atoms] = 0
+    for m in range(len(bonds)):
+        a, b = bonds[m, 0], bonds[m, 1]
+        molecule.neighbour_bits[a] |= np.uint64(1) << np.uint64(b)
+        molecule.neighbour_bits[b] |= np.uint64(1) << np.uint64(a)
+
+
+@njit(cache=True)
+def _set_neighbour_lists(num_atoms, bonds, molecule):
+    ptr, neighbours = molecule.neighbour_ptr, molecule.neighbours
+    ptr[: num_atoms + 1] = 0
+    for m in range(len(bonds)):
+        for side in range(2):
+            ptr[bonds[m, side] + 1] += 1
+    for a in range(num_atoms):
+        ptr[a + 1] += ptr[a]
+    end = ptr[:num_atoms].copy()
+    for m in range(len(bonds)):
+        for side in range(2):
+            a = bonds[m, side]
+            neighbours[end[a]] = bonds[m, 1 - side]
+            end[a] += 1
+
+
+@njit(cache=True)
+def floyd_warshall(num_atoms, bonds):
+    """For each pair (i, j) the atom before j on the path that Floyd-Warshall finds from i.
+
+    Every beginning of such a path is itself the path to where it ends: the intermediate atom kept
+    is the smallest that can be the largest of a shortest path, and so it is for the beginnings.
+    """
+    distance = np.full((num_atoms, num_atoms), 1 << 20, np.int32)
+    before = np.empty((num_atoms, num_atoms), np.int32)  # stays undefined where no path is
+    degree = np.zeros(num_atoms, np.int64)
+    for i in range(num_atoms):
+        distance[i, i] = 0
+    for m in range(len(bonds)):
+        a, b = bonds[m, 0], bonds[m, 1]
+        distance[a, b] = distance[b, a] = 1
+        before[a, b], before[b, a] = a, b
+        degree[a] += 1
+        degree[b] += 1
+    for k in range(num_atoms):
+        if degree[k] < 2:  # no shortest path leads through the end of a chain
+            continue
+        for i in range(num_atoms):
+            to_k = distance[i, k]
+            for j in range(num_atoms):
+                shorter = to_k + distance[k, j] < distance[i, j]
+                distance[i, j] = to_k + distance[k, j] if shorter else distance[i, j]
+                before[i, j] = before[k, j] if shorter else before[i, j]
+    return before
+
+
+@njit(cache=True)
+def search_by_bits(source, rule, chosen, molecule, search):
+    """Breadth-first search in a molecule of at most 64 atoms; returns how many atoms it reached.
+
+    Sets of atoms are the bits of a number, in a register: on molecules, the branches of an ordinary
+    search, which no processor can foresee, cost more than all else.
+    """
+    one = np.uint64(1)
+    count, end, distance = 0, 0, 0
+    front = one << np.uint64(source)
+    unseen = ~front
+    while front != 0:
+        distance += 1
+        ahead = np.uint64(0)
+        bits = front
+        while bits != 0:
+            ahead |= molecule.neighbour_bits[_lowest_bit(bits)]
+            bits &= bits - one
+        ahead &= unseen
+        unseen &= ~ahead
+        bits = ahead
+        while bits != 0:
+            j = _lowest_bit(bits)
+            bits &= bits - one
+            search.atoms[count], search.distances[count] = j, distance
+            count += 1
+            before = molecule.neighbour_bits[j] & front
+            if rule == FLOYD_WARSHALL:
+                before = one << np.uint64(chosen[source, j])
+            while before != 0:
+                search.predecessors[end] = _lowest_bit(before)
+                before &= before - one
+                end += 1
+            search.ptr[count] = end
+        front = ahead
+    return count
+
+
+@njit(cache=True)
+def search_by_queue(source, num_atoms, rule, chosen, molecule, search):
+    """What :func:`search_by_bits` does, for molecules of any size; ``search.atoms`` is the queue."""
+    search.steps[:num_atoms] = -1
+    search.steps[source] = 0
+    count, end, head = 0, 0, 0
+    j = np.uint32(source)
+    while True:
+        for e in range(molecule.neighbour_ptr[j], molecule.neighbour_ptr[j + 1]):
+            u = molecule.neighbours[e]
+            if search.steps[u] < 0:
+                search.steps[u] = search.steps[j] + 1
+                search.atoms[count], search.distances[count] = u, search.steps[u]
+                count += 1
+            elif search.steps[u] == search.steps[j] - 1 and (rule == MEAN or u == chosen[source, j]):
+                search.predecessors[end] = u
+                end += 1
+        if j != source:
+            head += 1
+            search.ptr[head] = end
+        if head == count:
+            return count
+        j = search.atoms[head]

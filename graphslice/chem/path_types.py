@@ -1,0 +1,204 @@
+"""The growing table of the path types of a batch, compiled.
+
+A path type is a distance and some (position, bond type, weight) entries. It is found by how it came
+about: one that is another one and one more bond by a lookup, one that is the mean of several by a
+hash. (What :mod:`~graphslice.chem.path_search` says of tuples and unsigned indices holds here too.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from graphslice.feature_dims import BOND_WORDS, MAX_DISTANCE, UNREACHABLE
+
+# The first two path types of every table: that of an atom with itself, and that of two fragments.
+_SAME_ATOM, _UNREACHABLE = 0, 1
+_NONE = 0  # in the tables that find path types: not there yet
+
+
+class PathTypes(NamedTuple):
+    """The path types of a batch so far: W of them with K entries, in arrays that are longer.
+
+    The share of an entry is that of the shortest paths which have the bond at the position.
+    """
+
+    max_path: int  # how many bonds of a path have entries
+    bond_type_ids: np.ndarray  # uint8 [L], the bond type of each local id
+    used: np.ndarray  # int64 [2], W and K
+    distances: np.ndarray  # int32 [W]
+    ptr: np.ndarray  # uint32 [W + 1], path type w has the entries ptr[w]:ptr[w + 1]
+    codes: np.ndarray  # int32 [K], position * BOND_WORDS + bond type
+    shares: np.ndarray  # float32 [K]
+    extended: np.ndarray  # uint32 [W, L + 1], the path type with one more bond, by its local id; L: beyond max_path
+    keys: np.ndarray  # uint64, open-addressed hash table: the key of a mean of path types ...
+    means: np.ndarray  # uint32, ... and its path type
+
+
+class Sums(NamedTuple):
+    """Scratch for the mean of some path types; all shares are 0 between two uses."""
+
+    shares: np.ndarray  # float64, by code
+    codes: np.ndarray  # int32, those with a share
+
+
+@njit(cache=True)
+def new_table(max_path, bond_type_ids):
+    table = PathTypes(
+        max_path=max_path,
+        bond_type_ids=bond_type_ids,
+        used=np.array([2, 0]),
+        distances=np.empty(4096, np.int32),
+        ptr=np.zeros(4097, np.uint32),
+        codes=np.empty(32768, np.int32),
+        shares=np.empty(32768, np.float32),
+        extended=np.zeros((4096, len(bond_type_ids) + 1), np.uint32),
+        keys=np.empty(8192, np.uint64),
+        means=np.zeros(8192, np.uint32),
+    )
+    table.distances[_SAME_ATOM], table.distances[_UNREACHABLE] = 0, UNREACHABLE
+    return table
+
+
+@njit(cache=True, forceinline=True)
+def _slot(keys, means, key):
+    """Where a key stands in the hash table, or the free place where it would."""
+    mask = np.uint64(len(keys) - 1)
+    slot = (key >> np.uint64(20)) & mask
+    while means[slot] != _NONE and keys[slot] != key:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(cache=True)
+def _doubled(array):
+    larger = np.empty(2 * len(array), array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+@njit(cache=True)
+def with_more_room(table):
+    """The same path types in arrays of twice the length."""
+    keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
+    for old in range(len(table.keys)):
+        if table.means[old] != _NONE:
+            slot = _slot(keys, means, table.keys[old])
+            keys[slot], means[slot] = table.keys[old], table.means[old]
+    return PathTypes(
+        table.max_path,
+        table.bond_type_ids,
+        table.used,
+        _doubled(table.distances),
+        _doubled(table.ptr),
+        _doubled(table.codes),
+        _doubled(table.shares),
+        np.concatenate((table.extended, np.zeros_like(table.extended))),
+        keys,
+        means,
+    )
+
+
+@njit(cache=True, forceinline=True)
+def is_full(table, num_atoms):
+    """Whether the path types from one source to so many atoms might not fit."""
+    most_entries = num_atoms * table.max_path * len(table.bond_type_ids)
+    free_rows = len(table.distances) - table.used[0] - num_atoms
+    return min(free_rows, len(table.codes) - table.used[1] - most_entries) < 0
+
+
+@njit(cache=True, forceinline=True)
+def _add_extended(parent, local_id, distance, table):
+    """Add the path type of one more bond after another path type; returns its number."""
+    path_type, end = table.used[0], table.used[1]
+    for e in range(table.ptr[parent], table.ptr[parent + 1]):
+        table.codes[end], table.shares[end] = table.codes[e], table.shares[e]
+        end += 1
+    if local_id < len(table.bond_type_ids):
+        table.codes[end], table.shares[end] = (distance - 1) * BOND_WORDS + table.bond_type_ids[local_id], 1.0
+        end += 1
+    table.distances[path_type], table.ptr[path_type + 1] = distance, end
+    table.extended[parent, local_id] = path_type
+    table.used[0], table.used[1] = path_type + 1, end
+    return path_type
+
+
+@njit(cache=True, forceinline=True, error_model="numpy")
+def _key_of_mean(k, num_paths, molecule, search, max_path):
+    """A hash of the path types of the predecessors of row k, their bonds to it and their shares of its paths."""
+    j, distance, begin, end = search.atoms[k], search.distances[k], search.ptr[k], search.ptr[k + 1]
+    key = np.uint64(min(distance, MAX_DISTANCE))
+    for p in range(begin, end):
+        u = search.predecessors[p]
+        local_id = np.uint64(molecule.local_ids[j, u]) if distance <= max_path else np.uint64(255)
+        part = (np.uint64(search.path_types[u]) << np.uint64(8) | local_id) * np.uint64(0x9E3779B97F4A7C15)
+        share = np.uint64(search.num_paths[u] / num_paths * 2.0**32)
+        part = (part ^ (part >> np.uint64(29)) ^ share) * np.uint64(0xBF58476D1CE4E5B9)
+        part = (part ^ (part >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+        key += part ^ (part >> np.uint64(31))  # a sum: the order of the predecessors must not matter
+    # Two of a batch's thousands of path types share one of 2^64 keys with a chance below 1e-10.
+    return key * np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(cache=True, forceinline=True, error_model="numpy")
+def _add_mean(k, num_paths, molecule, search, table, sums):
+    """Add the path type of row k, the mean over its predecessors; returns its number."""
+    j, distance = search.atoms[k], search.distances[k]
+    count = 0
+    for p in range(search.ptr[k], search.ptr[k + 1]):
+        u = search.predecessors[p]
+        parent, share = search.path_types[u], search.num_paths[u] / num_paths
+        for e in range(table.ptr[parent], table.ptr[parent + 1]):
+            code = table.codes[e]
+            if sums.shares[code] == 0.0:
+                sums.codes[count] = code
+                count += 1
+            sums.shares[code] += share * table.shares[e]
+        if distance <= table.max_path:
+            code = (distance - 1) * BOND_WORDS + table.bond_type_ids[molecule.local_ids[j, u]]
+            if sums.shares[code] == 0.0:
+                sums.codes[count] = code
+                count += 1
+            sums.shares[code] += share
+    path_type, end = table.used[0], table.used[1]
+    for a in range(count):
+        code = sums.codes[a]
+        # Rounded far above the noise of the sums, far below anything that matters.
+        table.codes[end], table.shares[end] = code, round(sums.shares[code] * 2.0**20) / 2.0**20
+        sums.shares[code] = 0.0
+        end += 1
+    table.distances[path_type], table.ptr[path_type + 1] = min(distance, MAX_DISTANCE), end
+    table.used[0], table.used[1] = path_type + 1, end
+    return path_type
+
+
+@njit(cache=True, forceinline=True)
+def assign_path_types(source, count, num_atoms, molecule, search, table, sums):
+    """Give the source and every atom its path type, adding those that are new to the table."""
+    search.path_types[:num_atoms] = _UNREACHABLE
+    search.path_types[source], search.num_paths[source] = _SAME_ATOM, 1.0
+    for k in range(count):
+        j, distance, begin, end = search.atoms[k], search.distances[k], search.ptr[k], search.ptr[k + 1]
+        u = search.predecessors[begin]
+        parent, num_paths = search.path_types[u], search.num_paths[u]
+        if end - begin == 1:
+            local_id = np.uint64(molecule.local_ids[j, u])
+            if distance > table.max_path:
+                local_id = np.uint64(len(table.bond_type_ids))
+            path_type = table.extended[parent, local_id]
+            if distance > MAX_DISTANCE:
+                path_type = parent
+            elif path_type == _NONE:
+                path_type = _add_extended(parent, local_id, distance, table)
+        else:
+            for p in range(begin + 1, end):
+                num_paths += search.num_paths[search.predecessors[p]]
+            key = _key_of_mean(k, num_paths, molecule, search, table.max_path)
+            slot = _slot(table.keys, table.means, key)
+            if table.means[slot] == _NONE:
+                table.keys[slot] = key
+                table.means[slot] = _add_mean(k, num_paths, molecule, search, table, sums)
+            path_type = table.means[slot]
+        search.path_types[j], search.num_paths[j] = path_type, num_paths

@@ -15,19 +15,19 @@ from torch import Tensor
 class GraphBatch:
     """B molecules padded to N atoms, with the structure that the encodings read.
 
-    A *walk* is a distance and the bonds along the shortest paths of that length; each distinct
+    A *path type* is a distance and the bonds along the shortest paths of that length; each distinct
     one of the batch is kept once (see :func:`graphslice.chem.shortest_paths.shortest_path_types`).
 
     Attributes:
         atoms: ``uint8 [B, N, 9]`` OGB features, 0 in the padding.
         degrees: ``uint8 [B, N]`` number of bonds of each atom.
         lengths: ``int64 [B]`` number of atoms of each molecule.
-        pairs: ``int16 [B, N, N]`` (``int32`` where there are many walks) the walk from atom i to atom
-            j; -1 in the padding.
-        walk_distances: ``int32 [W]`` in bonds; 510 between fragments.
-        walk_ptr: ``int32 [W]`` where the entries of each walk begin.
-        walk_codes: ``int32 [K]`` bond at a position: position times 60 plus bond word.
-        walk_weights: ``float32 [K]`` the share of each entry; they sum to 1 over a walk.
+        path_types: ``int16 [B, N, N]`` (``int32`` where there are many) the path type from atom i to
+            atom j; -1 in the padding.
+        path_distances: ``int32 [W]`` in bonds; 510 between fragments.
+        path_ptr: ``int32 [W]`` where the entries of each path type begin.
+        path_codes: ``int32 [K]`` bond at a position: position times 60 plus bond type id.
+        path_weights: ``float32 [K]`` the share of each entry; they sum to 1 over a path type.
         targets: ``float32 [B, T]`` in the user's unit, nan where unknown; or None.
         rows: ``int64 [B]`` the row of each molecule in its source; or None.
     """
@@ -35,11 +35,11 @@ class GraphBatch:
     atoms: Tensor
     degrees: Tensor
     lengths: Tensor
-    pairs: Tensor
-    walk_distances: Tensor
-    walk_ptr: Tensor
-    walk_codes: Tensor
-    walk_weights: Tensor
+    path_types: Tensor
+    path_distances: Tensor
+    path_ptr: Tensor
+    path_codes: Tensor
+    path_weights: Tensor
     targets: Tensor | None = None
     rows: Tensor | None = None
 

@@ -56,6 +56,6 @@ def trace(predictor: Predictor, graph: MolGraph) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
-    distances = batch.walk_distances[batch.pairs[0].long()]
+    distances = batch.path_distances[batch.path_types[0].long()]
     found = (torch.cat(rows), torch.cat(mixed), attn_weights, distances, prediction)
     return Trace(*(tensor.cpu().numpy() for tensor in found))

@@ -42,20 +42,20 @@ def collate_rows(
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))
-    pairs, distances, ptr, codes, weights = shortest_paths.shortest_path_types(
+    path_types, distances, ptr, codes, weights = shortest_paths.shortest_path_types(
         atom_ptr, bond_ptr, bonds, bond_type_ids, _TIE_RULES[path_ties], max_path, atoms.shape[1]
     )
     if len(distances) <= np.iinfo(np.int16).max:
-        pairs = pairs.astype(np.int16)
+        path_types = path_types.astype(np.int16)
     return GraphBatch(
         atoms=torch.from_numpy(atoms),
         degrees=torch.from_numpy(degrees),
         lengths=torch.from_numpy(np.diff(atom_ptr)),
-        pairs=torch.from_numpy(pairs),
-        walk_distances=torch.from_numpy(distances),
-        walk_ptr=torch.from_numpy(ptr[:-1]),
-        walk_codes=torch.from_numpy(codes),
-        walk_weights=torch.from_numpy(weights),
+        path_types=torch.from_numpy(path_types),
+        path_distances=torch.from_numpy(distances),
+        path_ptr=torch.from_numpy(ptr[:-1]),
+        path_codes=torch.from_numpy(codes),
+        path_weights=torch.from_numpy(weights),
         targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
         rows=torch.from_numpy(rows),
     )

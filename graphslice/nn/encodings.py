@@ -64,8 +64,8 @@ class PairEncoder(nn.Module):
     """The bias ``S + E`` of every pair of rows, one for all layers (eqs. 6 and 7).
 
     S is a learned number per distance and head. E is the mean over the first ``max_path`` bonds
-    of the shortest path of ``bond(e_n) W_n``. Both depend on the pair's walk alone, so they are
-    computed once for each distinct walk of the batch and then looked up.
+    of the shortest path of ``bond(e_n) W_n``. Both depend on the pair's path type alone, so they
+    are computed once for each path type of the batch and then looked up.
     """
 
     words: Tensor
@@ -103,22 +103,22 @@ class PairEncoder(nn.Module):
             reads: which tensors to make, of :data:`~graphslice.nn.context.READABLE`.
             reader: the name of the mixer, for messages.
         """
-        with torch.autocast(batch.pairs.device.type, enabled=False):
-            values = torch.cat([self.token.weight, self.walk_values(batch)])
-        lengths, width = batch.lengths + 1, batch.pairs.shape[1] + 1
+        with torch.autocast(batch.path_types.device.type, enabled=False):
+            values = torch.cat([self.token.weight, self.path_values(batch)])
+        lengths, width = batch.lengths + 1, batch.path_types.shape[1] + 1
         made = {}
         if "attn_weights" in reads:
-            made["attn_weights"] = path_softmax(values, batch.pairs, batch.lengths)
+            made["attn_weights"] = path_softmax(values, batch.path_types, batch.lengths)
         if "attn_bias" in reads:
             padding = torch.arange(width, device=lengths.device) >= lengths[:, None]
-            made["attn_bias"] = path_bias(values, batch.pairs).masked_fill(padding[:, None, None, :], -torch.inf)
+            made["attn_bias"] = path_bias(values, batch.path_types).masked_fill(padding[:, None, None, :], -torch.inf)
         return AttentionContext(lengths, width, has_graph=True, reader=reader, **made)
 
-    def walk_values(self, batch: GraphBatch) -> Tensor:
-        """``S + E`` of every walk of the batch, ``[W, H]``."""
+    def path_values(self, batch: GraphBatch) -> Tensor:
+        """``S + E`` of every path type of the batch, ``[W, H]``."""
         # Row s + 1 for distance s; the last row for pairs that no path joins.
         last = self.spatial.num_embeddings - 1
-        distances = batch.walk_distances.long()
+        distances = batch.path_distances.long()
         rows = torch.where(distances == UNREACHABLE, last, (distances + 1).clamp_max(last - 1))
         spatial = F.embedding(rows, self.spatial.weight)
 
@@ -126,6 +126,6 @@ class PairEncoder(nn.Module):
         maps = self.position.weight.view(-1, self.heads, self.heads)[: self.max_path]
         table = (bonds @ maps).view(self.max_path * BOND_WORDS, self.heads)
         edges = F.embedding_bag(
-            batch.walk_codes, table, batch.walk_ptr, mode="sum", per_sample_weights=batch.walk_weights.to(table.dtype)
+            batch.path_codes, table, batch.path_ptr, mode="sum", per_sample_weights=batch.path_weights.to(table.dtype)
         )
         return spatial + edges

@@ -27,8 +27,8 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
     x = dropout(model.atoms(batch), config.input_dropout)
     size, width, channels = x.shape
     valid = torch.arange(width, device=x.device) <= batch.lengths[:, None]
-    values = torch.cat([model.pairs.token.weight, model.pairs.walk_values(batch)])
-    bias = path_bias(values, batch.pairs)
+    values = torch.cat([model.pairs.token.weight, model.pairs.path_values(batch)])
+    bias = path_bias(values, batch.path_types)
 
     def by_head(x: Tensor) -> Tensor:
         return x.view(size, width, config.heads, -1).transpose(1, 2)

@@ -118,7 +118,7 @@ def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
 
 def products(config: ModelConfig, batch: GraphBatch) -> float:
     """Floating-point operations of the layers' matrix products, forward."""
-    rows = batch.pairs.shape[1] + 1
+    rows = batch.path_types.shape[1] + 1
     linear = (6 if config.mixer == "softmax" else 4) * rows * config.dim**2
     maps = (2 if config.mixer == "softmax" else 1) * rows**2 * config.dim
     return 2.0 * len(batch) * config.layers * (linear + maps)

@@ -20,13 +20,13 @@ def graphs():
 
 def pair_contents(batch: GraphBatch, row: int) -> dict:
     """{(i, j): (distance, {code: weight})} of one molecule."""
-    ends = [*batch.walk_ptr[1:].tolist(), len(batch.walk_codes)]
+    ends = [*batch.path_ptr[1:].tolist(), len(batch.path_codes)]
     contents = [
-        (distance, dict(zip(batch.walk_codes[a:b].tolist(), batch.walk_weights[a:b].tolist(), strict=True)))
-        for distance, a, b in zip(batch.walk_distances.tolist(), batch.walk_ptr.tolist(), ends, strict=True)
+        (distance, dict(zip(batch.path_codes[a:b].tolist(), batch.path_weights[a:b].tolist(), strict=True)))
+        for distance, a, b in zip(batch.path_distances.tolist(), batch.path_ptr.tolist(), ends, strict=True)
     ]
     n = int(batch.lengths[row])
-    return {(i, j): contents[batch.pairs[row, i, j]] for i in range(n) for j in range(n)}
+    return {(i, j): contents[batch.path_types[row, i, j]] for i in range(n) for j in range(n)}
 
 
 def test_the_atoms_are_padded(graphs):
@@ -42,9 +42,9 @@ def test_the_atoms_are_padded(graphs):
         assert batch.degrees[row, :n].tolist() == [whole.degree(i) if i in whole else 0 for i in range(n)]
         assert not batch.atoms[row, n:].any()
         assert not batch.degrees[row, n:].any()
-        assert (batch.pairs[row, :n, :n] >= 0).all()
-        assert (batch.pairs[row, n:] == -1).all()
-        assert (batch.pairs[row, :, n:] == -1).all()
+        assert (batch.path_types[row, :n, :n] >= 0).all()
+        assert (batch.path_types[row, n:] == -1).all()
+        assert (batch.path_types[row, :, n:] == -1).all()
 
 
 @pytest.mark.parametrize("ties", ["mean", "floyd-warshall"])
@@ -125,7 +125,7 @@ def test_pinned_memory_goes_to_the_gpu(graphs):
     batch = collate(graphs).pin_memory()
     assert batch.atoms.is_pinned()
     moved = batch.to("cuda", non_blocking=True)
-    assert torch.equal(moved.pairs.cpu(), batch.pairs)
+    assert torch.equal(moved.pairs.cpu(), batch.path_types)
 
 
 def test_an_unknown_rule_is_refused(graphs):

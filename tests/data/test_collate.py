@@ -125,7 +125,7 @@ def test_pinned_memory_goes_to_the_gpu(graphs):
     batch = collate(graphs).pin_memory()
     assert batch.atoms.is_pinned()
     moved = batch.to("cuda", non_blocking=True)
-    assert torch.equal(moved.pairs.cpu(), batch.path_types)
+    assert torch.equal(moved.path_types.cpu(), batch.path_types)
 
 
 def test_an_unknown_rule_is_refused(graphs):

@@ -80,9 +80,9 @@ def import_checkpoint(path: str | Path, *, mixer: str | None = None, target: str
                 continue
             weights[_IMPORTED_NAMES[name]] = value
         elif match := _LAYER.fullmatch(name):
-            layer, part, kind = match.groups()
-            if part in _IMPORTED_LAYER_NAMES:
-                weights[f"blocks.{layer}.{_IMPORTED_LAYER_NAMES[part]}.{kind}"] = value
+            layer, module, kind = match.groups()
+            if module in _IMPORTED_LAYER_NAMES:
+                weights[f"blocks.{layer}.{_IMPORTED_LAYER_NAMES[module]}.{kind}"] = value
 
     try:
         config = _imported_config(weights, mixer)

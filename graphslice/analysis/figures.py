@@ -125,8 +125,8 @@ def _draw_molecules(
         drawing.drawOptions().highlightBondWidthMultiplier = 12  # type: ignore[assignment]
         drawing.DrawMolecules(
             mols,
-            highlightAtoms=[list(part) for part in atoms],
-            highlightBonds=[list(part) for part in bonds],
+            highlightAtoms=[list(colours) for colours in atoms],
+            highlightBonds=[list(colours) for colours in bonds],
             highlightAtomColors=atoms,
             highlightBondColors=bonds,
             legends=legends,

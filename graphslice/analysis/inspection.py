@@ -206,18 +206,24 @@ def _pictures(found: list[Inspected], targets: list[str], target: str, out: Path
     residuals = [[rank_one_residual(rows) for rows in one.trace.rows] for one in found]
     yield from figures.draw_residuals(residuals, names, out / "residuals")
     shares = [by_distance(one.trace) for one in found]
-    most = max(part.shape[1] for part in shares) - 1
-    padded = [
-        np.insert(np.c_[part[:, :-1], np.zeros((len(part), most - part.shape[1] + 1))], most, part[:, -1], 1)
-        for part in shares
-    ]
-    yield from figures.draw_distances(np.mean(padded, axis=0), out / "map_distances")
+    yield from figures.draw_distances(_mean_by_distance(shares), out / "map_distances")
     for one in found:
         of_target = targets.index(target)
-        values, errors = (part[one.places, of_target] for part in (one.attribution.values, one.attribution.errors))
-        yield from figures.draw_atoms(one.smiles, values, errors.max(), target, out / f"atoms-{one.number}")
+        values = one.attribution.values[one.places, of_target]
+        error = one.attribution.errors[one.places, of_target].max()
+        yield from figures.draw_atoms(one.smiles, values, error, target, out / f"atoms-{one.number}")
         centre, _, weights = from_centre(one)
         yield from figures.draw_reads(one.smiles, centre, weights, out / f"map_atoms-{one.number}")
         weights = by_bond(one)[1]
         if weights.size:
             yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{one.number}")
+
+
+def _mean_by_distance(shares: list[np.ndarray]) -> np.ndarray:
+    """``[H, D + 1]``: the mean of what :func:`by_distance` gives of several molecules, 0 beyond the ends of each."""
+    width = max(found.shape[1] for found in shares)
+    padded = np.zeros((len(shares), len(shares[0]), width))
+    for row, found in zip(padded, shares, strict=True):
+        row[:, : found.shape[1] - 1] = found[:, :-1]
+        row[:, -1] = found[:, -1]  # the token's
+    return padded.mean(axis=0)

@@ -32,7 +32,7 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
     if texts.count(None) == len(texts):
         return pa.nulls(len(texts), pa.string())
     given = [row for row, text in enumerate(texts) if text is not None]
-    encoded = [texts[row].encode() for row in given]
+    encoded = [(texts[row] or "").encode() for row in given]
     offsets = np.zeros(len(texts) + 1, np.int32)
     offsets[np.array(given) + 1] = [len(text) for text in encoded]
     valid = np.zeros(len(texts), bool)

@@ -39,7 +39,7 @@ class RunResult:
 
     Attributes:
         folder: of the run; ``graphslice.load(folder)`` gives the model.
-        metrics: scores of the best checkpoint by part (valid, test), as in ``metrics.json``.
+        metrics: scores of the best checkpoint by split (valid, test), as in ``metrics.json``.
         training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second
             and peak memory in bytes.
     """

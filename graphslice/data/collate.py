@@ -38,12 +38,12 @@ def collate_rows(
         targets: ``float [R, T]`` of all rows of the store, nan where unknown.
     """
     rows = np.ascontiguousarray(rows, dtype=np.int64)
-    atom_ptr, bond_ptr, atoms, degrees, bonds, words = store.gather(rows)
+    atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids = store.gather(rows)
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))
     pairs, distances, ptr, codes, weights = shortest_paths.shortest_path_types(
-        atom_ptr, bond_ptr, bonds, words, _TIE_RULES[path_ties], max_path, atoms.shape[1]
+        atom_ptr, bond_ptr, bonds, bond_type_ids, _TIE_RULES[path_ties], max_path, atoms.shape[1]
     )
     if len(distances) <= np.iinfo(np.int16).max:
         pairs = pairs.astype(np.int16)

@@ -121,7 +121,7 @@ def record_batch(
         [
             pa.array(np.ascontiguousarray(arrays.bonds[:, 0], dtype=np.uint16)),
             pa.array(np.ascontiguousarray(arrays.bonds[:, 1], dtype=np.uint16)),
-            pa.array(arrays.words),
+            pa.array(arrays.bond_type_ids),
         ],
         fields=list(_BOND),
     )
@@ -274,8 +274,8 @@ class GraphStore(Sequence[MolGraph]):
         if self.sizes[index] == 0:
             number, row = divmod(index, ROWS)
             raise MoleculeError(self.batches[number].column("error")[row].as_py() or "no atoms")
-        _, _, atoms, _, bonds, words = self.gather(np.array([index]))
-        return MolGraph(atoms[0], bonds, bond_features(words))
+        _, _, atoms, _, bonds, bond_type_ids = self.gather(np.array([index]))
+        return MolGraph(atoms[0], bonds, bond_features(bond_type_ids))
 
     def __iter__(self) -> Iterator[MolGraph]:
         return (self[i] for i in range(len(self)))
@@ -288,7 +288,7 @@ class GraphStore(Sequence[MolGraph]):
 
         Returns:
             ``atom_ptr int64 [B + 1]``, ``bond_ptr int64 [B + 1]``, ``atoms uint8 [B, N, 9]``,
-            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``words uint8 [M]``, as
+            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``bond_type_ids uint8 [M]``, as
             :func:`~graphslice.chem.shortest_paths.shortest_path_types` reads them.
         """
         rows = np.ascontiguousarray(rows, np.int64)
@@ -322,7 +322,7 @@ def _gather(data, places, rows_of_batch, rows, features):
     atoms = np.zeros((count, width, features), np.uint8)
     degrees = np.zeros((count, width), np.uint8)
     bonds = np.empty((bond_ptr[count], 2), np.int32)
-    words = np.empty(bond_ptr[count], np.uint8)
+    bond_type_ids = np.empty(bond_ptr[count], np.uint8)
     for b in range(count):
         batch, row = rows[b] // rows_of_batch, rows[b] % rows_of_batch
         first = places[batch, _ATOM_VALUES] + features * ints[places[batch, _ATOM_OFFSETS] // 4 + row]
@@ -334,10 +334,10 @@ def _gather(data, places, rows_of_batch, rows, features):
         kinds = places[batch, _KINDS] + first
         for m in range(bond_ptr[b + 1] - bond_ptr[b]):
             to = bond_ptr[b] + m
-            bonds[to, 0], bonds[to, 1], words[to] = shorts[begins + m], shorts[ends + m], data[kinds + m]
+            bonds[to, 0], bonds[to, 1], bond_type_ids[to] = shorts[begins + m], shorts[ends + m], data[kinds + m]
             degrees[b, shorts[begins + m]] += 1
             degrees[b, shorts[ends + m]] += 1
-    return atom_ptr, bond_ptr, atoms, degrees, bonds, words
+    return atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids
 
 
 def _marks(buffer: pa.Buffer) -> list[int]:

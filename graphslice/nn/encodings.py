@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES, UNREACHABLE
 from graphslice.nn.mixers import Structure
 from graphslice.ops import walk_bias, walk_softmax
 
@@ -109,7 +109,7 @@ class PairEncoder(nn.Module):
 
         bonds = F.embedding_bag(self.words, self.bond.weight, mode="mean")
         maps = self.position.weight.view(-1, self.heads, self.heads)[: self.max_path]
-        table = (bonds @ maps).view(self.max_path * BOND_WORDS, self.heads)
+        table = (bonds @ maps).view(self.max_path * NUM_BOND_TYPES, self.heads)
         edges = F.embedding_bag(
             batch.walk_codes, table, batch.walk_ptr, mode="sum", per_sample_weights=batch.walk_weights.to(table.dtype)
         )

@@ -11,7 +11,7 @@ ATOM_DIMS = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 #: Number of values of each bond feature of OGB: type, stereo, conjugated.
 BOND_DIMS = (5, 6, 2)
 #: Number of different bonds: every combination of the three bond features.
-BOND_WORDS = BOND_DIMS[0] * BOND_DIMS[1] * BOND_DIMS[2]
+NUM_BOND_TYPES = BOND_DIMS[0] * BOND_DIMS[1] * BOND_DIMS[2]
 #: Distance of two atoms in different fragments.
 UNREACHABLE = 510
 #: Distances beyond this count as this.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -20,7 +20,6 @@ from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-AtomOrder = Literal["canonical", "input"]
 
 #: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
 MAX_ATOMS = 512
@@ -28,7 +27,7 @@ MAX_ATOMS = 512
 _CLOCKWISE, _COUNTERCLOCKWISE = 1, 2
 _WILDCARD = ATOM_DIMS[0] - 1
 
-# The three features of every bond word.
+# The three features of every bond type id.
 _BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
 
 
@@ -96,14 +95,14 @@ class MolArrays:
         bond_ptr: ``int64 [G + 1]``, the same for bonds.
         atoms: ``uint8 [A, 9]``, OGB's atom features.
         bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
-        words: ``uint8 [M]``, the features of each bond as one number.
+        bond_type_ids: ``uint8 [M]``, the three features of each bond as one number (see :func:`bond_type_ids`).
     """
 
     atom_ptr: np.ndarray
     bond_ptr: np.ndarray
     atoms: np.ndarray
     bonds: np.ndarray
-    words: np.ndarray
+    bond_type_ids: np.ndarray
 
     def __len__(self) -> int:
         return len(self.atom_ptr) - 1
@@ -118,7 +117,7 @@ class MolArrays:
             self.bond_ptr[begin : end + 1] - bonds.start,
             self.atoms[atoms],
             self.bonds[bonds],
-            self.words[bonds],
+            self.bond_type_ids[bonds],
         )
 
     @classmethod
@@ -132,7 +131,7 @@ class MolArrays:
         return cls(
             pointers([part.atom_ptr for part in parts]),
             pointers([part.bond_ptr for part in parts]),
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("atoms", "bonds", "words")),
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("atoms", "bonds", "bond_type_ids")),
         )
 
     @classmethod
@@ -144,36 +143,36 @@ class MolArrays:
             np.cumsum([0, *(graph.num_bonds for graph in graphs)], dtype=np.int64),
             np.concatenate([np.empty((0, len(ATOM_DIMS)), np.uint8), *(graph.atoms for graph in graphs)]),
             np.concatenate([np.empty((0, 2), np.int32), *(graph.bonds for graph in graphs)]),
-            bond_words(features),
+            bond_type_ids(features),
         )
 
     def graph(self, index: int) -> MolGraph:
         """One of the molecules; shares memory where it can."""
         atoms = slice(self.atom_ptr[index], self.atom_ptr[index + 1])
         bonds = slice(self.bond_ptr[index], self.bond_ptr[index + 1])
-        return MolGraph(self.atoms[atoms], self.bonds[bonds], bond_features(self.words[bonds]))
+        return MolGraph(self.atoms[atoms], self.bonds[bonds], bond_features(self.bond_type_ids[bonds]))
 
 
-def bond_words(features: np.ndarray) -> np.ndarray:
-    """Number each bond by its features: ``[M, 3]`` to ``uint8 [M]`` below ``BOND_WORDS``."""
-    _, stereo, conjugated = BOND_DIMS
-    f = features.astype(np.uint8)
-    return (f[:, 0] * stereo + f[:, 1]) * conjugated + f[:, 2]
+def bond_type_ids(features: np.ndarray) -> np.ndarray:
+    """The three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``."""
+    _, num_stereos, num_conjugated = BOND_DIMS
+    bond_type, stereo, conjugated = features.astype(np.uint8).T
+    return (bond_type * num_stereos + stereo) * num_conjugated + conjugated
 
 
-def bond_features(words: np.ndarray) -> np.ndarray:
-    """The features of bonds by their numbers: the inverse of :func:`bond_words`."""
-    return _BOND_FEATURES[words]
+def bond_features(type_ids: np.ndarray) -> np.ndarray:
+    """The features ``uint8 [M, 3]`` of bonds by their type ids: the inverse of :func:`bond_type_ids`."""
+    return _BOND_FEATURES[type_ids]
 
 
-def smiles_to_graph(smiles: str, *, atom_order: AtomOrder = "canonical", max_atoms: int = MAX_ATOMS) -> MolGraph:
+def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS) -> MolGraph:
     """Parse a SMILES into a :class:`MolGraph`.
 
     Args:
         smiles: any SMILES that RDKit reads: salts, ions, isotopes, stereo, explicit hydrogens.
         atom_order: ``"canonical"`` numbers the atoms by RDKit's canonical ranking, so that every
             spelling of a molecule gives the same arrays. The chirality tag is then clockwise or
-            counterclockwise as seen along *that* numbering: a raw tag speaks of the spelling.
+            counterclockwise as seen along *that* numbering; RDKit's own tag depends on the spelling.
             ``"input"`` keeps the order and the tags as written, integer for integer those of
             ``ogb.utils.smiles2graph``.
         max_atoms: the largest number of atoms accepted.
@@ -189,7 +188,7 @@ def smiles_to_graph(smiles: str, *, atom_order: AtomOrder = "canonical", max_ato
 
 
 def read_smiles(
-    smiles: Sequence[str], *, atom_order: AtomOrder = "canonical", max_atoms: int = MAX_ATOMS
+    smiles: Sequence[str], *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS
 ) -> tuple[MolArrays, list[str | None]]:
     """Parse many SMILES: arguments as for :func:`smiles_to_graph`.
 
@@ -221,12 +220,12 @@ def read_smiles(
         arrays = _to_arrays(smiles, counts, binaries)
     if canonical:
         numbers = np.array(ranks, dtype=np.int32)
-        renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.words)
+        renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids)
     return arrays, reasons
 
 
 def canonical_ranks(mol: Chem.Mol) -> list[int]:
-    """Where each atom of an RDKit molecule stands in the canonical order."""
+    """The rank of each atom of an RDKit molecule in RDKit's canonical order, from 0."""
     # An atom-map number names an atom in a reaction; it is no property of the molecule.
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
@@ -276,21 +275,21 @@ def _to_arrays(smiles: Sequence[str], counts: list[tuple[int, int]], binaries: l
     data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
     starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
     status = np.zeros(len(counts), np.uint8)
-    unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.words, status)
-    for row in np.flatnonzero(status):
-        # Parsed again: few are, and keeping every molecule until here would cost all of them the cache.
-        _fill(arrays, int(row), Chem.MolFromSmiles(smiles[row]))
+    unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids, status)
+    for row in np.flatnonzero(status).tolist():
+        # Parsed again: that is rare, and keeping all molecules in memory until here would slow down every one.
+        _fill(arrays, row, Chem.MolFromSmiles(smiles[row]))
     return arrays
 
 
 def _fill(arrays: MolArrays, row: int, mol: Chem.Mol) -> None:
-    """What the compiled reader does, through RDKit's interface: for what that does not know."""
+    """Fill the rows of one molecule through RDKit's interface, where the compiled reader could not."""
     atoms = slice(arrays.atom_ptr[row], arrays.atom_ptr[row + 1])
     bonds = slice(arrays.bond_ptr[row], arrays.bond_ptr[row + 1])
     arrays.atoms[atoms] = [_atom_features(atom) for atom in mol.GetAtoms()]
     if mol.GetNumBonds():
         arrays.bonds[bonds] = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
-        arrays.words[bonds] = bond_words(np.array([_bond_features(bond) for bond in mol.GetBonds()]))
+        arrays.bond_type_ids[bonds] = bond_type_ids(np.array([_bond_features(bond) for bond in mol.GetBonds()]))
 
 
 def _atom_features(atom: Chem.Atom) -> tuple[int, ...]:
@@ -318,43 +317,43 @@ def _bond_features(bond: Chem.Bond) -> tuple[int, ...]:
 
 
 @njit(cache=True)
-def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, words):
+def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
     """Put the atoms of each molecule in the order of ``ranks`` (``int32 [A]``), its bonds in that of their atoms.
 
     The arrays are those of :class:`MolArrays`, changed in place. RDKit's chirality tag is relative
-    to the order of the atom's bonds, so it turns where that order turns.
+    to the order of the atom's bonds, so it is swapped where the new order is an odd permutation of the old.
     """
     for g in range(len(atom_ptr) - 1):
-        first = atom_ptr[g]
-        rank = ranks[first : atom_ptr[g + 1]]
-        old = atoms[first : atom_ptr[g + 1]].copy()
+        first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
+        rank = ranks[first_atom : atom_ptr[g + 1]]
+        old = atoms[first_atom : atom_ptr[g + 1]].copy()
         for i in range(len(rank)):
             tag = old[i, 1]
-            if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_turned(i, rank, bonds, bond_ptr[g : g + 2]):
+            if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):
                 old[i, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - tag
         for i in range(len(rank)):
-            atoms[first + rank[i]] = old[i]
-        for m in range(bond_ptr[g], bond_ptr[g + 1]):
-            a, b, word = rank[bonds[m, 0]], rank[bonds[m, 1]], words[m]
+            atoms[first_atom + rank[i]] = old[i]
+        for m in range(first_bond, end_bond):  # insertion sort
+            a, b, bond_type = rank[bonds[m, 0]], rank[bonds[m, 1]], bond_type_ids[m]
             if a > b:
                 a, b = b, a
-            at = m
-            while at > bond_ptr[g] and (bonds[at - 1, 0] > a or (bonds[at - 1, 0] == a and bonds[at - 1, 1] > b)):
-                bonds[at, 0], bonds[at, 1], words[at] = bonds[at - 1, 0], bonds[at - 1, 1], words[at - 1]
-                at -= 1
-            bonds[at, 0], bonds[at, 1], words[at] = a, b, word
+            k = m
+            while k > first_bond and (bonds[k - 1, 0] > a or (bonds[k - 1, 0] == a and bonds[k - 1, 1] > b)):
+                bonds[k, 0], bonds[k, 1], bond_type_ids[k] = bonds[k - 1, 0], bonds[k - 1, 1], bond_type_ids[k - 1]
+                k -= 1
+            bonds[k, 0], bonds[k, 1], bond_type_ids[k] = a, b, bond_type
 
 
 @njit(cache=True)
-def _is_turned(atom, rank, bonds, span):
+def _is_odd(atom, rank, bonds):
     """Whether sorting the atom's neighbours by rank takes an odd number of exchanges."""
     odd = False
-    for m in range(span[0], span[1]):
+    for m in range(len(bonds)):
         if bonds[m, 0] == atom or bonds[m, 1] == atom:
-            one = rank[bonds[m, 1] if bonds[m, 0] == atom else bonds[m, 0]]
-            for k in range(m + 1, span[1]):
-                if (bonds[k, 0] == atom and rank[bonds[k, 1]] < one) or (
-                    bonds[k, 1] == atom and rank[bonds[k, 0]] < one
+            neighbour_rank = rank[bonds[m, 1] if bonds[m, 0] == atom else bonds[m, 0]]
+            for k in range(m + 1, len(bonds)):
+                if (bonds[k, 0] == atom and rank[bonds[k, 1]] < neighbour_rank) or (
+                    bonds[k, 1] == atom and rank[bonds[k, 0]] < neighbour_rank
                 ):
                     odd = not odd
     return odd

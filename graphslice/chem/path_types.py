@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from graphslice.feature_dims import BOND_WORDS, MAX_DISTANCE, UNREACHABLE
+from graphslice.feature_dims import MAX_DISTANCE, NUM_BOND_TYPES, UNREACHABLE
 
 # The first two path types of every table: that of an atom with itself, and that of two fragments.
 _SAME_ATOM, _UNREACHABLE = 0, 1
@@ -30,7 +30,7 @@ class PathTypes(NamedTuple):
     used: np.ndarray  # int64 [2], W and K
     distances: np.ndarray  # int32 [W]
     ptr: np.ndarray  # uint32 [W + 1], path type w has the entries ptr[w]:ptr[w + 1]
-    codes: np.ndarray  # int32 [K], position * BOND_WORDS + bond type
+    codes: np.ndarray  # int32 [K], position * NUM_BOND_TYPES + bond type
     shares: np.ndarray  # float32 [K]
     extended: np.ndarray  # uint32 [W, L + 1], the path type with one more bond, by its local id; L: beyond max_path
     keys: np.ndarray  # uint64, open-addressed hash table: the key of a mean of path types ...
@@ -117,7 +117,7 @@ def _add_extended(parent, local_id, distance, table):
         table.codes[end], table.shares[end] = table.codes[e], table.shares[e]
         end += 1
     if local_id < len(table.bond_type_ids):
-        table.codes[end], table.shares[end] = (distance - 1) * BOND_WORDS + table.bond_type_ids[local_id], 1.0
+        table.codes[end], table.shares[end] = (distance - 1) * NUM_BOND_TYPES + table.bond_type_ids[local_id], 1.0
         end += 1
     table.distances[path_type], table.ptr[path_type + 1] = distance, end
     table.extended[parent, local_id] = path_type
@@ -157,7 +157,7 @@ def _add_mean(k, num_paths, molecule, search, table, sums):
                 count += 1
             sums.shares[code] += share * table.shares[e]
         if distance <= table.max_path:
-            code = (distance - 1) * BOND_WORDS + table.bond_type_ids[molecule.local_ids[j, u]]
+            code = (distance - 1) * NUM_BOND_TYPES + table.bond_type_ids[molecule.local_ids[j, u]]
             if sums.shares[code] == 0.0:
                 sums.codes[count] = code
                 count += 1

@@ -11,6 +11,8 @@ takes 46, one-hot features only, no canonical order, no reason for a refusal, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numba import njit
 from rdkit import Chem
@@ -28,8 +30,8 @@ _MARK = 0xDEADBEEF
 _BEGIN_ATOMS, _BEGIN_BONDS, _BEGIN_RINGS, _BEGIN_SYMMETRIC_RINGS, _MAP_NUMBER = 1, 11, 20, 66, 24
 
 
-def _table(kinds, other: int) -> np.ndarray:
-    """Feature value by RDKit's number of a kind; ``other`` for all that are not listed."""
+def _table(kinds: Sequence[int], other: int) -> np.ndarray:
+    """The feature value of each of RDKit's numbers: its place in ``kinds``, or ``other`` where it is not listed."""
     table = np.full(256, other, np.uint8)
     for value, kind in enumerate(kinds):
         table[int(kind)] = value
@@ -78,21 +80,21 @@ _STEREOS, _CONJUGATIONS = BOND_DIMS[1], BOND_DIMS[2]
 
 
 @njit(cache=True, inline="always")
-def _int32(data, at):
+def _int32(data, offset):
     return np.int64(
         np.int32(
-            np.uint32(data[at])
-            | np.uint32(data[at + 1]) << np.uint32(8)
-            | np.uint32(data[at + 2]) << np.uint32(16)
-            | np.uint32(data[at + 3]) << np.uint32(24)
+            np.uint32(data[offset])
+            | np.uint32(data[offset + 1]) << np.uint32(8)
+            | np.uint32(data[offset + 2]) << np.uint32(16)
+            | np.uint32(data[offset + 3]) << np.uint32(24)
         )
     )
 
 
 @njit(cache=True, inline="always")
-def _index(data, at, wide):
+def _atom_index(data, offset, index_bytes):
     """The number of an atom, which takes one byte or four."""
-    return _int32(data, at) if wide == 4 else np.int64(data[at])
+    return _int32(data, offset) if index_bytes == 4 else np.int64(data[offset])
 
 
 @njit(cache=True, inline="always")
@@ -101,69 +103,69 @@ def _signed(byte):
 
 
 @njit(cache=True)
-def _unpack_one(data, at, end, atoms, bonds, words):
-    """One molecule into its rows; UNKNOWN leaves them in any state."""
-    if end - at < _HEADER + 10 or _int32(data, at) & 0xFFFFFFFF != _MARK:
+def _unpack_molecule(data, offset, end, atoms, bonds, bond_type_ids):
+    """Read one molecule into its rows; returns READ, or UNKNOWN, which leaves the rows undefined."""
+    if end - offset < _HEADER + 10 or _int32(data, offset) & 0xFFFFFFFF != _MARK:
         return UNKNOWN
-    version = 1000 * _int32(data, at + 8) + 10 * _int32(data, at + 12) + _int32(data, at + 16)
+    version = 1000 * _int32(data, offset + 8) + 10 * _int32(data, offset + 12) + _int32(data, offset + 16)
     if not _FIRST_FORMAT <= version <= _LAST_FORMAT:
         return UNKNOWN
-    at += _HEADER
-    num_atoms, num_bonds = _int32(data, at), _int32(data, at + 4)
-    wide = 4 if num_atoms > 255 else 1  # bytes of an atom's number
-    if num_atoms != len(atoms) or num_bonds != len(bonds) or data[at + 9] != _BEGIN_ATOMS:
+    offset += _HEADER
+    num_atoms, num_bonds = _int32(data, offset), _int32(data, offset + 4)
+    index_bytes = 4 if num_atoms > 255 else 1  # bytes of an atom's number
+    if num_atoms != len(atoms) or num_bonds != len(bonds) or data[offset + 9] != _BEGIN_ATOMS:
         return UNKNOWN
     degree = np.zeros(num_atoms, np.int64)
-    at = _read_atoms(data, at + 10, end, atoms, degree)
-    if at >= 0:
-        at = _read_bonds(data, at, end, wide, bonds, words, degree)
-    if at < 0:
+    offset = _read_atoms(data, offset + 10, end, atoms, degree)
+    if offset >= 0:
+        offset = _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree)
+    if offset < 0:
         return UNKNOWN
     for i in range(num_atoms):
         atoms[i, 2] = min(degree[i], 11)
-    return READ if _mark_rings(data, at, end, wide, atoms) else UNKNOWN
+    return READ if _mark_rings(data, offset, end, index_bytes, atoms) else UNKNOWN
 
 
 @njit(cache=True)
-def _read_atoms(data, at, end, atoms, degree):
+def _read_atoms(data, offset, end, atoms, degree):
     """Fill the features of the atoms but for degree and ring, and begin the degrees with the hydrogens.
 
     Returns where the bonds begin; -1 for what is not known.
     """
     for i in range(len(atoms)):
-        if at > end or at + _MARGIN > len(data):
+        if offset > end or offset + _MARGIN > len(data):
             return -1
-        number, flags, given = np.int64(data[at]), data[at + 1], _int32(data, at + 2)
-        if flags & 0x96 or given & ~0x1FE:  # a position, a query, a dummy, a monomer; or something new
+        number, flags, fields = np.int64(data[offset]), data[offset + 1], _int32(data, offset + 2)
+        if flags & 0x96 or fields & ~0x1FE:  # a position, a query, a dummy, a monomer; or something new
             return -1
-        at += 6
+        offset += 6
         charge, tag, hybridization, explicit, implicit, radicals = 0, 0, _SP3, 0, 0, 0
-        if given & 2:
-            charge = _signed(data[at])
-            at += 1
-        if given & 4:
-            tag = np.int64(data[at])
-            at += 1
-        if given & 8:
-            hybridization = np.int64(data[at])
-            at += 1
-        if given & 16:
-            explicit = np.int64(data[at])
-            at += 1
-        if given & 32:  # the valence of the written bonds
-            at += 1
-        if given & 64:
-            implicit = np.int64(data[at])
-            at += 1
-        if given & 128:
-            radicals = np.int64(data[at])
-            at += 1
-        if given & 256:  # the isotope
-            at += 4
+        if fields & 2:
+            charge = _signed(data[offset])
+            offset += 1
+        if fields & 4:
+            tag = np.int64(data[offset])
+            offset += 1
+        if fields & 8:
+            hybridization = np.int64(data[offset])
+            offset += 1
+        if fields & 16:
+            explicit = np.int64(data[offset])
+            offset += 1
+        if fields & 32:  # the valence of the written bonds
+            offset += 1
+        if fields & 64:
+            implicit = np.int64(data[offset])
+            offset += 1
+        if fields & 128:
+            radicals = np.int64(data[offset])
+            offset += 1
+        if fields & 256:  # the isotope
+            offset += 4
         if flags & 8:
-            if data[at] != _MAP_NUMBER:
+            if data[offset] != _MAP_NUMBER:
                 return -1
-            at += 6 if data[at + 1] > 127 else 2
+            offset += 6 if data[offset + 1] > 127 else 2
         hydrogens = explicit + (0 if flags & 32 else implicit)
         atoms[i, 0] = number - 1 if 1 <= number <= 118 else 118
         atoms[i, 1] = CHIRALITY[tag]
@@ -174,67 +176,67 @@ def _read_atoms(data, at, end, atoms, degree):
         atoms[i, 7] = 1 if flags & 64 else 0
         atoms[i, 8] = 0
         degree[i] = hydrogens
-    return at
+    return offset
 
 
 @njit(cache=True)
-def _read_bonds(data, at, end, wide, bonds, words, degree):
+def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
     """Fill the bonds and count them in the degrees; returns where the rings begin, -1 for what is not known."""
-    if at >= end or data[at] != _BEGIN_BONDS:
+    if offset >= end or data[offset] != _BEGIN_BONDS:
         return -1
-    at += 1
+    offset += 1
     for m in range(len(bonds)):
-        if at > end or at + _MARGIN > len(data):
+        if offset > end or offset + _MARGIN > len(data):
             return -1
-        begin = _index(data, at, wide)
-        finish = _index(data, at + wide, wide)
-        at += 2 * wide
-        flags = data[at]
-        at += 1
+        begin = _atom_index(data, offset, index_bytes)
+        finish = _atom_index(data, offset + index_bytes, index_bytes)
+        offset += 2 * index_bytes
+        flags = data[offset]
+        offset += 1
         if flags & 0x91 or not (0 <= begin < len(degree) and 0 <= finish < len(degree)):
             return -1
         kind, stereo = _SINGLE, 0
         if flags & 8:
-            kind = np.int64(data[at])
-            at += 1
+            kind = np.int64(data[offset])
+            offset += 1
         if flags & 4:  # the direction of a stereo bond
-            at += 1
+            offset += 1
         if flags & 2:
-            stereo = np.int64(data[at])
-            at += 2 + wide * np.int64(data[at + 1])
+            stereo = np.int64(data[offset])
+            offset += 2 + index_bytes * np.int64(data[offset + 1])
         bonds[m, 0], bonds[m, 1] = begin, finish
         conjugated = 1 if flags & 32 else 0
-        words[m] = (BOND_TYPE[kind] * _STEREOS + BOND_STEREO[stereo]) * _CONJUGATIONS + conjugated
+        bond_type_ids[m] = (BOND_TYPE[kind] * _STEREOS + BOND_STEREO[stereo]) * _CONJUGATIONS + conjugated
         degree[begin] += 1
         degree[finish] += 1
-    return at
+    return offset
 
 
 @njit(cache=True)
-def _mark_rings(data, at, end, wide, atoms):
+def _mark_rings(data, offset, end, index_bytes, atoms):
     """Set the last feature of the atoms of RDKit's rings; whether there was such a list."""
-    if at + 5 > end or (data[at] != _BEGIN_RINGS and data[at] != _BEGIN_SYMMETRIC_RINGS):
+    if offset + 5 > end or (data[offset] != _BEGIN_RINGS and data[offset] != _BEGIN_SYMMETRIC_RINGS):
         return False
-    rings = _int32(data, at + 1)
-    at += 5
+    rings = _int32(data, offset + 1)
+    offset += 5
     for _ in range(rings):
-        if at + wide > end:
+        if offset + index_bytes > end:
             return False
-        size = _index(data, at, wide)
-        at += wide
-        if size < 0 or at + size * wide > end:
+        size = _atom_index(data, offset, index_bytes)
+        offset += index_bytes
+        if size < 0 or offset + size * index_bytes > end:
             return False
         for _ in range(size):
-            atom = _index(data, at, wide)
+            atom = _atom_index(data, offset, index_bytes)
             if not 0 <= atom < len(atoms):
                 return False
             atoms[atom, 8] = 1
-            at += wide
+            offset += index_bytes
     return True
 
 
 @njit(cache=True)
-def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, words, status):
+def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, status):
     """Read molecules in their input order.
 
     Args:
@@ -244,17 +246,17 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, words, status):
         atom_ptr, bond_ptr: ``int64 [G + 1]``, which rows of the arrays below are whose.
         atoms: ``uint8 [A, 9]``, filled.
         bonds: ``int32 [M, 2]``, filled; atoms numbered from 0 within their molecule.
-        words: ``uint8 [M]``, filled with bond words (see :mod:`graphslice.feature_dims`).
+        bond_type_ids: ``uint8 [M]``, filled (see :func:`graphslice.chem.molecule.bond_type_ids`).
         status: ``uint8 [G]``, filled with ``READ`` or ``UNKNOWN``.
     """
     for g in range(len(starts) - 1):
         if starts[g] == starts[g + 1]:  # there is no molecule
             continue
-        status[g] = _unpack_one(
+        status[g] = _unpack_molecule(
             data,
             starts[g],
             starts[g + 1],
             atoms[atom_ptr[g] : atom_ptr[g + 1]],
             bonds[bond_ptr[g] : bond_ptr[g + 1]],
-            words[bond_ptr[g] : bond_ptr[g + 1]],
+            bond_type_ids[bond_ptr[g] : bond_ptr[g + 1]],
         )

@@ -36,7 +36,7 @@ from graphslice.chem.path_search import (
     set_bonds,
 )
 from graphslice.chem.path_types import Sums, assign_path_types, is_full, new_table, with_more_room
-from graphslice.feature_dims import BOND_WORDS
+from graphslice.feature_dims import NUM_BOND_TYPES
 
 __all__ = ["FLOYD_WARSHALL", "MEAN", "shortest_path_types"]
 
@@ -61,7 +61,7 @@ def _largest_step(ptr):
 @njit(cache=True)
 def _local_bond_types(bond_type_ids):
     """The local id of every bond and the bond type of every local id."""
-    local_id_of, of_local_id = np.full(BOND_WORDS, 255, np.uint8), np.empty(BOND_WORDS, np.uint8)
+    local_id_of, of_local_id = np.full(NUM_BOND_TYPES, 255, np.uint8), np.empty(NUM_BOND_TYPES, np.uint8)
     local_ids, count = np.empty(len(bond_type_ids), np.uint8), 0
     for m in range(len(bond_type_ids)):
         bond_type = bond_type_ids[m]
@@ -110,7 +110,7 @@ def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path
         atom_ptr: ``int64 [B + 1]``, molecule b has atoms ``atom_ptr[b]:atom_ptr[b + 1]``.
         bond_ptr: ``int64 [B + 1]``, the same for bonds.
         bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
-        bond_type_ids: ``uint8 [M]``, each below ``BOND_WORDS``.
+        bond_type_ids: ``uint8 [M]``, each below ``NUM_BOND_TYPES``.
         rule: ``MEAN`` or ``FLOYD_WARSHALL``.
         max_path: how many bonds of a path count, from its start.
         width: the number of atoms that ``pairs`` is padded to.
@@ -119,7 +119,7 @@ def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path
         ``(pairs, distances, ptr, codes, weights)``: ``pairs`` is ``int32 [B, width, width]``, the
         path type of (i, j), -1 in the padding; path type w has distance ``distances[w]``
         (``int32 [W]``) and the entries ``ptr[w]:ptr[w + 1]`` (``int32 [W + 1]``) of ``codes``
-        (``int32 [K]``, position times ``BOND_WORDS`` plus bond type) and ``weights``
+        (``int32 [K]``, position times ``NUM_BOND_TYPES`` plus bond type) and ``weights``
         (``float32 [K]``), which sum to 1. Several path types may be equal.
     """
     pairs = np.full((len(atom_ptr) - 1, width, width), -1, np.int32)
@@ -128,7 +128,7 @@ def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path
     batch = _Batch(atom_ptr, bond_ptr, bonds, local_ids)
     molecule = new_molecule(most_atoms, most_bonds)
     search = new_search(most_atoms, most_bonds)
-    sums = Sums(np.zeros(max_path * BOND_WORDS, np.float64), np.empty(max_path * BOND_WORDS, np.int32))
+    sums = Sums(np.zeros(max_path * NUM_BOND_TYPES, np.float64), np.empty(max_path * NUM_BOND_TYPES, np.int32))
     table = new_table(max_path, of_local_id)
     done = np.zeros(2, np.int64)
     while not _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):

@@ -118,7 +118,7 @@ def record_batch(
     atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
     begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))
     bonds = pa.StructArray.from_arrays(
-        [number_array(begins), number_array(ends), number_array(arrays.words)], fields=list(_BOND)
+        [number_array(begins), number_array(ends), number_array(arrays.bond_type_ids)], fields=list(_BOND)
     )
     atom_ptr, bond_ptr = (number_array(ptr.astype(np.int32)) for ptr in (arrays.atom_ptr, arrays.bond_ptr))
     columns = [

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, BOND_WORDS, UNREACHABLE
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES, UNREACHABLE
 from graphslice.nn.context import READABLE, AttentionContext
 from graphslice.ops import path_bias, path_softmax
 
@@ -68,7 +68,7 @@ class PairEncoder(nn.Module):
     are computed once for each path type of the batch and then looked up.
     """
 
-    words: Tensor
+    bond_rows: Tensor
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class PairEncoder(nn.Module):
         self.position = nn.Embedding(num_path_positions * heads * heads, 1)
         self.spatial = nn.Embedding(num_distances, heads)
         self.token = nn.Embedding(1, heads)
-        words = torch.tensor(list(product(*map(range, BOND_DIMS)))) + torch.tensor(starts)
-        self.register_buffer("words", words, persistent=False)
+        bond_rows = torch.tensor(list(product(*map(range, BOND_DIMS)))) + torch.tensor(starts)
+        self.register_buffer("bond_rows", bond_rows, persistent=False)
 
     def start_from_distances(self) -> None:
         """Let head h begin by reading the pairs that are h mod 6 bonds apart."""
@@ -122,9 +122,9 @@ class PairEncoder(nn.Module):
         rows = torch.where(distances == UNREACHABLE, last, (distances + 1).clamp_max(last - 1))
         spatial = F.embedding(rows, self.spatial.weight)
 
-        bonds = F.embedding_bag(self.words, self.bond.weight, mode="mean")
+        bonds = F.embedding_bag(self.bond_rows, self.bond.weight, mode="mean")
         maps = self.position.weight.view(-1, self.heads, self.heads)[: self.max_path]
-        table = (bonds @ maps).view(self.max_path * BOND_WORDS, self.heads)
+        table = (bonds @ maps).view(self.max_path * NUM_BOND_TYPES, self.heads)
         edges = F.embedding_bag(
             batch.path_codes, table, batch.path_ptr, mode="sum", per_sample_weights=batch.path_weights.to(table.dtype)
         )

@@ -1,5 +1,6 @@
 """Molecules against OGB's smiles2graph and RDKit."""
 
+import itertools
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 from rdkit import Chem
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import bond_features, bond_type_ids
+from graphslice.feature_dims import BOND_DIMS, NUM_BOND_TYPES
 
 UGLY = {
     "salt": "[Na+].[Cl-]",
@@ -68,10 +71,10 @@ def sample(demo_smiles):
     return demo_smiles[::8] + [smiles for smiles in demo_smiles[:1500] if "@" in smiles or "/" in smiles]
 
 
-def assert_same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for key, value in theirs.items():
-        np.testing.assert_array_equal(ours[key], value, strict=isinstance(value, np.ndarray), err_msg=key)
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value, strict=isinstance(value, np.ndarray), err_msg=key)
 
 
 def same(a: MolGraph, b: MolGraph) -> bool:
@@ -101,13 +104,21 @@ def test_input_order_is_ogb_for_the_demo_set(sample, smiles2graph):
         assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
 
 
-def test_the_arrays_are_small_and_every_bond_is_there_once():
+def test_every_bond_is_there_once():
     graph = smiles_to_graph("c1ccccc1O")
     assert (graph.num_atoms, graph.num_bonds) == (7, 7)
+    assert len({frozenset(bond) for bond in graph.bonds.tolist()}) == 7
+
+
+def test_the_arrays_are_as_small_as_documented():
+    graph = smiles_to_graph("c1ccccc1O")
     assert (graph.atoms.dtype, graph.bonds.dtype, graph.bond_features.dtype) == (np.uint8, np.int32, np.uint8)
     assert (graph.atoms.shape, graph.bonds.shape, graph.bond_features.shape) == ((7, 9), (7, 2), (7, 3))
-    lone = smiles_to_graph("C")
-    assert (lone.bonds.shape, lone.bond_features.shape) == ((0, 2), (0, 3))
+
+
+def test_one_atom_has_empty_arrays_of_bonds():
+    graph = smiles_to_graph("C")
+    assert (graph.bonds.shape, graph.bond_features.shape) == ((0, 2), (0, 3))
 
 
 def test_canonical_order_is_ogb_renumbered(sample, smiles2graph):
@@ -156,12 +167,12 @@ def test_enantiomers_stay_different(smiles):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("smiles", "diastereomer"),
     [("C[C@H]1CC[C@@H](C)CC1", "C[C@H]1CC[C@H](C)CC1"), ("C/C=C/C", "C/C=C\\C"), ("C/C=C/C", "CC=CC")],
     ids=["cis and trans rings", "E and Z", "E and unknown"],
 )
-def test_diastereomers_stay_different(one, other):
-    assert not same(smiles_to_graph(one), smiles_to_graph(other))
+def test_diastereomers_stay_different(smiles, diastereomer):
+    assert not same(smiles_to_graph(smiles), smiles_to_graph(diastereomer))
 
 
 def test_an_atropisomer_has_a_graph_where_ogb_stops(smiles2graph):
@@ -219,3 +230,14 @@ def test_an_unknown_order_is_refused():
 def test_chemistry_needs_no_torch():
     code = "import sys, graphslice; graphslice.smiles_to_graph('CCO'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_combination_of_bond_features_has_a_type_id_of_its_own():
+    found = bond_type_ids(np.array(list(itertools.product(*map(range, BOND_DIMS)))))
+    assert found.dtype == np.uint8
+    assert sorted(found.tolist()) == list(range(NUM_BOND_TYPES))
+
+
+def test_bond_features_are_the_inverse_of_bond_type_ids():
+    expected = np.array(list(itertools.product(*map(range, BOND_DIMS))), np.uint8)
+    np.testing.assert_array_equal(bond_features(bond_type_ids(expected)), expected, strict=True)

@@ -13,7 +13,7 @@ from rdkit import Chem, rdBase
 from graphslice.chem import molecule
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.chem.rdkit_pickle import READ, SLACK, UNKNOWN, unpack
-from graphslice.feature_dims import ATOM_DIMS, BOND_WORDS
+from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
 
 # Behind every molecule below: something of everything.
 TAIL = ".OC(=O)c1ccccc1C/C=C/C[C@H](F)Cl"
@@ -96,39 +96,40 @@ def empty(mol: Chem.Mol) -> MolArrays:
     return MolArrays(*ptr, np.zeros((atoms, 9), np.uint8), np.zeros((bonds, 2), np.int32), np.zeros(bonds, np.uint8))
 
 
-def fast(mol: Chem.Mol, data: bytes | None = None, behind: bytes = b"") -> tuple[int, MolArrays]:
+def read_compiled(mol: Chem.Mol, data: bytes | None = None, behind: bytes = b"") -> tuple[int, MolArrays]:
     """What the reader says of some bytes, with others behind them; it must write between its bounds alone."""
     data = mol.ToBinary(0) if data is None else data
-    room, found = 64, empty(mol)
-    larger = [np.pad(a, [(room, room), (0, 0)][: a.ndim], constant_values=77) for a in vars_of(found)]
+    margin, found = 64, empty(mol)
+    larger = [np.pad(a, [(margin, margin), (0, 0)][: a.ndim], constant_values=77) for a in arrays_of(found)]
     status = np.full(1, 9, np.uint8)
     unpack(
         np.frombuffer(data + behind + bytes(SLACK), np.uint8),
         np.array([0, len(data)]),
-        found.atom_ptr + room,
-        found.bond_ptr + room,
+        found.atom_ptr + margin,
+        found.bond_ptr + margin,
         *larger,
         status,
     )
     for array in larger:
-        assert (array[:room] == 77).all() and (array[len(array) - room :] == 77).all()
-    inner = [array[room : len(array) - room] for array in larger]
+        assert (array[:margin] == 77).all() and (array[len(array) - margin :] == 77).all()
+    inner = [array[margin : len(array) - margin] for array in larger]
     return int(status[0]), MolArrays(found.atom_ptr, found.bond_ptr, *inner)
 
 
-def slow(mol: Chem.Mol) -> MolArrays:
+def read_with_rdkit(mol: Chem.Mol) -> MolArrays:
+    """What is expected of the compiled reader."""
     found = empty(mol)
     molecule._fill(found, 0, mol)
     return found
 
 
-def vars_of(arrays: MolArrays) -> list[np.ndarray]:
-    return [arrays.atoms, arrays.bonds, arrays.words]
+def arrays_of(arrays: MolArrays) -> list[np.ndarray]:
+    return [arrays.atoms, arrays.bonds, arrays.bond_type_ids]
 
 
-def assert_same(ours: MolArrays, theirs: MolArrays, message: str = "") -> None:
-    for one, other in zip(vars_of(ours), vars_of(theirs), strict=True):
-        np.testing.assert_array_equal(one, other, strict=True, err_msg=message)
+def assert_same(found: MolArrays, expected: MolArrays, message: str = "") -> None:
+    for found_array, expected_array in zip(arrays_of(found), arrays_of(expected), strict=True):
+        np.testing.assert_array_equal(found_array, expected_array, strict=True, err_msg=message)
 
 
 def with_tail(smiles: str) -> str:
@@ -139,41 +140,40 @@ def with_tail(smiles: str) -> str:
 # --- what it reads ------------------------------------------------------------------------------
 
 
-def test_the_demo_set(demo_smiles):
+def test_the_demo_set_is_read_as_by_rdkit(demo_smiles):
     for smiles in demo_smiles[::5]:
         mol = parse(smiles)
-        status, found = fast(mol)
+        status, found = read_compiled(mol)
         assert status == READ or mol.GetNumAtoms() < 4
         if status == READ:
-            assert_same(found, slow(mol), smiles)
+            assert_same(found, read_with_rdkit(mol), smiles)
 
 
 @pytest.mark.parametrize("smiles", [*PLAIN.values(), *EXTENDED.values()], ids=[*PLAIN, *EXTENDED])
-def test_plain_molecules(smiles):
+def test_plain_molecules_are_read_as_by_rdkit(smiles):
     mol = parse(with_tail(smiles))
-    status, found = fast(mol)
+    status, found = read_compiled(mol)
     assert status == READ
-    assert_same(found, slow(mol))
+    assert_same(found, read_with_rdkit(mol))
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *(name for name in EXTENDED if name != "atropisomer")])
-def test_plain_molecules_are_ogb_s(name, smiles2graph):
+def test_plain_molecules_are_read_as_by_ogb(name, smiles2graph):
     smiles = with_tail({**PLAIN, **EXTENDED}[name])
     arrays, (reason,) = read_smiles([smiles], atom_order="input")
     assert reason is None
-    theirs = smiles2graph(smiles)
-    ours = arrays.graph(0).to_ogb()
-    for key, value in theirs.items():
-        np.testing.assert_array_equal(ours[key], value, err_msg=key)
+    found = arrays.graph(0).to_ogb()
+    for key, expected in smiles2graph(smiles).items():
+        np.testing.assert_array_equal(found[key], expected, err_msg=key)
 
 
 @pytest.mark.parametrize("smiles", QUERIES.values(), ids=QUERIES)
 def test_queries_and_wildcards_are_left_to_rdkit(smiles):
-    assert fast(parse(with_tail(smiles)))[0] == UNKNOWN
+    assert read_compiled(parse(with_tail(smiles)))[0] == UNKNOWN
 
 
 @pytest.mark.parametrize("label", ["star_e", "Q_e"])
-def test_a_label_that_makes_an_atom_a_wildcard(label):
+def test_a_label_that_makes_an_atom_a_wildcard_is_refused(label):
     _, reasons = read_smiles([f"CC |${label};$|"])
     assert "wildcard" in (reasons[0] or "")
 
@@ -184,8 +184,8 @@ def test_the_slow_path_gives_the_same(order, demo_smiles, monkeypatch):
     smiles = [*PLAIN.values(), "C1CC", *EXTENDED.values(), "", *QUERIES.values(), *demo_smiles[::60]]
     arrays, reasons = read_smiles(smiles, atom_order=order)
 
-    def gives_up(data, starts, atom_ptr, bond_ptr, atoms, bonds, words, status):
-        atoms[:], bonds[:], words[:] = 7, 0, 7
+    def gives_up(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_types, status):
+        atoms[:], bonds[:], bond_types[:] = 7, 0, 7
         status[:] = np.where(np.diff(starts) > 0, UNKNOWN, READ)
 
     monkeypatch.setattr(molecule, "unpack", gives_up)
@@ -209,41 +209,41 @@ def test_many_are_read_as_each_alone(demo_smiles):
 
 
 @pytest.mark.parametrize("version", [(0, 0, 0), (13, 99, 0), (17, 0, 0), (-16, 2, 0), (16, -300, 0), (2**31 - 1, 0, 0)])
-def test_a_format_that_is_not_known(version):
+def test_a_format_of_another_version_is_left_to_rdkit(version):
     mol = parse(NARROW)
     data = mol.ToBinary(0)
-    assert fast(mol, data)[0] == READ
-    assert fast(mol, data[:8] + struct.pack("<3i", *version) + data[20:])[0] == UNKNOWN
+    assert read_compiled(mol, data)[0] == READ
+    assert read_compiled(mol, data[:8] + struct.pack("<3i", *version) + data[20:])[0] == UNKNOWN
 
 
 @pytest.mark.parametrize("at", [0, 3, 20, 21, 24, 29])
-def test_another_beginning(at):
+def test_a_changed_header_is_left_to_rdkit(at):
     mol = parse(NARROW)
     data = bytearray(mol.ToBinary(0))
     data[at] ^= 0x41
-    assert fast(mol, bytes(data))[0] == UNKNOWN
+    assert read_compiled(mol, bytes(data))[0] == UNKNOWN
 
 
 @pytest.mark.parametrize("smiles", [NARROW, WIDE, "C", "CC", "CCO"])
-def test_truncated(smiles):
+def test_truncated_data_is_left_to_rdkit_or_complete(smiles):
     """What is cut off is not needed, or missed; bytes that follow do not count."""
     mol = parse(smiles)
-    data, right = mol.ToBinary(0), slow(mol)
+    data, right = mol.ToBinary(0), read_with_rdkit(mol)
     step = max(1, len(data) // 400)
     for cut in [*range(0, len(data), step), len(data) - 1]:
-        status, found = fast(mol, data[:cut])
+        status, found = read_compiled(mol, data[:cut])
         if status == READ:
             assert_same(found, right, str(cut))
         for behind in (data[cut:], bytes(64), b"\xff" * 64):
-            again, _ = fast(mol, data[:cut], behind)
+            again, _ = read_compiled(mol, data[:cut], behind)
             assert again == status, cut
 
 
 @pytest.mark.parametrize("smiles", [NARROW, "C", "CCO"])
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff" * 500, bytes(500), b"not a molecule" * 40])
-def test_garbage(smiles, data):
+def test_garbage_is_left_to_rdkit(smiles, data):
     mol = parse(smiles)
-    status, found = fast(mol, data)
+    status, found = read_compiled(mol, data)
     assert status == (UNKNOWN if data else 9)  # nothing at all is no molecule, and left alone
     assert not data or found.atoms.shape == (mol.GetNumAtoms(), 9)
 
@@ -262,10 +262,10 @@ def test_damage_is_never_read_as_what_cannot_be(smiles, changes, cut, truncate):
         data[at % len(data)] = byte
     if truncate:
         data = data[: 1 + cut % len(data)]
-    status, found = fast(mol, bytes(data))
+    status, found = read_compiled(mol, bytes(data))
     assert status in (READ, UNKNOWN)
     if status == READ:
-        assert (found.atoms < ATOM_DIMS).all() and (found.words < BOND_WORDS).all()
+        assert (found.atoms < ATOM_DIMS).all() and (found.bond_type_ids < NUM_BOND_TYPES).all()
         assert ((found.bonds >= 0) & (found.bonds < mol.GetNumAtoms())).all()
 
 
@@ -282,16 +282,16 @@ def _bonds_and_rings_of_wide() -> tuple[Chem.Mol, bytes, dict[str, int]]:
 
 @pytest.mark.parametrize("place", ["begin", "end", "ring"])
 @pytest.mark.parametrize("number", [288, 2**31 - 1])
-def test_numbers_of_no_atom(place, number):
+def test_atom_numbers_beyond_the_last_are_left_to_rdkit(place, number):
     mol, data, places = _bonds_and_rings_of_wide()
     at = places[place]
-    assert fast(mol, data)[0] == READ
-    assert fast(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN
+    assert read_compiled(mol, data)[0] == READ
+    assert read_compiled(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN
 
 
 @pytest.mark.parametrize("place", ["begin", "end", "ring"])
 @pytest.mark.parametrize("number", [-1, -2])
-def test_numbers_of_no_atom_below_zero(place, number):
+def test_atom_numbers_below_zero_are_left_to_rdkit(place, number):
     mol, data, places = _bonds_and_rings_of_wide()
     at = places[place]
-    assert fast(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN
+    assert read_compiled(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN

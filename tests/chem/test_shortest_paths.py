@@ -12,24 +12,23 @@ from scipy.sparse.csgraph import shortest_path
 
 from graphslice import smiles_to_graph
 from graphslice.chem import shortest_paths as paths
-from graphslice.chem.molecule import bond_words
-from graphslice.feature_dims import BOND_DIMS
+from graphslice.chem.molecule import bond_type_ids
 
 APART = 510
-#: (number of atoms, {(a, b): word of the bond})
+#: (number of atoms, {(a, b): its bond type})
 Graph = tuple[int, dict[tuple[int, int], int]]
 settings.register_profile("compiled", deadline=None, max_examples=60)
 
 
-def walks(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, width: int | None = None):
-    """What :func:`shortest_path_types` says of every pair: its distance and {(position, word): weight}."""
+def path_types(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, width: int | None = None):
+    """What :func:`shortest_path_types` says of every pair: its distance and {(position, bond type): weight}."""
     bonds = [np.array(list(bonds), np.int32).reshape(-1, 2) for _, bonds in graphs]
     atom_ptr = np.cumsum([0, *(n for n, _ in graphs)])
     bond_ptr = np.cumsum([0, *map(len, bonds)])
-    words = np.array([word for _, bonds in graphs for word in bonds.values()], np.uint8)
+    bond_types = np.array([number for _, bonds in graphs for number in bonds.values()], np.uint8)
     width = width or max(n for n, _ in graphs)
     pairs, distances, ptr, codes, weights = paths.shortest_path_types(
-        atom_ptr, bond_ptr, np.concatenate(bonds), words, rule, max_path, width
+        atom_ptr, bond_ptr, np.concatenate(bonds), bond_types, rule, max_path, width
     )
     assert pairs.shape == (len(graphs), width, width)
     contents = [
@@ -44,7 +43,7 @@ def walks(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, width:
     return result
 
 
-def word_of(bonds, a, b):
+def bond_type_of(bonds, a, b):
     return bonds[(a, b)] if (a, b) in bonds else bonds[(b, a)]
 
 
@@ -59,7 +58,7 @@ def mean_of_all_paths(graph: Graph, i: int, j: int, max_path: int = 5):
     length, weights = min(len(every[0]) - 1, max_path), {}
     for path in every:
         for position, (a, b) in enumerate(itertools.islice(itertools.pairwise(path), max_path)):
-            key = position, word_of(bonds, a, b)
+            key = position, bond_type_of(bonds, a, b)
             weights[key] = weights.get(key, 0) + 1 / length / len(every)
     return len(every[0]) - 1, weights
 
@@ -88,11 +87,12 @@ def original_floyd_warshall(graph: Graph, max_path: int = 5):
             continue
         path = [i, *between(i, j), j]
         steps = list(itertools.pairwise(path))[:max_path]
-        result[i, j] = distance[i][j], {(at, word_of(bonds, a, b)): 1 / len(steps) for at, (a, b) in enumerate(steps)}
+        weights = {(at, bond_type_of(bonds, a, b)): 1 / len(steps) for at, (a, b) in enumerate(steps)}
+        result[i, j] = distance[i][j], weights
     return result
 
 
-def assert_walks(found: dict, expected: dict):
+def assert_same(found: dict, expected: dict):
     assert found.keys() == expected.keys()
     for pair, (distance, weights) in expected.items():
         assert found[pair][0] == distance, pair
@@ -100,53 +100,53 @@ def assert_walks(found: dict, expected: dict):
 
 
 @st.composite
-def graphs(draw, max_atoms=9, words=4):
+def graphs(draw, max_atoms=9, bond_types=4):
     """Any graph, many with several fragments, rings and ties."""
     n = draw(st.integers(1, max_atoms))
     possible = list(itertools.combinations(range(n), 2))
     chosen = draw(st.lists(st.sampled_from(possible), unique=True, max_size=2 * n)) if possible else []
     turned = [(b, a) if draw(st.booleans()) else (a, b) for a, b in chosen]
-    return n, {bond: draw(st.integers(0, words - 1)) for bond in turned}
+    return n, {bond: draw(st.integers(0, bond_types - 1)) for bond in turned}
 
 
-def grid(rows: int, columns: int, seed: int, words: int) -> Graph:
+def grid(rows: int, columns: int, seed: int, bond_types: int) -> Graph:
     """Squares share sides, so that almost every pair of atoms has many shortest paths."""
     lattice = nx.convert_node_labels_to_integers(nx.grid_2d_graph(rows, columns))
     rng = np.random.default_rng(seed)
-    return rows * columns, {edge: int(rng.integers(words)) for edge in lattice.edges}
+    return rows * columns, {edge: int(rng.integers(bond_types)) for edge in lattice.edges}
 
 
 def molecule(smiles: str) -> Graph:
     graph = smiles_to_graph(smiles, atom_order="input")
-    words = bond_words(graph.bond_features)
-    return graph.num_atoms, dict(zip(map(tuple, graph.bonds.tolist()), words.tolist(), strict=True))
+    bond_types = bond_type_ids(graph.bond_features)
+    return graph.num_atoms, dict(zip(map(tuple, graph.bonds.tolist()), bond_types.tolist(), strict=True))
 
 
 @settings(settings.get_profile("compiled"))
 @given(st.lists(graphs(), min_size=1, max_size=3), st.integers(1, 6))
-def test_mean_walks_are_the_mean_over_all_shortest_paths(batch, max_path):
-    for graph, found in zip(batch, walks(batch, max_path=max_path, width=10), strict=True):
+def test_mean_path_types_are_the_mean_over_all_shortest_paths(batch, max_path):
+    for graph, found in zip(batch, path_types(batch, max_path=max_path, width=10), strict=True):
         everything = itertools.product(range(graph[0]), repeat=2)
-        assert_walks(found, {pair: mean_of_all_paths(graph, *pair, max_path) for pair in everything})
+        assert_same(found, {pair: mean_of_all_paths(graph, *pair, max_path) for pair in everything})
 
 
 @settings(settings.get_profile("compiled"))
 @given(st.lists(graphs(), min_size=1, max_size=3), st.integers(1, 6))
-def test_floyd_warshall_walks_are_those_of_the_original(batch, max_path):
-    for graph, found in zip(batch, walks(batch, paths.FLOYD_WARSHALL, max_path), strict=True):
-        assert_walks(found, original_floyd_warshall(graph, max_path))
+def test_floyd_warshall_path_types_are_those_of_the_original(batch, max_path):
+    for graph, found in zip(batch, path_types(batch, paths.FLOYD_WARSHALL, max_path), strict=True):
+        assert_same(found, original_floyd_warshall(graph, max_path))
 
 
 @settings(settings.get_profile("compiled"))
 @given(graphs(), st.randoms(use_true_random=False))
-def test_mean_walks_do_not_depend_on_the_numbering(graph, random):
+def test_mean_path_types_do_not_depend_on_the_numbering(graph, random):
     n, bonds = graph
     new = list(range(n))
     random.shuffle(new)
-    shuffled = [((new[a], new[b]), word) for (a, b), word in bonds.items()]
+    shuffled = [((new[a], new[b]), bond_type) for (a, b), bond_type in bonds.items()]
     random.shuffle(shuffled)
-    (before,), (after,) = walks([graph]), walks([(n, dict(shuffled))])
-    assert_walks({(i, j): after[new[i], new[j]] for i, j in before}, before)
+    (expected,), (renumbered,) = path_types([graph]), path_types([(n, dict(shuffled))])
+    assert_same({(i, j): renumbered[new[i], new[j]] for i, j in expected}, expected)
 
 
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
@@ -158,44 +158,49 @@ def test_distances_are_those_of_scipy(smiles, rule):
     ends = np.array(list(bonds)).reshape(-1, 2).T
     matrix = coo_array((np.ones(len(bonds)), (ends[0], ends[1])), shape=(n, n)).tocsr()
     expected = np.nan_to_num(shortest_path(matrix, directed=False, unweighted=True), posinf=APART)
-    (found,) = walks([(n, bonds)], rule)
+    (found,) = path_types([(n, bonds)], rule)
     assert [[found[i, j][0] for j in range(n)] for i in range(n)] == expected.tolist()
 
 
-def test_a_ring_shares_its_two_ways():
-    square = 4, {(0, 1): 10, (1, 2): 11, (2, 3): 12, (3, 0): 13}
-    (found,) = walks([square])
+SQUARE = 4, {(0, 1): 10, (1, 2): 11, (2, 3): 12, (3, 0): 13}
+
+
+def test_mean_averages_the_two_ways_through_a_ring():
+    (found,) = path_types([SQUARE])
     assert found[0, 2] == (2, {(0, 10): 0.25, (0, 13): 0.25, (1, 11): 0.25, (1, 12): 0.25})
     assert found[2, 0] == (2, {(0, 11): 0.25, (0, 12): 0.25, (1, 10): 0.25, (1, 13): 0.25})
-    (original,) = walks([square], paths.FLOYD_WARSHALL)
-    assert original[0, 2] == (2, {(0, 10): 0.5, (1, 11): 0.5})  # through atom 1, the first that joins them
+
+
+def test_floyd_warshall_goes_through_the_first_atom_that_joins_a_pair():
+    (found,) = path_types([SQUARE], paths.FLOYD_WARSHALL)
+    assert found[0, 2] == (2, {(0, 10): 0.5, (1, 11): 0.5})
 
 
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
-def test_many_different_walks_outgrow_every_table(rule):
+def test_path_types_are_right_when_they_outgrow_every_table(rule):
     rng = np.random.default_rng(3)
     trees = [
         (n, {(int(rng.integers(a)), a): int(rng.integers(60)) for a in range(1, n)}) for n in (70, 1, 45, 60, 55, 65)
     ]
-    batch = [*trees, grid(6, 7, seed=1, words=60), *trees[:2]]
-    found = walks(batch, rule)
-    different = {(d, tuple(sorted(weights.items()))) for graph in found for d, weights in graph.values()}
+    batch = [*trees, grid(6, 7, seed=1, bond_types=60), *trees[:2]]
+    all_found = path_types(batch, rule)
+    different = {(d, tuple(sorted(weights.items()))) for found in all_found for d, weights in found.values()}
     assert len(different) > 8000
-    for graph, its in zip(batch, found, strict=True):
+    for graph, found in zip(batch, all_found, strict=True):
         if rule == paths.FLOYD_WARSHALL:
             expected = original_floyd_warshall(graph)
         else:
             pairs = [tuple(pair) for pair in rng.integers(graph[0], size=(150, 2)).tolist()]
-            expected, its = {pair: mean_of_all_paths(graph, *pair) for pair in pairs}, {p: its[p] for p in pairs}
-        assert_walks(its, expected)
+            expected, found = {pair: mean_of_all_paths(graph, *pair) for pair in pairs}, {p: found[p] for p in pairs}
+        assert_same(found, expected)
 
 
-def test_equal_walks_are_listed_once():
+def test_equal_chains_share_their_path_types():
     batch = [molecule("C" * 30)] * 4
     bonds = np.array(list(batch[0][1]) * 4, np.int32)
-    words = np.array(list(batch[0][1].values()) * 4, np.uint8)
+    bond_types = np.array(list(batch[0][1].values()) * 4, np.uint8)
     pointers = np.arange(5) * 30, np.arange(5) * 29
-    _, distances, *_ = paths.shortest_path_types(*pointers, bonds, words, paths.MEAN, 5, 30)
+    _, distances, *_ = paths.shortest_path_types(*pointers, bonds, bond_types, paths.MEAN, 5, 30)
     assert len(distances) <= 31  # one a distance, and one for atoms that no path joins
 
 
@@ -203,13 +208,6 @@ def test_equal_walks_are_listed_once():
 def test_distances_end_before_the_mark_of_the_unreachable(rule):
     n = 514
     chain = n, dict.fromkeys(itertools.pairwise(range(n)), 7)
-    (found,) = walks([chain], rule)
+    (found,) = path_types([chain], rule)
     assert [found[0, j][0] for j in range(505, n)] == [505, 506, 507, 508, 509, 509, 509, 509, 509]
     assert found[0, n - 1][1] == pytest.approx({(position, 7): 0.2 for position in range(5)})
-
-
-def test_every_bond_has_a_word_of_its_own():
-    every = np.array(list(itertools.product(*map(range, BOND_DIMS))))
-    words = bond_words(every)
-    assert words.dtype == np.uint8
-    assert sorted(words.tolist()) == list(range(60))

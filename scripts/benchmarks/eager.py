@@ -30,11 +30,14 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
     values = torch.cat([model.pairs.token.weight, model.pairs.path_values(batch)])
     bias = path_bias(values, batch.path_types)
 
+    def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
     def by_head(x: Tensor) -> Tensor:
         return x.view(size, width, config.heads, -1).transpose(1, 2)
 
     for block in model.blocks:
-        normed, mixer = block.mixer_norm(x), block.mixer
+        normed, mixer = layer_norm(x, block.mixer_norm), block.mixer
         scores = bias.clone()
         if config.mixer == "softmax":
             scores = (
@@ -43,12 +46,13 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
                 @ by_head(mixer.key(normed)).transpose(2, 3)
                 * (channels / config.heads) ** -0.5
             )
-        maps = torch.softmax(scores.masked_fill(~valid[:, None, None], -torch.inf), dim=-1)
-        mixed = dropout(maps, config.attention_dropout) @ by_head(mixer.value(normed))
+        attn_weights = torch.softmax(scores.masked_fill(~valid[:, None, None], -torch.inf), dim=-1)
+        mixed = dropout(attn_weights, config.attention_dropout) @ by_head(mixer.value(normed))
         mixed = mixed.transpose(1, 2).reshape(size, width, channels)
         if config.mixer == "slice-ascend":
             mixed = torch.sort(mixed.masked_fill(~valid[:, :, None], torch.inf), dim=1).values
             mixed = mixed.masked_fill(~valid[:, :, None], 0)
         x = x + dropout(mixer.output(mixed), config.dropout)
-        x = x + dropout(block.ffn(block.ffn_norm(x)), config.dropout)
-    return model.head(model.norm(x)[:, 0])
+        hidden = F.gelu(block.ffn.expand(layer_norm(x, block.ffn_norm)))
+        x = x + dropout(block.ffn.contract(hidden), config.dropout)
+    return model.head(layer_norm(x, model.norm)[:, 0])

@@ -1,0 +1,139 @@
+"""``graphslice featurize``, and stores in place of tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import graphslice as gs
+from graphslice.cli.main import main
+from graphslice.data.store import GraphStore
+
+
+@pytest.fixture(scope="module")
+def demo_store(demo_csv, tmp_path_factory) -> Path:
+    """The sixty rows of ``demo_csv``, featurized on the command line. Read only."""
+    path = tmp_path_factory.mktemp("store") / "demo60.arrow"
+    assert main(["featurize", str(demo_csv), "--targets", "gap_ev", "-o", str(path), "--workers", "1"]) == 0
+    return path
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def test_featurize_a_file(demo_store, demo_rows, cli, demo_csv, tmp_path):
+    code, out, err = cli("featurize", demo_csv, "--targets", "gap_ev", "-o", tmp_path / "new" / "s.arrow")
+    assert (code, err) == (0, "") and re.fullmatch(r".*s\.arrow: 60 rows, \d+ bytes each\n", out)
+    assert visible(tmp_path / "new") == ["s.arrow"]
+    assert (tmp_path / "new" / "s.arrow").read_bytes() == demo_store.read_bytes()
+    table = pd.read_feather(demo_store)
+    assert table["split"].tolist() == demo_rows["split"].tolist() and table["error"].isna().all()
+    assert [row[0] for row in table["targets"]] == demo_rows["gap_ev"].tolist()
+
+
+def test_featurize_the_demo_set(cli, tmp_path, demo_smiles):
+    code, out, err = cli("featurize", "demo", "-o", tmp_path / "demo.arrow", "--workers", "1")
+    assert (code, err) == (0, "") and "demo.arrow: 4,573 rows" in out
+    found = GraphStore.open(tmp_path / "demo.arrow")
+    assert found.info.targets == ("gap_ev",) and found.errors == {}
+    assert found.sizes[::400].tolist() == [gs.smiles_to_graph(smiles).num_atoms for smiles in demo_smiles[::400]]
+
+
+def test_featurize_a_folder(cli, tmp_path, demo_rows):
+    """With settings of the graphs, which the store keeps."""
+    (tmp_path / "shards").mkdir()
+    demo_rows[:25].to_parquet(tmp_path / "shards" / "part-0.parquet")
+    demo_rows[25:].to_parquet(tmp_path / "shards" / "part-1.parquet")
+    (tmp_path / "shards" / "_SUCCESS").touch()
+    flags = ["--targets", "gap_ev", "--graph.atom_order", "input", "--graph.max_atoms", "100"]
+    code, out, err = cli("featurize", tmp_path / "shards", *flags, "-o", tmp_path / "s.arrow")
+    assert (code, err) == (0, "") and "60 rows" in out
+    found = GraphStore.open(tmp_path / "s.arrow")
+    assert (found.info.atom_order, found.info.max_atoms) == ("input", 100)
+    for row in (0, 24, 25, 59):
+        expected = gs.smiles_to_graph(demo_rows["smiles"][row], atom_order="input")
+        np.testing.assert_array_equal(found[row].atoms, expected.atoms)
+
+
+def test_featurize_bad_rows(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\n")
+    code, out, err = cli("featurize", tmp_path / "t.csv", "--targets", "y", "-o", tmp_path / "s.arrow")
+    assert code == 0 and "4 rows" in out
+    assert err == "2 of 4 rows cannot be used: the column 'error' says why\n"
+    errors = pd.read_feather(tmp_path / "s.arrow")["error"]
+    assert errors.notna().tolist() == [False, True, True, False] and "'high'" in errors[2]
+
+
+def test_featurize_nothing_but_bad_rows(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("smiles\noops\n*\n")
+    code, _, err = cli("featurize", tmp_path / "t.csv", "-o", tmp_path / "s.arrow")
+    assert code == 2 and len(err.splitlines()) == 1
+    assert "none of the 2 rows can be used; the first: not a possible molecule" in err
+
+
+def test_featurize_replaces_nothing_unasked(cli, demo_csv, tmp_path):
+    (tmp_path / "precious.arrow").write_text("my notes")
+    code, _, err = cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow")
+    assert code == 2 and "exists already" in err and (tmp_path / "precious.arrow").read_text() == "my notes"
+    code, _, _ = cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow", "--overwrite")
+    assert code == 0 and len(GraphStore.open(tmp_path / "precious.arrow")) == 60
+
+
+@pytest.fixture(scope="module")
+def store_run(demo_store, tiny_flags, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "store"
+    assert main(["train", "--dataset", str(demo_store), *tiny_flags, "-o", str(folder)]) == 0
+    return folder
+
+
+def test_a_store_trains_as_its_table(store_run, demo_csv, tiny_flags, cli, tmp_path, weights_of):
+    assert cli("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")[0] == 0
+    for name in ("metrics.json", "split.csv", "rejected.csv"):
+        assert (tmp_path / "run" / name).read_text() == (store_run / name).read_text()
+    ours, theirs = weights_of(store_run), weights_of(tmp_path / "run")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("part", [None, "valid", "all"])
+def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, cli):
+    split = [] if part is None else ["--split", part]
+    own, store, table = (
+        cli("evaluate", store_run, *data, *split) for data in ([], ["--dataset", demo_store], ["--dataset", demo_csv])
+    )
+    assert own == store and own[0] == table[0] == 0 and own[2] == table[2] == ""
+    assert own[1].removeprefix(str(demo_store)) == table[1].removeprefix(str(demo_csv))
+
+
+@pytest.mark.parametrize("split", ["random", None])
+def test_a_random_split_of_a_store_is_that_of_its_table(split, cli, demo_rows, tiny_flags, tmp_path):
+    """Also beside rows that are left out."""
+    table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
+    table.loc[3, "smiles"], table.loc[8, "gap_ev"], table.loc[9, "gap_ev"] = "oops", "high", None
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert cli("featurize", tmp_path / "t.csv", "--targets", "gap_ev", "-o", tmp_path / "t.arrow")[0] == 0
+    flags = [*tiny_flags, "--seed", "5", "--trainer.max_epochs=1", *(["--split", split] if split else [])]
+    for suffix in ("csv", "arrow"):
+        data = ["--dataset", tmp_path / f"t.{suffix}", "--targets", "gap_ev"]
+        assert cli("train", *data, *flags, "-o", tmp_path / suffix)[0] == 0
+    for name in ("metrics.json", "split.csv"):
+        assert (tmp_path / "csv" / name).read_text() == (tmp_path / "arrow" / name).read_text()
+    ours, theirs = (pd.read_csv(tmp_path / suffix / "rejected.csv") for suffix in ("arrow", "csv"))
+    assert ours[["row", "reason"]].equals(theirs[["row", "reason"]]) and ours["row"].tolist() == [4, 9, 10]
+
+
+def test_a_store_of_other_graphs(store_run, demo_csv, tiny_flags, cli, tmp_path):
+    flags = ["--targets", "gap_ev", "--graph.atom_order", "input"]
+    assert cli("featurize", demo_csv, *flags, "-o", tmp_path / "s.arrow")[0] == 0
+    for command in (
+        ["train", "--dataset", tmp_path / "s.arrow", *tiny_flags, "-o", tmp_path / "run"],
+        ["evaluate", store_run, "--dataset", tmp_path / "s.arrow"],
+    ):
+        code, out, err = cli(*command)
+        assert code == 2 and out == "" and "featurize with --graph.atom_order canonical" in err
+    assert not (tmp_path / "run").exists()

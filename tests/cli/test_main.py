@@ -1,0 +1,79 @@
+"""The command line as a whole: help, versions, options, and readers that go away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.cli.main import COMMANDS
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_lists_the_commands(option, cli):
+    code, out, err = cli(option)
+    assert (code, err) == (0, "") and out.startswith("usage: graphslice")
+    assert all(command in out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(command, cli):
+    code, out, err = cli(command, "--help")
+    assert (code, err) == (0, "") and out.startswith("usage: graphslice")
+    expected = {"train": ["--model.mixer", "--preset", "--resume"], "evaluate": ["--split"], "inspect": ["--orders"]}
+    assert all(option in out for option in expected.get(command, ["-o"]))
+
+
+def test_version(cli):
+    assert cli("--version") == (0, f"graphslice {gs.__version__}\n", "")
+
+
+def test_a_reader_that_has_seen_enough(cli, run_folder, tmp_path, monkeypatch):
+    """``graphslice predict run molecules.csv | head``, with more output than a pipe's buffer."""
+    (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * 500)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with monkeypatch.context() as patch, os.fdopen(writer, "w") as stdout:
+        patch.setattr(sys, "stdout", stdout)
+        code, _, err = cli("predict", run_folder, tmp_path / "in.csv")
+    assert (code, err) == (0, "")
+
+
+def test_an_option_is_never_guessed(cli, demo_csv, tiny_flags, tmp_path):
+    """Half an option that is taken for another would train a model that nobody asked for."""
+    code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags, "--pres", "pcqm4m-slice", "-o", tmp_path / "run")
+    assert code == 2 and "--preset" in err and not (tmp_path / "run").exists()
+
+
+def test_the_last_of_two_presets(cli, demo_csv, tiny_flags, tmp_path):
+    presets = ["--preset", "small", "--preset", "pcqm4m-graphormer"]
+    flags = [flag for flag in tiny_flags if "mixer" not in flag]
+    code, _, err = cli("train", "--dataset", demo_csv, *presets, *flags, "-o", tmp_path / "run")
+    assert code == 2 or read_checkpoint(tmp_path / "run").config.model.mixer == "softmax", err
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_processes_end_with_the_one_that_began_them(start, end_of, demo_smiles, tmp_path):
+    (tmp_path / "in.smi").write_text("\n".join(demo_smiles * 20))
+    process = start("featurize", tmp_path / "in.smi", "-o", tmp_path / "out.arrow", "--workers", 2)
+
+    def children() -> int:
+        found = 0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, parent = path.read_text().rpartition(")")[2].split()[:2]
+                found += int(parent) == process.pid and state != "Z"
+        return found
+
+    while children() < 2:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    process.kill()
+    assert end_of(process)[0] == -signal.SIGKILL  # which waits for the others too

@@ -1,0 +1,52 @@
+"""``graphslice predict``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import graphslice as gs
+
+
+def test_smiles_to_stdout(cli, run_folder, predictor):
+    code, out, err = cli("predict", run_folder, "CCO", "oops", "c1ccccc1", "--device", "cpu")
+    lines = [line.split(",", 2) for line in out.splitlines()]
+    assert code == 0 and lines[0] == ["smiles", "gap_ev_pred", "error"]
+    assert [line[0] for line in lines[1:]] == ["CCO", "oops", "c1ccccc1"]
+    values = predictor.predict(["CCO", "c1ccccc1"])[:, 0]
+    assert [float(lines[1][1]), float(lines[3][1])] == pytest.approx(values.tolist(), rel=1e-6)
+    assert lines[2][1] == "" and lines[2][2].startswith("not a possible") and lines[1][2] == ""
+    assert err == "1 of 3 rows have no prediction: the column 'error' says why\n"
+
+
+@pytest.mark.parametrize("out_name", ["out.csv", "out.tsv", "out.parquet", "new/folder/out.csv.gz", None])
+@pytest.mark.parametrize("model", ["", "best.ckpt", "last.ckpt"])
+def test_predict_a_file(out_name, model, cli, run_folder, demo_csv, demo_rows, tmp_path):
+    flags = [] if out_name is None else ["-o", tmp_path / out_name]
+    code, out, err = cli("predict", run_folder / model, demo_csv, *flags)
+    assert (code, err) == (0, "")
+    if out_name is None:
+        (tmp_path / "stdout.csv").write_text(out)
+    path = tmp_path / (out_name or "stdout.csv")
+    found = (
+        pd.read_parquet(path)
+        if path.suffix == ".parquet"
+        else pd.read_csv(path, sep="\t" if "tsv" in path.name else ",")
+    )
+    assert list(found) == ["smiles", "gap_ev", "split", "gap_ev_pred", "error"]
+    assert found["smiles"].tolist() == demo_rows["smiles"].tolist() and found["error"].isna().all()
+    expected = gs.load(run_folder / model, "cpu").predict(demo_rows["smiles"])[:, 0]
+    np.testing.assert_allclose(found["gap_ev_pred"], expected, rtol=1e-5)
+
+
+def test_smiles_to_a_file(cli, run_folder, tmp_path):
+    assert cli("predict", run_folder, "CCO", "-o", tmp_path / "out.parquet")[0] == 0
+    assert list(pd.read_parquet(tmp_path / "out.parquet")) == ["smiles", "gap_ev_pred", "error"]
+
+
+def test_bytes_of_another_encoding_to_stdout(cli, run_folder, tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"smiles,name\nCCO,caf\xe9\n")
+    code, out, err = cli("predict", run_folder, tmp_path / "in.csv")
+    assert code in (0, 2) and "Traceback" not in err
+    assert out.startswith("smiles,name,gap_ev_pred,error\nCCO,caf") if code == 0 else len(err.splitlines()) == 1

@@ -1,0 +1,212 @@
+"""Input that cannot be used: one clear sentence, exit code 2, nothing lost and nothing half-written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def listing(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def bad_inputs(run_folder, tmp_path_factory):
+    """A folder of things that do not work."""
+    folder = tmp_path_factory.mktemp("bad inputs")
+    files = {
+        "good.csv": "smiles,y\nCCO,1\nCCN,2\nCCC,3\n",
+        "bad.csv": "smiles,y\noops,1\n,2\nC[,3\n",
+        "no-column.csv": "molecule_name,y\nCCO,1\n",
+        "text.csv": "smiles,y\nCCO,high\nCCN,low\n",
+        "inf.csv": "smiles,y\nCCO,inf\nCCN,\n",
+        "fold.csv": "smiles,y,split\nCCO,1,train\nCCN,2,somewhere\n",
+        "empty.csv": "",
+        "header.csv": "smiles,y\n",
+        "ragged.csv": "smiles,y\nCCO,1,2,3\n",
+        "broken.parquet": "PAR1",
+        "broken.csv.gz": "no gzip",
+        "table.xlsx": "PK",
+        "key.yaml": "model:\n  mixr: softmax\n",
+        "section.yaml": "modle:\n  mixer: softmax\n",
+        "type.yaml": "trainer:\n  max_epochs: many\n",
+        "scalar.yaml": "model: 3\n",
+        "list.yaml": "- 1\n",
+        "no.yaml": "a: [1\n",
+        "text.ckpt": "no checkpoint",
+        "empty.ckpt": "",
+        "text.arrow": "no store",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    best = (run_folder / "best.ckpt").read_bytes()
+    (folder / "truncated.ckpt").write_bytes(best[: len(best) // 2])
+    torch.save({"state_dict": {"layer.weight": torch.ones(3)}}, folder / "foreign.ckpt")
+    torch.save([1, 2], folder / "list.ckpt")
+    contents = torch.load(run_folder / "best.ckpt", weights_only=True)
+    torch.save({**contents, "callbacks": Malicious(folder / "code was run")}, folder / "malicious.ckpt")
+    contents["graphslice"]["config"]["model"]["dim"] = 32
+    torch.save(contents, folder / "unfit.ckpt")
+    contents["graphslice"]["config"]["model"]["magic"] = 1
+    torch.save(contents, folder / "newer.ckpt")
+    del contents["graphslice"]["config"]
+    torch.save(contents, folder / "partial.ckpt")
+    (folder / "folder").mkdir()
+    return folder
+
+
+def train_on(file: str, *flags: str) -> list[str]:
+    return ["train", "--dataset", f"{{bad}}/{file}", "-o", "{tmp}/new", *flags]
+
+
+def featurize_of(file: str, *flags: str) -> list[str]:
+    return ["featurize", f"{{bad}}/{file}", "-o", "{tmp}/new.arrow", *flags]
+
+
+def predict_of(file: str, *flags: str) -> list[str]:
+    return ["predict", "{run}", f"{{bad}}/{file}", "-o", "{tmp}/new.csv", *flags]
+
+
+REFUSED = {
+    "train-missing-file": (train_on("absent.csv"), "no file at"),
+    "train-unknown-dataset": (["train", "--dataset", "pcqm4", "-o", "{tmp}/new"], "did you mean 'pcqm4m'"),
+    "train-missing-column": (train_on("no-column.csv"), "--smiles-column"),
+    "train-given-column": (train_on("good.csv", "--smiles-column", "smile"), "did you mean 'smiles'"),
+    "train-missing-target": (train_on("good.csv", "--targets", "yy"), "did you mean 'y'"),
+    "train-text-target": (train_on("text.csv"), "not numeric"),
+    "train-inf-target": (train_on("inf.csv", "--targets", "y"), "not numeric"),
+    "train-all-rows-bad": (train_on("bad.csv"), "none of its 3 rows can be used; row 1: not a possible"),
+    "train-split-word": (train_on("fold.csv"), "row 2: 'split' is 'somewhere'"),
+    "train-unknown-split": (train_on("good.csv", "--split", "scafold"), "did you mean 'scaffold'"),
+    "train-too-few": (train_on("good.csv", "--graph.max_atoms", "2"), "none of its 3 rows"),
+    "train-empty": (train_on("empty.csv"), "is empty"),
+    "train-header-only": (train_on("header.csv"), "has no rows"),
+    "train-ragged": (train_on("ragged.csv"), "cannot read|fields"),
+    "train-parquet": (train_on("broken.parquet"), "cannot read"),
+    "train-gzip": (train_on("broken.csv.gz"), "cannot read"),
+    "train-suffix": (train_on("table.xlsx"), "GraphSlice reads labelled molecules from .csv"),
+    "train-preset": (train_on("good.csv", "--preset", "pcqm4m-slise"), "did you mean 'pcqm4m-slice'"),
+    "train-mixer": (train_on("good.csv", "--model.mixer", "slice-mx"), "did you mean 'slice-max'"),
+    "train-readout": (train_on("good.csv", "--model.readout", "tokn"), "did you mean 'token'"),
+    "train-option": (train_on("good.csv", "--tragets", "y"), "did you mean '--targets'"),
+    "train-nested-option": (train_on("good.csv", "--model.mixr", "csp"), "did you mean '--model.mixer'"),
+    "train-wrong-type": (train_on("good.csv", "--trainer.max_epochs", "many"), "trainer.max_epochs"),
+    "train-wrong-float": (train_on("good.csv", "--model.dropout", "lots"), "model.dropout"),
+    "train-wrong-bool": (train_on("good.csv", "--model.distance_start", "perhaps"), "model.distance_start"),
+    "train-out-of-range": (train_on("good.csv", "--model.dropout", "1.5"), "model.dropout"),
+    "train-heads": (train_on("good.csv", "--model.dim", "10", "--model.heads", "3"), "must divide"),
+    "train-zero-epochs": (train_on("good.csv", "--trainer.max_epochs", "0"), "at least 1"),
+    "train-zero-lr": (train_on("good.csv", "--optimizer.peak_lr", "0"), "peak_lr"),
+    "train-accelerator": (train_on("good.csv", "--trainer.accelerator", "abacus"), "cannot train so"),
+    "train-devices": (train_on("good.csv", "--trainer.devices", "0"), "cannot train so|trainer.devices"),
+    "train-config-key": (train_on("good.csv", "--config", "{bad}/key.yaml"), "'model.mixr' .did you mean 'mixer'"),
+    "train-config-section": (train_on("good.csv", "--config", "{bad}/section.yaml"), "did you mean 'model'"),
+    "train-config-type": (train_on("good.csv", "--config", "{bad}/type.yaml"), "trainer.max_epochs must be int"),
+    "train-config-scalar": (train_on("good.csv", "--config", "{bad}/scalar.yaml"), "'model' must hold keys"),
+    "train-config-list": (train_on("good.csv", "--config", "{bad}/list.yaml"), "holds no configuration"),
+    "train-config-no-yaml": (train_on("good.csv", "--config", "{bad}/no.yaml"), "not a YAML file"),
+    "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read the configuration"),
+    "train-unwritable": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv"], "cannot write"),
+    "train-below-a-file": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv/run"], "cannot write"),
+    "train-resume": (["train", "--resume", "{bad}/folder"], "no run to continue"),
+    "command": (["predikt", "x"], "unknown command 'predikt' .did you mean 'predict'"),
+    "no-command": ([], "command"),
+    "option": (["--verison"], "did you mean '--version'"),
+    "predict-option": (predict_of("good.csv", "--devise", "cpu"), "did you mean '--device'"),
+    "predict-no-molecules": (["predict", "{run}"], "molecules"),
+    "predict-missing-file": (predict_of("absent.csv"), "no file at"),
+    "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
+    "predict-given-column": (predict_of("good.csv", "--smiles-column", "smles"), "did you mean 'smiles'"),
+    "predict-empty": (predict_of("empty.csv"), "is empty"),
+    "predict-header-only": (predict_of("header.csv"), "has no rows"),
+    "predict-ragged": (predict_of("ragged.csv"), "line 2: 4 fields where the header has 2"),
+    "predict-parquet": (predict_of("broken.parquet"), "cannot read"),
+    "predict-gzip": (predict_of("broken.csv.gz"), "cannot read"),
+    "predict-suffix": (predict_of("table.xlsx"), "GraphSlice reads .csv"),
+    "predict-out-suffix": (["predict", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.xlsx"], "must end in .csv"),
+    "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
+    "predict-below-a-file": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/bad.csv/a.csv"], "cannot write"),
+    "predict-onto-itself": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/good.csv"], "is the input itself"),
+    "predict-device": (predict_of("good.csv", "--device", "gpu"), "no device 'gpu'"),
+    "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
+    "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
+    "model-no-run": (["predict", "{bad}/folder", "CCO"], "is no run folder"),
+    "model-truncated": (["predict", "{bad}/truncated.ckpt", "CCO"], "truncated, damaged"),
+    "model-text": (["predict", "{bad}/text.ckpt", "CCO"], "cannot read"),
+    "model-empty": (["predict", "{bad}/empty.ckpt", "CCO"], "cannot read"),
+    "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a GraphSlice checkpoint.*import-checkpoint"),
+    "model-list": (["predict", "{bad}/list.ckpt", "CCO"], "cannot read"),
+    "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "not safe"),
+    "model-unfit": (["predict", "{bad}/unfit.ckpt", "CCO"], "do not fit"),
+    "model-newer": (["predict", "{bad}/newer.ckpt", "CCO"], "another version"),
+    "model-partial": (["predict", "{bad}/partial.ckpt", "CCO"], "not a whole GraphSlice checkpoint"),
+    "evaluate-model": (["evaluate", "{bad}/absent"], "no model at"),
+    "evaluate-part": (["evaluate", "{run}", "--split", "tset"], "no split 'tset'"),
+    "evaluate-missing-file": (["evaluate", "{run}", "--dataset", "{bad}/absent.csv"], "no file at"),
+    "evaluate-target": (["evaluate", "{run}", "--dataset", "{bad}/good.csv"], "no column 'gap_ev'"),
+    "evaluate-column": (
+        ["evaluate", "{run}", "--dataset", "{bad}/good.csv", "--targets", "y", "--smiles-column", "smile"],
+        "did you mean 'smiles'",
+    ),
+    "evaluate-targets": (["evaluate", "{run}", "--dataset", "{bad}/good.csv", "--targets", "y,y"], "twice"),
+    "evaluate-device": (["evaluate", "{run}", "--device", "tpu"], "no device 'tpu'"),
+    "submit-dataset": (["submit", "{run}", "--dataset", "pcqm"], "did you mean 'pcqm4m'"),
+    "submit-no-dataset": (["submit", "{run}"], "dataset"),
+    "featurize-no-out": (["featurize", "{bad}/good.csv"], "out"),
+    "featurize-suffix": (["featurize", "{bad}/good.csv", "-o", "{tmp}/new.csv"], r"must end in \.arrow"),
+    "featurize-missing-file": (featurize_of("absent.csv"), "no file at"),
+    "featurize-unknown": (["featurize", "dmeo", "-o", "{tmp}/new.arrow"], "did you mean 'demo'"),
+    "featurize-table-suffix": (featurize_of("table.xlsx"), "GraphSlice reads .csv"),
+    "featurize-empty-folder": (featurize_of("folder"), "the folder .* has no"),
+    "featurize-already": (featurize_of("text.arrow"), "is featurized already"),
+    "featurize-empty": (featurize_of("empty.csv"), "is empty"),
+    "featurize-missing-column": (featurize_of("no-column.csv"), "--smiles-column"),
+    "featurize-target": (featurize_of("good.csv", "--targets", "yy"), "did you mean 'y'"),
+    "featurize-split": (featurize_of("good.csv", "--split", "splat"), "no column 'splat'"),
+    "featurize-random": (featurize_of("good.csv", "--split", "random"), "give --split random when you train"),
+    "featurize-option": (featurize_of("good.csv", "--tragets", "y"), "did you mean '--targets'"),
+    "featurize-order": (featurize_of("good.csv", "--graph.atom_order", "sorted"), "canonical or input"),
+    "featurize-limit": (featurize_of("good.csv", "--graph.max_atoms", "70000"), "from 1 to 65535"),
+    "train-no-store": (train_on("text.arrow"), "is no Arrow file, so no GraphStore"),
+    "train-absent-store": (train_on("absent.arrow"), "cannot read"),
+    "evaluate-no-store": (["evaluate", "{run}", "--dataset", "{bad}/text.arrow"], "is no Arrow file"),
+    "import-missing": (["import-checkpoint", "{bad}/absent.pt", "-o", "{tmp}/new"], "no checkpoint at"),
+    "import-foreign": (["import-checkpoint", "{bad}/foreign.ckpt", "-o", "{tmp}/new"], "no Graphormer or Sliceformer"),
+    "import-text": (["import-checkpoint", "{bad}/text.ckpt", "-o", "{tmp}/new"], "cannot read"),
+    "import-malicious": (["import-checkpoint", "{bad}/malicious.ckpt", "-o", "{tmp}/new"], "Graphormer|not safe"),
+    "import-no-out": (["import-checkpoint", "{bad}/foreign.ckpt"], "out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, cli, run_folder, bad_inputs, tmp_path, monkeypatch):
+    """Exit code 2, one sentence on stderr, and nothing written."""
+    monkeypatch.chdir(tmp_path)
+    arguments, reason = REFUSED[case]
+    before = listing(bad_inputs), listing(run_folder)
+    code, out, err = cli(*(text.format(run=run_folder, bad=bad_inputs, tmp=tmp_path) for text in arguments))
+    lines = [line for line in err.splitlines() if line.startswith("graphslice: ")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert re.search(reason, lines[0]), lines[0]
+    assert "Traceback" not in err and (listing(bad_inputs), listing(run_folder)) == before
+    assert listing(tmp_path) == {}
+    if "molecules" not in err:  # nothing but the sentence, until the data are read
+        assert err.splitlines() == lines
+
+
+def test_no_row_could_be_predicted(cli, run_folder, bad_inputs, tmp_path):
+    for molecules in ([bad_inputs / "bad.csv"], ["oops"]):
+        code, _, err = cli("predict", run_folder, *molecules, "-o", tmp_path / "out.csv")
+        assert code == 2 and len(err.splitlines()) == 1
+        assert re.search(r"none of the \d rows could be predicted; the first: not a possible", err)

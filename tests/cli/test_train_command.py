@@ -1,0 +1,44 @@
+"""``graphslice train``, and what is done with its run folder."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+
+
+@pytest.mark.slow
+def test_train_predict_evaluate_in_a_terminal(start, end_of, cli, tiny_flags, demo_csv, tmp_path):
+    """The installed entry point in its own process, and nothing on stdout but the answers."""
+    process = start("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")
+    code, out, err = end_of(process)
+    assert (code, out) == (0, "") and "test MAE" in err and "Warning" not in err
+    assert cli("predict", tmp_path / "run", "CCO")[0] == 0
+    assert re.search(r"test: MAE [\d.]+ on 6 molecules", cli("evaluate", tmp_path / "run")[1])
+
+
+def test_train_flags_beat_the_file_which_beats_the_preset(cli, demo_csv, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        f"data:\n  dataset: {demo_csv}\n  seed: 5\nmodel:\n  layers: 1\n  dim: 16\n  heads: 2\n  ffn_dim: 24\n"
+        "trainer:\n  max_epochs: 1\n  accelerator: cpu\n"
+    )
+    flags = ["--preset=pcqm4m-slice", "--config", tmp_path / "c.yaml", "--model.ffn_dim", 8, "--optimizer.peak_lr=1e-4"]
+    code, out, err = cli("train", *flags, "-o", tmp_path / "run")
+    assert code == 0 and out == "" and "Traceback" not in err
+    config, preset = read_checkpoint(tmp_path / "run").config, gs.RunConfig.preset("pcqm4m-slice")
+    assert (config.model.layers, config.model.dim, config.model.ffn_dim) == (1, 16, 8)
+    assert config.data.dataset == str(demo_csv) and config.data.seed == 5 and config.optimizer.peak_lr == 1e-4
+    assert config.model.mixer == preset.model.mixer and config.model.dropout == preset.model.dropout
+    assert config.optimizer.weight_decay == preset.optimizer.weight_decay and config.model.tasks == 1
+
+
+def test_run_folder_has_the_name_of_the_data(cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = cli("train", "--dataset", demo_csv, *tiny_flags)
+    assert code == 0 and (tmp_path / "runs" / "demo60" / "best.ckpt").exists()
+    code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags)
+    assert code == 2 and "holds a run already" in err and "--overwrite" in err
+    assert cli("train", "--dataset", demo_csv, *tiny_flags, "--overwrite")[0] == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.config import (
@@ -49,7 +50,10 @@ def config_of(options: Namespace) -> RunConfig:
     """The configuration that the options of :func:`add_config_options` make."""
     config = _base_config(options.preset, options.config, options.dataset)
     given = {key: options[key] for key in _DATA_FLAGS if options[key] is not None}
-    sections = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
+    sections: dict[str, Any] = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
+    if settings := sections["model"].mixer_settings:  # given one by one, --model.mixer_settings.groups 2 is a text
+        typed = {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in settings.items()}
+        sections["model"] = replace(sections["model"], mixer_settings=typed)
     return replace(config, data=replace(config.data, **given), **sections)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphslice.ops import aggregate, aggregate_sort, column_sort
 
 #: What a mixer can declare to read of the graph.
-READABLE = ("attn_weights", "attn_bias")
+GRAPH_TENSORS = ("attn_weights", "attn_bias")
 
 
 class AttentionContext:
@@ -50,7 +50,7 @@ class AttentionContext:
         self._attn_weights, self._attn_bias = attn_weights, attn_bias
 
     @classmethod
-    def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = READABLE) -> AttentionContext:
+    def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:
         """The context of a bias ``[B, H, N, N]`` of one's own, which need not be masked."""
         width = attn_bias.shape[-1]
         mask = torch.arange(width, device=lengths.device) < lengths[:, None]

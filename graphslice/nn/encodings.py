@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES, UNREACHABLE
-from graphslice.nn.context import READABLE, AttentionContext
+from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops import path_bias, path_softmax
 
 #: Rows that the original code gives to each feature of an atom or a bond.
@@ -95,12 +95,14 @@ class PairEncoder(nn.Module):
             for head in range(self.heads):
                 self.spatial.weight[head % 6 + 1, head] += 4
 
-    def forward(self, batch: GraphBatch, reads: Sequence[str] = READABLE, reader: str = "a mixer") -> AttentionContext:
+    def forward(
+        self, batch: GraphBatch, reads: Sequence[str] = GRAPH_TENSORS, reader: str = "a mixer"
+    ) -> AttentionContext:
         """What the mixers read of a batch, in full precision always; row and column 0 are the token's.
 
         Args:
             batch: of molecules.
-            reads: which tensors to make, of :data:`~graphslice.nn.context.READABLE`.
+            reads: which tensors to make, of :data:`~graphslice.nn.context.GRAPH_TENSORS`.
             reader: the name of the mixer, for messages.
         """
         with torch.autocast(batch.path_types.device.type, enabled=False):

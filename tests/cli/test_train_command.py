@@ -42,3 +42,10 @@ def test_run_folder_has_the_name_of_the_data(cli, demo_csv, tiny_flags, tmp_path
     code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags)
     assert code == 2 and "holds a run already" in err and "--overwrite" in err
     assert cli("train", "--dataset", demo_csv, *tiny_flags, "--overwrite")[0] == 0
+
+
+def test_settings_of_a_mixer_one_by_one(cli, tiny_flags, demo_csv, tmp_path):
+    flags = ["--model.mixer", "csp", "--model.mixer_settings.groups", "2", "--model.mixer_settings.shifts", "linear"]
+    code, _, err = cli("train", "--dataset", demo_csv, "--out", tmp_path / "run", *tiny_flags, *flags)
+    assert code == 0, err
+    assert read_checkpoint(tmp_path / "run").config.model.mixer_settings == {"groups": 2, "shifts": "linear"}

@@ -170,13 +170,13 @@ def test_compiled_blocks(mixer, batch):
     assert len(counted) == 1
 
 
-def test_bf16_stays_near_float32(batch):
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_bf16_stays_near_float32(mixer, batch):
     """Of a fresh model, whose predictions differ little; those of trained ones are nearer in proportion."""
-    for mixer in sorted(MIXERS):
-        model = model_of(mixer, readout="mean").eval()
-        with torch.no_grad():
-            exact = model(batch)
-            with torch.autocast("cpu", torch.bfloat16):
-                found = model(batch)
-        assert found.dtype == torch.float32
-        assert (found - exact).square().mean().sqrt() < 0.05 * exact.std(), mixer
+    model = model_of(mixer, readout="mean").eval()
+    with torch.no_grad():
+        expected = model(batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(batch)
+    assert found.dtype == torch.float32
+    assert (found - expected).square().mean().sqrt() < 0.05 * expected.std()

@@ -5,7 +5,7 @@ import torch
 from mixer_samples import DIM, HEADS, context_of, graph_context, mixer_of, sample
 
 from graphslice import InputError
-from graphslice.nn.mixers import MIXERS, build_mixer, check_mixer
+from graphslice.nn.mixers import MIXERS, Mixer, build_mixer, check_mixer, register
 
 NAMES = sorted(MIXERS)
 SLICES = ["slice-ascend", "slice-interleave", "slice-max", "slice-released"]
@@ -124,3 +124,13 @@ def test_unknown_settings(mixer, own, message):
 def test_settings_that_cannot_be(name, own, message):
     with pytest.raises(InputError, match=message):
         build_mixer(name, 12, 3, **own)
+
+
+def test_a_setting_without_a_type_is_refused_at_registration(monkeypatch):
+    monkeypatch.setattr("graphslice.nn.mixers.base.MIXERS", dict(MIXERS))
+    with pytest.raises(TypeError, match="Untyped: write the type of 'gain', one of int, float, bool, str"):
+
+        @register("untyped")
+        class Untyped(Mixer):
+            def __init__(self, dim, heads, *, gain=0.0, **settings):
+                super().__init__(dim, heads, **settings)

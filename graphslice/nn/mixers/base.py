@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
-from graphslice.nn.context import READABLE, AttentionContext
+from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 
 
 class Mixer(nn.Module):
@@ -34,8 +34,8 @@ class Mixer(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in cls.reads:
-            if name not in READABLE:
-                raise TypeError(f"{cls.__name__} reads {name!r}, which is none of {', '.join(READABLE)}")
+            if name not in GRAPH_TENSORS:
+                raise TypeError(f"{cls.__name__} reads {name!r}, which is none of {', '.join(GRAPH_TENSORS)}")
 
     def __init__(self, dim: int, heads: int, *, layer: int = 1, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -89,6 +89,9 @@ def register(name: str):
     """Class decorator: make a :class:`Mixer` known as ``name``."""
 
     def add(mixer: type[Mixer]) -> type[Mixer]:
+        for setting, kind in mixer.own_settings().items():
+            if kind not in SETTING_TYPES:
+                raise TypeError(f"{mixer.__name__}: write the type of {setting!r}, one of {', '.join(SETTING_TYPES)}")
         MIXERS[name] = mixer
         return mixer
 

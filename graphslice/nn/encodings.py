@@ -31,6 +31,13 @@ def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int
     return starts, sum(dims)
 
 
+class Table(nn.Embedding):
+    """An embedding that is read as a whole; ``forward`` gives its weight."""
+
+    def forward(self) -> Tensor:  # type: ignore[override]
+        return self.weight
+
+
 class AtomEncoder(nn.Module):
     """The rows that enter the first layer: the graph token, then the atoms (centrality encoding, eq. 5).
 
@@ -43,21 +50,21 @@ class AtomEncoder(nn.Module):
     def __init__(self, dim: int, embedding_layout: str, num_degrees: int) -> None:
         super().__init__()
         starts, rows = feature_rows(ATOM_DIMS, embedding_layout)
-        self.atom = nn.Embedding(rows, dim)
+        self.atom = nn.EmbeddingBag(rows, dim, mode="sum")
         self.in_degree = nn.Embedding(num_degrees, dim)
         self.out_degree = nn.Embedding(num_degrees, dim)
-        self.token = nn.Embedding(1, dim)
+        self.token = Table(1, dim)
         self.register_buffer("starts", torch.tensor(starts), persistent=False)
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """``[B, N + 1, C]``: row 0 is the token."""
         size, width, _ = batch.atoms.shape
         rows = (batch.atoms.long() + self.starts).view(size * width, -1)
-        atoms = F.embedding_bag(rows, self.atom.weight, mode="sum").view(size, width, -1)
+        atoms = self.atom(rows).view(size, width, -1)
         # Row 0 of the original's degree tables is its padding.
         degrees = (batch.degrees.long() + 1).clamp_max(self.in_degree.num_embeddings - 1)
-        atoms = atoms + F.embedding(degrees, self.in_degree.weight + self.out_degree.weight)
-        return torch.cat([self.token.weight.expand(size, 1, -1), atoms], dim=1)
+        atoms = atoms + (self.in_degree(degrees) + self.out_degree(degrees))
+        return torch.cat([self.token().expand(size, 1, -1), atoms], dim=1)
 
 
 class PairEncoder(nn.Module):
@@ -82,10 +89,10 @@ class PairEncoder(nn.Module):
         super().__init__()
         self.heads, self.max_path, self.distance_start = heads, max_path, distance_start
         starts, rows = feature_rows(BOND_DIMS, embedding_layout)
-        self.bond = nn.Embedding(rows, heads)
-        self.position = nn.Embedding(num_path_positions * heads * heads, 1)
+        self.bond = nn.EmbeddingBag(rows, heads, mode="mean")
+        self.position = Table(num_path_positions * heads * heads, 1)
         self.spatial = nn.Embedding(num_distances, heads)
-        self.token = nn.Embedding(1, heads)
+        self.token = Table(1, heads)
         bond_rows = torch.tensor(list(product(*map(range, BOND_DIMS)))) + torch.tensor(starts)
         self.register_buffer("bond_rows", bond_rows, persistent=False)
 
@@ -106,7 +113,7 @@ class PairEncoder(nn.Module):
             reader: the name of the mixer, for messages.
         """
         with torch.autocast(batch.path_types.device.type, enabled=False):
-            values = torch.cat([self.token.weight, self.path_values(batch)])
+            values = torch.cat([self.token(), self.path_values(batch)])
         lengths, width = batch.lengths + 1, batch.path_types.shape[1] + 1
         made = {}
         if "attn_weights" in reads:
@@ -122,11 +129,11 @@ class PairEncoder(nn.Module):
         last = self.spatial.num_embeddings - 1
         distances = batch.path_distances.long()
         rows = torch.where(distances == UNREACHABLE, last, (distances + 1).clamp_max(last - 1))
-        spatial = F.embedding(rows, self.spatial.weight)
+        spatial = self.spatial(rows)
 
-        bonds = F.embedding_bag(self.bond_rows, self.bond.weight, mode="mean")
-        maps = self.position.weight.view(-1, self.heads, self.heads)[: self.max_path]
-        table = (bonds @ maps).view(self.max_path * NUM_BOND_TYPES, self.heads)
+        bonds = self.bond(self.bond_rows)
+        matrices = self.position().view(-1, self.heads, self.heads)[: self.max_path]
+        table = (bonds @ matrices).view(self.max_path * NUM_BOND_TYPES, self.heads)
         edges = F.embedding_bag(
             batch.path_codes, table, batch.path_ptr, mode="sum", per_sample_weights=batch.path_weights.to(table.dtype)
         )

@@ -66,7 +66,7 @@ class GraphTransformer(nn.Module):
                     std = (module.in_features * (2 * layers if module in ends else 1)) ** -0.5
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
+            elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 nn.init.normal_(module.weight, std=1.0 if balanced and module in of_atoms else 0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()

@@ -2,4 +2,5 @@
 
 from graphslice.cli.main import console
 
-console()
+if __name__ == "__main__":
+    console()

@@ -34,7 +34,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     valid = (torch.arange(width, device=v.device) < lengths[:, None])[:, None, :, None]
     q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
     out = q @ (k.transpose(2, 3) @ v)
-    out = out / lengths.clamp_min(1)[:, None, None, None].to(out.dtype)
+    out = out / lengths.clamp(1, max(1, width))[:, None, None, None].to(out.dtype)
     return out.transpose(1, 2).reshape(batch, width, channels)
 
 
@@ -44,6 +44,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     fits=lambda q, k, v, lengths, heads: v.shape[1] <= _MAX_ROWS and v.shape[2] // heads >= 8,
 )
 def _numba(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
+    lengths = lengths.clamp(0, v.shape[1])  # compiled code checks no bounds
     if torch.is_grad_enabled():
         return _LinearAttention.apply(q, k, v, lengths, heads)
     return _linear_attention(q, k, v, lengths, heads)

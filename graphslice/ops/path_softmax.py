@@ -50,6 +50,7 @@ def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
 # Not a custom operator of torch.library: calling one loads the compiler, which takes longer than predicting a molecule.
 @path_softmax.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits)
 def _numba(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
+    lengths = lengths.clamp(-1, path_types.shape[1])  # compiled code checks no bounds
     if torch.is_grad_enabled():
         return _PathSoftmax.apply(values, path_types, lengths)
     return _path_softmax(values, path_types, lengths)

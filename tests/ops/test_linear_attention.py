@@ -51,3 +51,13 @@ def test_padding_is_not_read(width):
         part[0, 3:] = torch.nan
     torch.testing.assert_close(linear_attention(*parts, lengths, 2), expected, rtol=0, atol=0)
     assert (expected[0, 3:] == 0).all()
+
+
+@pytest.mark.parametrize("length", [-3, 4, 5000])
+def test_lengths_beyond_the_rows_count_as_their_ends(length):
+    """Compiled code would read and write beyond its arrays."""
+    x = torch.randn(1, 3, 16, generator=torch.Generator().manual_seed(0))
+    found = linear_attention(x, x, x, torch.tensor([length]), 2)
+    expected = linear_attention(x, x, x, torch.tensor([min(max(length, 0), 3)]), 2)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, linear_attention.reference(x, x, x, torch.tensor([length]), 2))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 from rdkit import Chem, rdBase
 
 from graphslice.chem.rdkit_pickle import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, SLACK, unpack
+from graphslice.chem.renumber import renumber
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 #: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
 MAX_ATOMS = 512
 
-_CLOCKWISE, _COUNTERCLOCKWISE = 1, 2
 _WILDCARD = ATOM_DIMS[0] - 1
 
 # The three features of every bond type id.
@@ -314,46 +313,3 @@ def _bond_features(bond: Chem.Bond) -> tuple[int, ...]:
         BOND_STEREO[int(bond.GetStereo())],
         bond.GetIsConjugated(),
     )
-
-
-@njit(cache=True)
-def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
-    """Put the atoms of each molecule in the order of ``ranks`` (``int32 [A]``), its bonds in that of their atoms.
-
-    The arrays are those of :class:`MolArrays`, changed in place. RDKit's chirality tag is relative
-    to the order of the atom's bonds, so it is swapped where the new order is an odd permutation of the old.
-    """
-    for g in range(len(atom_ptr) - 1):
-        first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
-        rank = ranks[first_atom : atom_ptr[g + 1]]
-        old = atoms[first_atom : atom_ptr[g + 1]].copy()
-        for i in range(len(rank)):
-            tag = old[i, 1]
-            if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):
-                old[i, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - tag
-        for i in range(len(rank)):
-            atoms[first_atom + rank[i]] = old[i]
-        for m in range(first_bond, end_bond):  # insertion sort
-            a, b, bond_type = rank[bonds[m, 0]], rank[bonds[m, 1]], bond_type_ids[m]
-            if a > b:
-                a, b = b, a
-            k = m
-            while k > first_bond and (bonds[k - 1, 0] > a or (bonds[k - 1, 0] == a and bonds[k - 1, 1] > b)):
-                bonds[k, 0], bonds[k, 1], bond_type_ids[k] = bonds[k - 1, 0], bonds[k - 1, 1], bond_type_ids[k - 1]
-                k -= 1
-            bonds[k, 0], bonds[k, 1], bond_type_ids[k] = a, b, bond_type
-
-
-@njit(cache=True)
-def _is_odd(atom, rank, bonds):
-    """Whether sorting the atom's neighbours by rank takes an odd number of exchanges."""
-    odd = False
-    for m in range(len(bonds)):
-        if bonds[m, 0] == atom or bonds[m, 1] == atom:
-            neighbour_rank = rank[bonds[m, 1] if bonds[m, 0] == atom else bonds[m, 0]]
-            for k in range(m + 1, len(bonds)):
-                if (bonds[k, 0] == atom and rank[bonds[k, 1]] < neighbour_rank) or (
-                    bonds[k, 1] == atom and rank[bonds[k, 0]] < neighbour_rank
-                ):
-                    odd = not odd
-    return odd

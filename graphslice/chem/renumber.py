@@ -1,0 +1,51 @@
+"""The atoms of molecules put in another order, compiled with numba."""
+
+from __future__ import annotations
+
+from numba import njit
+
+# Values of OGB's chirality feature.
+_CLOCKWISE, _COUNTERCLOCKWISE = 1, 2
+
+
+@njit(cache=True)
+def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
+    """Put the atoms of each molecule in the order of ``ranks`` (``int32 [A]``), its bonds in that of their atoms.
+
+    The arrays are those of ``MolArrays``, changed in place. RDKit's chirality tag is relative to
+    the order of the atom's bonds, so it is swapped where the new order is an odd permutation of the old.
+    """
+    for g in range(len(atom_ptr) - 1):
+        first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
+        rank = ranks[first_atom : atom_ptr[g + 1]]
+        old = atoms[first_atom : atom_ptr[g + 1]].copy()
+        for i in range(len(rank)):
+            tag = old[i, 1]
+            if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):
+                old[i, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - tag
+        for i in range(len(rank)):
+            atoms[first_atom + rank[i]] = old[i]
+        for m in range(first_bond, end_bond):  # insertion sort
+            a, b, bond_type = rank[bonds[m, 0]], rank[bonds[m, 1]], bond_type_ids[m]
+            if a > b:
+                a, b = b, a
+            k = m
+            while k > first_bond and (bonds[k - 1, 0] > a or (bonds[k - 1, 0] == a and bonds[k - 1, 1] > b)):
+                bonds[k, 0], bonds[k, 1], bond_type_ids[k] = bonds[k - 1, 0], bonds[k - 1, 1], bond_type_ids[k - 1]
+                k -= 1
+            bonds[k, 0], bonds[k, 1], bond_type_ids[k] = a, b, bond_type
+
+
+@njit(cache=True)
+def _is_odd(atom, rank, bonds):
+    """Whether sorting the atom's neighbours by rank takes an odd number of exchanges."""
+    odd = False
+    for m in range(len(bonds)):
+        if bonds[m, 0] == atom or bonds[m, 1] == atom:
+            neighbour_rank = rank[bonds[m, 1] if bonds[m, 0] == atom else bonds[m, 0]]
+            for k in range(m + 1, len(bonds)):
+                if (bonds[k, 0] == atom and rank[bonds[k, 1]] < neighbour_rank) or (
+                    bonds[k, 1] == atom and rank[bonds[k, 0]] < neighbour_rank
+                ):
+                    odd = not odd
+    return odd

@@ -80,7 +80,7 @@ class GraphConfig:
 
 @dataclass
 class ModelConfig:
-    """What a :class:`GraphTransformer` is built from.
+    """What a GraphTransformer is built from.
 
     Attributes:
         mixer: what stands where attention stood: see ``graphslice.nn.mixers``.

@@ -111,6 +111,10 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
         return f"unknown option {option!r}{nearest(option, known)}"
+    if match := re.search(r"arguments are required: (.*)", message):
+        names = [name.strip().split(".")[-1] for name in match.group(1).split(",")]
+        names = [f"--{name}" if f"--{name}" in known else name for name in names]
+        return f"{arguments[0]} needs {' and '.join(names)}: see graphslice {arguments[0]} --help"
     if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
         return f"--{match.group(1)}: {match.group(2)}"
     if arguments and not arguments[0].startswith("-") and "command" in message.lower():

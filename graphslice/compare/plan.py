@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.errors import InputError
+from graphslice.errors import InputError, nearest
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
@@ -118,7 +118,9 @@ def _parse_option(text: str) -> list[tuple[str, str]]:
     """``[(option, value), ...]`` of ``"option=value,value"``."""
     key, sign, values = text.partition("=")
     known = [f"{section}.{name}" for section, options in RunConfig().to_dict().items() for name in options]
-    if not sign or key not in known or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
+    if sign and key not in known:
+        raise InputError(f"cannot vary {key!r}: there is no such option{nearest(key, known)}")
+    if not sign or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
         raise InputError(f"cannot vary {text!r}: write an option and its values, as model.distance_start=false,true")
     return [(key, value) for value in values.split(",")]
 

@@ -77,3 +77,8 @@ def test_processes_end_with_the_one_that_began_them(start, end_of, demo_smiles, 
         time.sleep(0.1)
     process.kill()
     assert end_of(process)[0] == -signal.SIGKILL  # which waits for the others too
+
+
+def test_what_a_command_needs(cli, run_folder):
+    code, _, err = cli("predict", run_folder)
+    assert (code, err) == (2, "graphslice: predict needs molecules: see graphslice predict --help\n")

@@ -77,7 +77,7 @@ def test_a_tuning_group_differs_in_what_is_tuned_alone():
         ("", [], "at least one"),
         ("csp:2", [], "csp:groups=2"),
         ("csp,csp", [], "twice"),
-        ("csp", ["model.laiers=1"], "cannot vary"),
+        ("csp", ["model.laiers=1"], "cannot vary 'model.laiers'.*did you mean 'model.layers'"),
         ("csp", ["model.layers"], "cannot vary"),
         ("csp", ["trainer.seed=1,2"], "cannot vary"),
     ],

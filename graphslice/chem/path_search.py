@@ -53,6 +53,7 @@ def _lowest_bit(typingctx, bits):
 
 @njit(cache=True)
 def new_molecule(num_atoms, num_bonds):
+    """An empty :class:`Molecule` with room for so many atoms and bonds; :func:`set_bonds` fills it."""
     return Molecule(
         local_ids=np.empty((num_atoms, num_atoms), np.uint8),
         neighbour_bits=np.empty(MAX_BIT_ATOMS, np.uint64),
@@ -63,6 +64,7 @@ def new_molecule(num_atoms, num_bonds):
 
 @njit(cache=True)
 def new_search(num_atoms, num_bonds):
+    """An empty :class:`Search` with room for so many atoms and bonds; a search fills it."""
     return Search(
         atoms=np.empty(num_atoms, np.uint32),
         distances=np.empty(num_atoms, np.uint32),

@@ -46,6 +46,10 @@ class Sums(NamedTuple):
 
 @njit(cache=True)
 def new_table(max_path, bond_type_ids):
+    """A :class:`PathTypes` with the two that every batch begins with: no bond, and the pair of two fragments.
+
+    ``max_path`` is how many bonds of a path count; ``bond_type_ids`` (integer ``[L]``) the bond type of each local id.
+    """
     table = PathTypes(
         max_path=max_path,
         bond_type_ids=bond_type_ids,

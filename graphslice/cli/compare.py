@@ -14,6 +14,7 @@ MODULE = "graphslice.compare"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("--mixers", help="names separated by commas; settings of their own as csp:groups=2 (all)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each mixer")
     parser.add_argument("--budget", default="10m", help="of each run: 90s, 10m, 2h, 5000steps or 20epochs")
@@ -36,6 +37,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Train every variant, and print the table; raises InputError for what cannot be used."""
     from graphslice.compare import compare, parse_variants, table
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run_folder import default_folder

@@ -14,6 +14,7 @@ MODULE = "graphslice.evaluation.evaluate"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("model", help="a run folder or a checkpoint")
     add_data_options(parser)
     parser.add_argument("--split", help="train, valid, test or all (default: test, or all of an unsplit file)")
@@ -21,6 +22,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Print the errors of a model on a split; raises InputError for what cannot be used."""
     from graphslice.evaluation.evaluate import evaluate, load_labelled
 
     predictor = load_model(options)

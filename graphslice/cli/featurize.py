@@ -17,6 +17,7 @@ MODULE = "graphslice.data.featurize"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")
     parser.add_argument("-o", "--out", required=True, help="the file, NAME.arrow; an interrupted call is continued")
     parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
@@ -29,6 +30,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Write a store, and print its rows and its size; raises InputError for what cannot be used."""
     from graphslice.data.featurize import featurize_dataset
     from graphslice.data.tables import count_rows
 

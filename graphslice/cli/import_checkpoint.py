@@ -12,6 +12,7 @@ MODULE = "graphslice.originals"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("file", help="a Lightning checkpoint with state_dict, or a plain state dict")
     parser.add_argument("-o", "--out", required=True, help="the run folder")
     parser.add_argument("--mixer", help="softmax is recognised; for Sliceformer slice-released is assumed")
@@ -19,6 +20,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Write a run folder, and print what was taken; raises InputError for what cannot be used."""
     from graphslice.checkpoint import write_run_folder
     from graphslice.originals import import_checkpoint
 

@@ -15,6 +15,7 @@ MODULE = "graphslice.analysis.inspection"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("model", help="a run folder or a checkpoint")
     parser.add_argument("--smiles", nargs="+", required=True, help="the molecules to look at it with")
     parser.add_argument("-o", "--out", help="the folder of tables and figures (default: inspect in the run folder)")
@@ -24,6 +25,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Write tables and figures, and print what each atom adds; raises InputError for what cannot be used."""
     from graphslice.analysis.inspection import inspect
     from graphslice.analysis.spectra import rank_one_residual
 

@@ -18,6 +18,7 @@ MODULE = "graphslice.inference.files"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("model", help="a run folder or a checkpoint")
     parser.add_argument(
         "molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, a store, or SMILES"
@@ -29,6 +30,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Predict, and write a table to a file or to standard output; raises InputError for what cannot be used."""
     import pyarrow as pa
 
     from graphslice.data.arrow import text_array

@@ -15,6 +15,7 @@ MODULE = "graphslice.training.run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
     parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
@@ -23,6 +24,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
+    """Train a model into a run folder, or continue one; raises InputError for what cannot be used."""
     from graphslice.training.run import Interrupted, resume, train
     from graphslice.training.run_folder import default_folder
 

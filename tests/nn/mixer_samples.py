@@ -7,6 +7,18 @@ from graphslice.nn.mixers import Mixer, build_mixer
 
 DIM, HEADS = 12, 3
 
+# Symmetric, so that atoms and shortest paths tie, and of many sizes.
+SMILES = [
+    "c1ccccc1",
+    "C",
+    "CC(C)(C)C",
+    "C1CC2CCC1CC2",
+    "O=C(O)c1ccc(N)cc1",
+    "[Na+].[Cl-]",
+    "C" * 30,
+    "N[C@@H](C)C(=O)O",
+]
+
 
 def mixer_of(name: str, seed: int = 0, **settings) -> Mixer:
     """In float64, of 12 channels and 3 heads."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from mixer_samples import SMILES
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
@@ -10,17 +11,6 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.cpu_parallel import num_shares, run_in_shares
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import dropout
-
-SMILES = [
-    "c1ccccc1",
-    "C",
-    "CC(C)(C)C",
-    "C1CC2CCC1CC2",
-    "O=C(O)c1ccc(N)cc1",
-    "[Na+].[Cl-]",
-    "C" * 30,
-    "N[C@@H](C)C(=O)O",
-]
 
 
 @pytest.fixture

@@ -7,24 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from mixer_samples import SMILES
 
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
 from graphslice.config import READOUTS
 from graphslice.data.collate import collate
 from graphslice.nn.mixers import MIXERS
 from graphslice.resources import CONFIGS
-
-# Symmetric, so that atoms and shortest paths tie, and of many sizes.
-SMILES = [
-    "c1ccccc1",
-    "C",
-    "CC(C)(C)C",
-    "C1CC2CCC1CC2",
-    "O=C(O)c1ccc(N)cc1",
-    "[Na+].[Cl-]",
-    "C" * 30,
-    "N[C@@H](C)C(=O)O",
-]
 
 
 def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:

@@ -59,7 +59,7 @@ class Mixer(nn.Module):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N, C]``: what the rows tell each other, before the output projection."""
-        raise NotImplementedError(f"{type(self).__name__} must define mix(x, context) or forward(x, context)")
+        raise TypeError(f"{type(self).__name__} must define mix(x, context) or forward(x, context)")
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N, C]``: :meth:`mix` and the output projection."""

@@ -17,7 +17,8 @@ A call runs on the backend registered last of those that take it, and on the ref
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -123,6 +124,10 @@ class Operator(Generic[P, R]):
 
         return register
 
+    def avoid(self, name: str) -> None:
+        """Let a backend serve no more calls in this process: one that fails here, or computes something else."""
+        self._fastest_first = tuple(backend for backend in self._fastest_first if backend.name != name)
+
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """The name of the backend that such a call runs on, ``"torch"`` for the reference."""
         backend = self._backend_for(args, kwargs)
@@ -161,6 +166,19 @@ class Operator(Generic[P, R]):
                 f"{'' if backend.compiles else ', and not for torch.compile'}"
             )
         return backend.function(*args, **kwargs)
+
+
+@contextmanager
+def only_references(but: tuple[Operator, str] | None = None) -> Iterator[None]:
+    """While it lasts, every operator is its plain torch function; ``but`` names a backend that stays in use."""
+    before = {op: op._fastest_first for op in OPERATORS.values()}
+    try:
+        for op, backends in before.items():
+            op._fastest_first = tuple(backend for backend in backends if (op, backend.name) == but)
+        yield
+    finally:
+        for op, backends in before.items():
+            op._fastest_first = backends
 
 
 def operator(reference: Callable[P, R]) -> Operator[P, R]:

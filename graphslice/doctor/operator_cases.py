@@ -1,6 +1,8 @@
 """The cases of each operator: calls on which every backend is compared with the reference.
 
-At least two an operator, the last one with the batch as the first dimension of its arguments.
+At least two an operator, the last one with the batch as the first dimension of its arguments; and one for
+any sizes, as molecules make them. Where rounding decides which values are equal, the numbers are such that
+no product and no sum is rounded.
 """
 
 from __future__ import annotations
@@ -34,10 +36,21 @@ class Case:
 #: The cases of each operator: a function of a generator for each.
 CASES: dict[str, Callable[[torch.Generator], list[Case]]] = {}
 
+#: A call of each operator for a generator, a number of heads, channels of a head, and the lengths of samples.
+TYPICAL: dict[str, Callable[[torch.Generator, int, int, list[int]], Case]] = {}
+
 
 def cases_of(name: str):
     def add(make: Callable[[torch.Generator], list[Case]]):
         CASES[name] = make
+        return make
+
+    return add
+
+
+def typical_of(name: str):
+    def add(make: Callable[[torch.Generator, int, int, list[int]], Case]):
+        TYPICAL[name] = make
         return make
 
     return add
@@ -78,6 +91,7 @@ def add_norm_cases(generator):
     ]
 
 
+@typical_of("aggregate")
 def aggregate_case(generator, heads, head_dim, lengths, refused=()):
     drawn = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
     return Case((drawn, normal(generator, len(lengths), max(lengths), heads * head_dim)), refused)
@@ -89,6 +103,7 @@ def aggregate_cases(generator):
     return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",))]
 
 
+@typical_of("aggregate_sort")
 def aggregate_sort_case(generator, heads, head_dim, lengths, refused=(), order="ascending"):
     v = with_ties(generator, len(lengths), max(lengths), heads * head_dim)
     args = (weights(generator, heads, lengths), v, torch.tensor(lengths), order)
@@ -106,6 +121,7 @@ def aggregate_sort_cases(generator):
     ]
 
 
+@typical_of("attention")
 def attention_case(generator, heads, head_dim, lengths, refused=(), bias_shape=None):
     batch, width = len(lengths), max(lengths)
     bias = 3 * normal(generator, *(bias_shape or (batch, heads, width, width)))
@@ -156,6 +172,7 @@ def gelu_cases(generator):
     return [Case((3 * normal(generator, *shape),), refused) for shape, refused in shapes.items()]
 
 
+@typical_of("linear_attention")
 def linear_attention_case(generator, heads, head_dim, lengths, refused=()):
     tensors = (normal(generator, len(lengths), max(lengths), heads * head_dim) for _ in range(3))
     return Case((*tensors, torch.tensor(lengths), heads), refused)
@@ -191,3 +208,44 @@ def path_softmax_cases(generator):
         return Case((values, types, torch.tensor(lengths)), refused)
 
     return [case(3, [1], 1.0), case(3, [7, 1, 4], 3.0), case(2, [5, 9], 60.0), case(1, [3], 2000.0, ("numba",))]
+
+
+@typical_of("add_norm")
+def add_norm_case(generator, heads, head_dim, lengths):
+    shape = (len(lengths), max(lengths), heads * head_dim)
+    return Case(tuple(normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]))
+
+
+@typical_of("gelu")
+def gelu_case(generator, heads, head_dim, lengths):
+    return Case((3 * normal(generator, len(lengths), max(lengths), heads * head_dim),))
+
+
+@typical_of("dropout")
+def dropout_case(generator, heads, head_dim, lengths):
+    return Case((normal(generator, len(lengths), max(lengths), heads * head_dim), 0.0))
+
+
+@typical_of("column_sort")
+def column_sort_case(generator, heads, head_dim, lengths):
+    return Case((with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
+
+
+@typical_of("broadcast_max")
+def broadcast_max_case(generator, heads, head_dim, lengths):
+    channels = heads * head_dim
+    x = normal(generator, len(lengths), max(lengths), channels)
+    return Case((x, mask_of(lengths), torch.arange(channels) % 2 == 0))
+
+
+@typical_of("max_exchange")
+def max_exchange_case(generator, heads, head_dim, lengths):
+    return Case((normal(generator, len(lengths), max(lengths), heads * head_dim), mask_of(lengths)))
+
+
+@typical_of("path_softmax")
+def path_softmax_case(generator, heads, head_dim, lengths):
+    width = max(lengths)
+    types = torch.randint(0, 400, (len(lengths), width, width), generator=generator).to(torch.int16)
+    types[~(mask_of(lengths)[:, :, None] & mask_of(lengths)[:, None])] = -1
+    return Case((normal(generator, 401, heads), types, torch.tensor(lengths)))

@@ -24,6 +24,7 @@ ROOMS = [
     ["data"],
     ["inference"],
     ["evaluation"],
+    ["doctor"],
     ["training"],
     ["analysis"],
     ["compare"],

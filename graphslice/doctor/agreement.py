@@ -1,0 +1,145 @@
+"""Whether what makes a model fast on this machine computes what plain torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphslice.batch import GraphBatch
+from graphslice.data.collate import collate_rows
+from graphslice.data.store import GraphStore
+from graphslice.nn import GraphTransformer
+from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, only_references
+
+# The largest difference that rounding makes, relative to the largest prediction and to the length of the gradient: two
+# paths round differently, so values that are nearly equal may be sorted differently, and their gradients exchanged.
+_ALLOWED = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
+
+
+@dataclass
+class Step:
+    """What a step without dropout computes: the predictions ``[B, T]`` and the gradient of every parameter."""
+
+    predictions: Tensor
+    gradients: list[Tensor]
+
+
+def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any]) -> list[GraphBatch]:
+    """The four smallest molecules of some rows of a store, and the four largest; ``settings`` of ``collate_rows``."""
+    order = rows[np.argsort(store.sizes[rows], kind="stable")]
+    return [collate_rows(store, some, **settings) for some in (order[:4], order[-4:])]
+
+
+def step_of(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
+    """The predictions of a batch, and the gradients of a sum of them with signs; dropout is off meanwhile.
+
+    Args:
+        model: on the device of the batch; neither its gradients nor its mode change.
+        batch: of molecules.
+        dtype: of the products; other than float32 by autocast.
+    """
+    training = model.training
+    model.eval()
+    device = batch.lengths.device.type
+    torch.compiler.cudagraph_mark_step_begin()
+    try:
+        with torch.autocast(device, dtype) if dtype != torch.float32 else nullcontext():
+            predictions = model.standardised(batch)
+        signs = 1 - 2 * (torch.arange(predictions.numel(), device=predictions.device) % 2)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        total = (predictions.flatten() * signs).sum()
+        gradients = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
+        # Copies: what a CUDA graph computes lies in memory that its next run writes again.
+        return Step(
+            predictions.detach().to(torch.float32, copy=True), [g.to(torch.float32, copy=True) for g in gradients]
+        )
+    finally:
+        model.train(training)
+
+
+def disagreement(found: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
+    """None where two steps agree within what rounding in ``dtype`` makes, else by how much they do not."""
+    largest_prediction, largest_gradient = _ALLOWED[dtype]
+    apart, far = differences(found, expected)
+    if not apart <= largest_prediction:  # nan too
+        return f"predictions differ by {100 * apart:.2g}%"
+    if not far <= largest_gradient:
+        return f"gradients differ by {100 * far:.2g}%"
+    return None
+
+
+def differences(found: Step, expected: Step) -> tuple[float, float]:
+    """The largest difference of a prediction over the largest prediction, and the length of the difference of the
+    gradients over that of the expected one; nan where a number is not finite."""
+    apart = _ratio((found.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
+    pairs = list(zip(found.gradients, expected.gradients, strict=True))
+    far = _ratio(_length(one - other for one, other in pairs), _length(expected.gradients))
+    return apart, far
+
+
+def _length(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.stack([tensor.double().square().sum().cpu() for tensor in tensors]).sum().sqrt()
+
+
+def _ratio(part: Tensor, whole: Tensor) -> float:
+    part, whole = part.double().cpu(), whole.double().cpu()
+    return float(part / whole) if whole > 0 else 0.0 if part == 0 else float("inf")
+
+
+def faulty_backends(
+    model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32
+) -> dict[str, str]:
+    """Which operators' backends fail in a model or compute something else than plain torch, and how.
+
+    Args:
+        model: on the device of the batches.
+        batches: of small and of large molecules.
+        dtype: as for :func:`step_of`.
+
+    Returns:
+        By the name of the operator ``"the triton backend: predictions differ by 12%"``; empty where all is well, or
+        where plain torch fails too.
+    """
+    found: dict[str, str] = {}
+    for batch in batches:
+        with only_references():
+            expected = step_of(model, batch, dtype)
+        if _problem(lambda: step_of(model, batch, dtype), expected, dtype) is None:  # noqa: B023
+            continue
+        for op in OPERATORS.values():
+            for name in _backends_on(op, batch.lengths.device.type):
+                reason = _problem(lambda: _step_with(op, name, model, batch, dtype), expected, dtype)  # noqa: B023
+                if reason is not None:
+                    found[op.__name__] = f"the {name} backend: {reason}"
+    return found
+
+
+def _backends_on(op: Operator, device_type: str) -> list[str]:
+    return [name for name in op.backends if DEVICE_TYPES[name] == device_type]
+
+
+def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype) -> Step:
+    """A step in which one backend of one operator is used, and plain torch for all else."""
+    with only_references(but=(op, backend)):
+        return step_of(model, batch, dtype)
+
+
+def _problem(step: Callable[[], Step], expected: Step, dtype: torch.dtype) -> str | None:
+    try:
+        return disagreement(step(), expected, dtype)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a compiler or a driver raises
+        return f"{type(error).__name__}: {one_line(error)}"
+
+
+def one_line(error: Exception) -> str:
+    """What an exception says, cut to a line."""
+    text = " ".join(str(error).split()) or "no message"
+    return text if len(text) <= 160 else text[:157] + "..."

@@ -1,0 +1,97 @@
+"""Checks in a process of their own: one that crashes or hangs is an answer too."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+#: Seconds that a check may be silent.
+PATIENCE = 900.0
+
+
+class Died(Exception):
+    """The process of a check ended, or was ended, without an answer; the message says how."""
+
+
+def isolated(
+    check: Callable[..., Iterator[Any]],
+    names: Sequence[str],
+    arguments: tuple,
+    *,
+    together: bool,
+    begins: Callable[[str], None] = lambda name: None,
+) -> Iterator[tuple[str, Any]]:
+    """Run ``check(name, *arguments)`` for each name outside of this process.
+
+    Args:
+        check: of a module, so that another process finds it; yields what it found.
+        names: of what is checked.
+        arguments: that can be pickled.
+        together: in one process, as long as it lives, instead of one for each name.
+        begins: called with each name before its check.
+
+    Yields:
+        The name and each thing that was found, or :class:`Died`.
+    """
+    waiting = list(names)
+    while waiting:
+        batch = waiting if together else waiting[:1]
+        finished = 0
+        for name, found in _in_child(check, batch, arguments):
+            finished = batch.index(name) + 1
+            if found is None:
+                begins(name)
+            else:
+                yield name, found
+        waiting = waiting[max(1, finished) :]
+
+
+def _in_child(check: Callable, names: Sequence[str], arguments: tuple) -> Iterator[tuple[str, Any]]:
+    """What one process finds; None at the begin of every name, :class:`Died` where it ends too early."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(there, check, list(names), arguments))
+    process.start()
+    there.close()
+    name = names[0]
+    try:
+        while True:
+            if not here.poll(PATIENCE):
+                yield name, Died(f"no answer in {PATIENCE / 60:.0f} minutes")
+                return
+            try:
+                message = here.recv()
+            except EOFError:
+                process.join()
+                yield name, Died(_how_it_ended(process.exitcode))
+                return
+            if message is None:
+                process.join(30)
+                return
+            name = message[0]
+            yield message
+    finally:
+        process.kill()
+        process.join()
+        here.close()
+
+
+def _run(connection: Connection, check: Callable, names: list[str], arguments: tuple) -> None:
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # compilers talk; what is found goes over the connection
+        os.dup2(nothing, stream)
+    for name in names:
+        connection.send((name, None))
+        for found in check(name, *arguments):
+            connection.send((name, found))
+    connection.send(None)
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process ended with code {code}"

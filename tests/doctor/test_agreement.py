@@ -1,0 +1,121 @@
+"""A backend that fails or lies is found, by name; those that compute right are left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice.chem.molecule import read_smiles
+from graphslice.config import ModelConfig
+from graphslice.data.store import GraphStore
+from graphslice.doctor.agreement import Step, disagreement, extreme_batches, faulty_backends, step_of
+from graphslice.nn import GraphTransformer
+from graphslice.nn.mixers import MIXERS
+from graphslice.ops import aggregate_sort, column_sort
+from graphslice.ops.dispatch import OPERATORS, only_references
+
+SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1", "[Na+].[Cl-]", "CC(C)C", "OCC#N"]
+
+
+@pytest.fixture
+def batches():
+    store = GraphStore.from_arrays(*read_smiles(SMILES))
+    return extreme_batches(store, np.arange(len(store)), {})
+
+
+def model_of(mixer: str) -> GraphTransformer:
+    torch.manual_seed(0)
+    return GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, ffn_dim=32))
+
+
+def test_the_batches_hold_the_smallest_and_the_largest(batches):
+    assert [sorted(batch.lengths.tolist()) for batch in batches] == [[1, 2, 3, 4], [4, 6, 12, 13]]
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_right_backends_are_left_alone(mixer, dtype, batches):
+    assert faulty_backends(model_of(mixer), batches, dtype) == {}
+
+
+def lie_forward(*args, **kwargs):
+    return aggregate_sort.reference(*args, **kwargs).flip(1)
+
+
+def lie_backward(weights, v, *args, **kwargs):
+    return 2 * aggregate_sort.reference(weights, v, *args, **kwargs).detach() - aggregate_sort.reference(
+        weights, v, *args, **kwargs
+    )
+
+
+def fail(*args, **kwargs):
+    raise RuntimeError("no kernel image is available\nfor execution on the device")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lie_forward, "predictions differ by"),
+        (lie_backward, "gradients differ by"),
+        (fail, "RuntimeError: no kernel image is available for execution on the device"),
+    ],
+)
+def test_a_backend_that_fails_or_lies_is_named(function, reason, batches, monkeypatch):
+    model = model_of("slice-ascend")
+    monkeypatch.setattr(aggregate_sort.backends["numba"], "function", function)
+    found = faulty_backends(model, batches)
+    assert list(found) == ["aggregate_sort"] and found["aggregate_sort"].startswith(f"the numba backend: {reason}")
+    aggregate_sort_before = aggregate_sort._fastest_first
+    try:
+        aggregate_sort.avoid("numba")
+        assert faulty_backends(model, batches) == {}
+    finally:
+        aggregate_sort._fastest_first = aggregate_sort_before
+
+
+def test_a_backend_that_the_model_does_not_use_is_not_asked(batches, monkeypatch):
+    monkeypatch.setattr(column_sort.backends["numba"], "function", fail)
+    assert faulty_backends(model_of("galerkin"), batches) == {}
+
+
+def test_a_step_changes_neither_gradients_nor_mode(batches):
+    model = model_of("slice-max").train()
+    step_of(model, batches[0])
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_gradients_of_a_step_are_those_of_finite_differences(batches):
+    model = model_of("softmax").double()
+    model.pairs.double()
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+    gradients = step_of(model, batches[0]).gradients
+    at = [name for name, _ in model.named_parameters()].index("head.bias")
+    assert gradients[at].item() == pytest.approx(signs.sum().item(), abs=1e-6)
+    weight = model.head.weight
+    found = gradients[at - 1][0, 0].item()
+    totals = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            weight[0, 0] += step
+            totals.append((model.eval().standardised(batches[0]) * signs).sum().item())
+            weight[0, 0] -= step
+    assert found == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-4)
+
+
+def test_what_is_not_finite_disagrees():
+    right = Step(torch.ones(3, 1), [torch.ones(4)])
+    assert disagreement(right, right) is None
+    assert disagreement(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), right) == "predictions differ by nan%"
+    assert disagreement(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), right) == "gradients differ by inf%"
+
+
+def test_only_references_gives_the_backends_back():
+    before = {name: op._fastest_first for name, op in OPERATORS.items()}
+    with pytest.raises(KeyError), only_references():
+        assert column_sort.choose(torch.ones(1, 2, 3)) == "torch"
+        raise KeyError
+    assert before == {name: op._fastest_first for name, op in OPERATORS.items()}
+    with only_references(but=(column_sort, "numba")):
+        assert column_sort.choose(torch.ones(1, 2, 3)) == "numba"
+        assert OPERATORS["gelu"].choose(torch.ones(2, 32)) == "torch"

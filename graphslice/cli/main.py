@@ -23,7 +23,7 @@ from graphslice._version import __version__
 from graphslice.errors import InputError, nearest
 
 #: Each command, and what it is for. Its file here has the same name, and is read when it is called:
-#: ``add_arguments(parser, arguments)``, ``run(options, arguments)`` and ``MODULE``.
+#: ``add_arguments(parser, arguments)``, ``run(options, arguments)``, which may return an exit code, and ``MODULE``.
 COMMANDS = {
     "train": "Train a model into a run folder.",
     "compare": "Train several mixers on the same data, with the same budget and the same seeds.",
@@ -32,12 +32,13 @@ COMMANDS = {
     "submit": "Write the files that OGB-LSC takes.",
     "featurize": "Turn the SMILES of a data set into a file that train and evaluate read at once.",
     "inspect": "Look into a model: what each atom adds, spectra, residuals and the attention weights.",
+    "doctor": "Check what this machine has, that everything computes right on it, and how fast.",
     "import-checkpoint": "Make a run folder of a checkpoint of Graphormer v1 or Sliceformer.",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns its exit code: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
+    """Run a command; returns its exit code: 0 or the command's own, 2 for input that cannot be used, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     keep_memory()
     try:
@@ -45,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         assert command is not None  # the parser has refused everything else
         _load(command.MODULE)
-        command.run(options[options.command], arguments)
+        code = command.run(options[options.command], arguments)
         sys.stdout.flush()
-        return 0
+        return code or 0
     except InputError as error:
         return _fail(str(error))
     except argparse.ArgumentError as error:

@@ -23,6 +23,8 @@ from graphslice.config import (
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from graphslice.inference import Predictor
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
@@ -103,14 +105,20 @@ def add_engine_options(parser: ArgumentParser) -> None:
 
 def load_model(options: Namespace) -> Predictor:
     """The model that a command names, on the device that it names."""
-    import torch
-
     from graphslice.inference import load
 
+    return load(options.model, device_of(options.device))
+
+
+def device_of(name: str | None) -> torch.device | None:
+    """The device of an option; None where it is not given; raises InputError for one that this machine lacks."""
+    import torch
+
+    if not name:
+        return None
     try:
-        device = torch.device(options.device) if options.device else None
-        if device is not None:
-            torch.empty(1, device=device)
+        device = torch.device(name)
+        torch.empty(1, device=device)
+        return device
     except (RuntimeError, AssertionError):
-        raise InputError(f"this machine has no device {options.device!r}") from None
-    return load(options.model, device)
+        raise InputError(f"this machine has no device {name!r}") from None

@@ -1,0 +1,114 @@
+"""``graphslice doctor``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.config import PRESETS, read_preset
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from graphslice.doctor.examine import Diagnosis
+    from graphslice.doctor.operators import OperatorCheck
+
+#: The module that :func:`run` works with.
+MODULE = "graphslice.doctor.examine"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
+    parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
+    parser.add_argument("--preset", nargs="+", help=f"whose steps are tried (default: all of {', '.join(PRESETS)})")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(options: Namespace, arguments: list[str]) -> int:
+    """Print what this machine has and how it does; returns 1 where a check failed, else 0."""
+    from rich.console import Console
+
+    from graphslice.cli.options import device_of
+    from graphslice.doctor.examine import examine
+
+    presets = options.preset or list(PRESETS)
+    for preset in presets:
+        read_preset(preset)
+    device = device_of(options.device)
+    with Console(stderr=True).status("") as status:
+        found = examine(device, presets, progress=lambda what: status.update(f"checking {what}"))
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print_tables(found, Console(width=None if sys.stdout.isatty() else 120))
+    return 1 if found.problems else 0
+
+
+def _print_tables(found: Diagnosis, console: Console) -> None:
+    from rich.table import Table
+
+    about = Table(show_header=False, box=None)
+    for name, value in found.machine.items():
+        if name != "gpus":
+            about.add_row(name, "none" if value is None else str(value))
+    for gpu in found.machine["gpus"]:
+        memory = gpu["memory_bytes"] / 2**30
+        about.add_row("GPU", f"{gpu['name']}, capability {gpu['capability']}, {memory:.0f} GiB")
+    console.print(about)
+
+    dtypes = list(dict.fromkeys(one.dtype for one in found.operators))
+    operators = Table(
+        "operator", *dtypes, title=f"Operators on {found.device}: backend, largest difference, speed over torch"
+    )
+    for name in dict.fromkeys(one.operator for one in found.operators):
+        cells = {one.dtype: _cell(one) for one in found.operators if one.operator == name}
+        operators.add_row(name, *(cells.get(dtype, "") for dtype in dtypes))
+    console.print(operators)
+
+    presets = Table(
+        "preset",
+        "dtype",
+        "batch",
+        "ms a step",
+        "molecules/s",
+        "MB a molecule",
+        "largest batch",
+        "compilation s",
+        "compiled over eager",
+        "",
+        title=f"Training steps on {found.device}",
+    )
+    for step in found.presets:
+        rate = step.batch_size / step.eager_seconds if step.batch_size and step.eager_seconds else None
+        presets.add_row(
+            step.preset,
+            step.dtype,
+            _number(step.batch_size, "{:,}"),
+            _number(step.eager_seconds and 1e3 * step.eager_seconds, "{:.1f}"),
+            _number(rate, "{:,.0f}"),
+            _number(step.bytes_per_molecule and step.bytes_per_molecule / 1e6, "{:.2f}"),
+            _number(step.largest_batch, "{:,}"),
+            _number(step.compile_seconds, "{:.0f}"),
+            _number(step.compiled_speed, "{:.2f} x"),
+            step.problem or "ok",
+        )
+    console.print(presets)
+    for problem in found.problems:
+        console.print(f"problem: {problem}", highlight=False, soft_wrap=True)
+    if not found.problems:
+        console.print("all checks passed", highlight=False)
+
+
+def _cell(check: OperatorCheck) -> str:
+    if check.problem:
+        return f"{check.backend}: FAILS"
+    if check.error is None:
+        return check.backend
+    return f"{check.backend}, {check.error:.0e}, {check.speed:.1f} x"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)

@@ -1,0 +1,64 @@
+"""``graphslice doctor``: the tables, the JSON and the exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from graphslice.doctor import examine
+
+
+def finds_nothing(name, *arguments):
+    yield from ()
+
+
+@pytest.fixture
+def without_compiler(monkeypatch):
+    """Compilation takes half a minute; tests/doctor/test_presets.py has it."""
+    monkeypatch.setattr(examine, "check_compiled", finds_nothing)
+
+
+@pytest.fixture
+def two_operators(monkeypatch):
+    monkeypatch.setattr(examine, "operators_on", lambda device: ["column_sort", "gelu"])
+
+
+def test_a_machine_that_is_well(cli, without_compiler, two_operators):
+    code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu", "--json")
+    found = json.loads(out)
+    assert (code, found["problems"], found["device"]) == (0, [], "cpu")
+    assert found["machine"]["torch"] and found["machine"]["cores"] >= 1
+    assert {(o["operator"], o["dtype"]): o["backend"] for o in found["operators"]} == {
+        ("column_sort", "float32"): "numba",
+        ("column_sort", "bfloat16"): "numba",
+        ("column_sort", "float16"): "numba",
+        ("gelu", "float32"): "numba",
+        ("gelu", "bfloat16"): "torch",
+        ("gelu", "float16"): "torch",
+    }
+    (preset,) = found["presets"]
+    assert preset["preset"] == "small" and preset["eager_seconds"] > 0
+
+
+def dies(name, *arguments):
+    import os
+
+    os.abort()
+    yield
+
+
+def test_a_machine_that_is_not(cli, monkeypatch):
+    monkeypatch.setattr(examine, "check_operator", dies)
+    monkeypatch.setattr(examine, "operators_on", lambda device: ["gelu"])
+    monkeypatch.setattr(examine, "check_eager", dies)
+    code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu")
+    assert code == 1 and "gelu in ?: the process was ended by SIGABRT" in out
+    assert "preset small: the process was ended by SIGABRT" in out and "all checks passed" not in out
+
+
+def test_what_does_not_exist(cli):
+    code, out, err = cli("doctor", "--preset", "smal")
+    assert (code, out) == (2, "") and "unknown preset 'smal' (did you mean 'small'?)" in err
+    code, out, err = cli("doctor", "--device", "cuda:7")
+    assert (code, out) == (2, "") and "this machine has no device 'cuda:7'" in err

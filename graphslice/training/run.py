@@ -23,6 +23,7 @@ from graphslice.inference.predictor import Predictor
 from graphslice.machine import peak_memory
 from graphslice.nn.mixers import check_mixer
 from graphslice.progress import molecule_progress
+from graphslice.training.backend_check import BackendCheck
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
 from graphslice.training.lightning import make_trainer, quiet_lightning
 from graphslice.training.module import Regression
@@ -146,7 +147,7 @@ def _run(
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
     progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
-    watching = [budget, StepLimit(steps), progress]
+    watching = [budget, StepLimit(steps), progress, BackendCheck(console)]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))
     trainer = make_trainer(config, out, steps, watching, fresh)

@@ -1,0 +1,40 @@
+"""Whether this machine computes a run's steps as plain torch does, before the first of them."""
+
+from __future__ import annotations
+
+import pytorch_lightning as pl
+import torch
+from rich.console import Console
+
+from graphslice.doctor.agreement import extreme_batches, faulty_backends
+from graphslice.ops.dispatch import OPERATORS
+from graphslice.training.module import Regression
+
+_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+
+
+class BackendCheck(pl.Callback):
+    """Takes the backends out of use that fail in the model, or compute something else than plain torch.
+
+    The smallest and the largest training molecules go through the model on the run's device and in its precision.
+
+    Args:
+        console: where what was found is told.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, Regression)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        batches = extreme_batches(data.store, data.splits["train"], module.config.collate_settings)
+        dtype = _DTYPES.get(str(trainer.precision), torch.float32)
+        for name, reason in faulty_backends(module.model, [b.to(module.device) for b in batches], dtype).items():
+            for backend in OPERATORS[name].backends:
+                OPERATORS[name].avoid(backend)
+            self.console.print(
+                f"{name}: {reason}; this run computes it with plain torch (graphslice doctor shows more)",
+                highlight=False,
+                soft_wrap=True,
+            )

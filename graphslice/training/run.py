@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from rich.console import Console
 
@@ -20,10 +21,12 @@ from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
 from graphslice.inference.predictor import Predictor
-from graphslice.machine import peak_memory
+from graphslice.machine import device_name, peak_memory
 from graphslice.nn.mixers import check_mixer
 from graphslice.progress import molecule_progress
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
+from graphslice.training.compilation import Compilation
+from graphslice.training.devices import Devices, choose_devices
 from graphslice.training.lightning import make_trainer, quiet_lightning
 from graphslice.training.module import Regression
 from graphslice.training.plots import draw_predicted_against_true
@@ -40,8 +43,9 @@ class RunResult:
     Attributes:
         folder: of the run; ``graphslice.load(folder)`` gives the model.
         metrics: scores of the best checkpoint by split (valid, test), as in ``metrics.json``.
-        training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second
-            and peak memory in bytes.
+        training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second,
+            peak memory in bytes (of the first device), the name of the device and how many there were, the
+            precision, and whether its last steps were compiled.
     """
 
     folder: Path
@@ -108,7 +112,10 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder} holds no run to continue: it has no {CONFIG}")
+        raise InputError(
+            f"{folder} holds no run to continue: it has no {CONFIG}, which is written when the molecules are read; "
+            "begin it with the command that was meant to, without --resume"
+        )
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     if config.data.dataset == "pyg" and data is None:
         raise InputError(
@@ -146,17 +153,20 @@ def _run(
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
     progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
-    watching = [budget, StepLimit(steps), progress]
+    compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left)
+    watching = [budget, StepLimit(steps), compilation, progress]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))
-    trainer = make_trainer(config, out, steps, watching, fresh)
+    devices = choose_devices(config.trainer)
+    trainer = make_trainer(config, devices, out, steps, watching, fresh)
     if fresh and _is_first_process():
         write_start(out, config, data)
-    _describe(console, data, module)
-    last = out / LAST
+    _describe(console, data, module, devices, trainer)
+    # A run that begins has none; what another process may still see there is of the run that the first one removes.
+    last = None if fresh or not (out / LAST).exists() else out / LAST
     with quiet_lightning():
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
         except SystemExit:
             if trainer.interrupted:
                 raise Interrupted from None
@@ -165,24 +175,28 @@ def _run(
             raise Interrupted
     if not trainer.is_global_zero:
         return RunResult(out, {}, {})
-    training = _what_it_took(module, budget.seconds)
+    training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)
-    return RunResult(out, _judge(out, data, console), training)
+    return RunResult(out, _judge(out, data, trainer.strategy.root_device, console), training)
 
 
-def _what_it_took(module: Regression, seconds: float) -> dict:
+def _what_it_took(module: Regression, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
     """What a comparison of runs asks for beside their errors."""
-    steps = module.trainer.global_step
+    steps, device = trainer.global_step, trainer.strategy.root_device  # the module is back in the main memory
     return {
         "parameters": module.model.num_parameters,
         "steps": steps,
         "seconds": round(seconds, 3),
         "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),
-        "peak_memory_bytes": peak_memory(module.device.type),
+        "peak_memory_bytes": peak_memory(device),
+        "device": device_name(device),
+        "devices": trainer.world_size,
+        "precision": trainer.precision,
+        "compiled": compiled,
     }
 
 
-def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
+def _describe(console: Console, data: MoleculeData, module: Regression, devices: Devices, trainer: pl.Trainer) -> None:
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
@@ -192,11 +206,14 @@ def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
         f"{splits}{lost}\n{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
         highlight=False,
     )
+    count = f"{trainer.world_size} x " if trainer.world_size > 1 else ""
+    on = f"on {count}{device_name(trainer.strategy.root_device)}, precision {trainer.precision}"
+    console.print("\n".join(filter(None, [on, devices.note])), highlight=False)
 
 
-def _judge(folder: Path, data: MoleculeData, console: Console) -> dict:
+def _judge(folder: Path, data: MoleculeData, device: torch.device, console: Console) -> dict:
     """Score the best checkpoint on each split, and draw its predictions of the test split."""
-    predictor = Predictor(read_checkpoint(folder))
+    predictor = Predictor(read_checkpoint(folder), device)
     source = data.source
     metrics: dict = {}
     for split in ("valid", "test"):

@@ -36,9 +36,9 @@ class Devices:
     note: str | None
 
     @property
-    def several(self) -> bool:
-        """Whether they have to exchange their gradients."""
-        return self.machines > 1 or self.count not in (1, "1")
+    def total(self) -> int | None:
+        """Devices of all machines; None where ``count`` is no number."""
+        return self.machines * self.count if isinstance(self.count, int) else None
 
 
 def choose_devices(settings: TrainerConfig) -> Devices:
@@ -61,8 +61,13 @@ def choose_devices(settings: TrainerConfig) -> Devices:
                 "a notebook trains on one" if interactive else f"batches of {settings.batch_size} keep no more busy"
             )
             note = f"{count} of {gpus} GPUs used: {reason}; --trainer.devices decides otherwise"
-    elif interactive and count not in (1, "1"):
+    elif interactive and count != 1:
         raise InputError("a notebook trains on one device: for several use graphslice train on the command line")
+    if isinstance(count, int) and count * machines > settings.batch_size:
+        raise InputError(
+            f"{count * machines} devices need at least as many molecules in a batch: "
+            f"trainer.batch_size is {settings.batch_size}"
+        )
     used = range(min(count, gpus) if isinstance(count, int) else gpus)
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":

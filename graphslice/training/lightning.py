@@ -53,7 +53,7 @@ def make_trainer(
     if settings.patience is not None:
         callbacks.insert(0, EarlyStopping("val_mae", patience=settings.patience, check_finite=False))
     strategy: Any = "auto"
-    if devices.several:
+    if devices.total != 1:
         callbacks.append(StopTogether())
         # The buffers are constants, the same everywhere: no step needs to send them.
         strategy = DDPStrategy(broadcast_buffers=False)
@@ -76,7 +76,13 @@ def make_trainer(
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-        except (ValueError, RuntimeError, TypeError, pl.utilities.exceptions.MisconfigurationException) as error:
+        except (
+            ValueError,
+            RuntimeError,
+            TypeError,
+            ImportError,
+            pl.utilities.exceptions.MisconfigurationException,
+        ) as error:
             raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
 
 

@@ -90,7 +90,7 @@ def train(
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write the run folder {out}: it is a file")
-    if _is_first_process() and holds_run(out) and not overwrite:
+    if is_first_process() and holds_run(out) and not overwrite:
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
@@ -132,7 +132,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     return _run(config, source, folder, fresh=False, console=console)
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
     """Whether no other process of a distributed run started before this one."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
 
@@ -140,11 +140,12 @@ def _is_first_process() -> bool:
 def _run(
     config: RunConfig, source: Source, out: Path, *, fresh: bool, profile: bool = False, console: Console | None
 ) -> RunResult:
-    console = (console or Console(stderr=True)) if _is_first_process() else Console(quiet=True)
+    console = (console or Console(stderr=True)) if is_first_process() else Console(quiet=True)
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         data = MoleculeData(source, config, advance)
-    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size)
+    devices = choose_devices(config.trainer)
+    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total or 1)
     steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
     steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
     budget = TimeBudget(config.trainer.max_minutes)
@@ -157,9 +158,8 @@ def _run(
     watching = [budget, StepLimit(steps), compilation, progress]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))
-    devices = choose_devices(config.trainer)
     trainer = make_trainer(config, devices, out, steps, watching, fresh)
-    if fresh and _is_first_process():
+    if fresh and is_first_process():
         write_start(out, config, data)
     _describe(console, data, module, devices, trainer)
     # A run that begins has none; what another process may still see there is of the run that the first one removes.

@@ -91,7 +91,13 @@ def test_the_user_is_told_that_gpus_are_left(gpus):
 def test_a_number_of_devices_is_obeyed(gpus):
     gpus(*[AMPERE] * 8)
     chosen = choose_devices(TrainerConfig(batch_size=8, devices="8"))
-    assert (chosen.count, chosen.note, chosen.several) == (8, None, True)
+    assert (chosen.count, chosen.note, chosen.total) == (8, None, 8)
+
+
+def test_more_devices_than_molecules(gpus):
+    gpus(*[AMPERE] * 8)
+    with pytest.raises(InputError, match=r"8 devices need at least as many molecules.* batch_size is 7"):
+        choose_devices(TrainerConfig(batch_size=7, devices="8"))
 
 
 @pytest.mark.parametrize(
@@ -142,4 +148,4 @@ def test_a_mac_trains_on_its_cpu(gpus, monkeypatch):
 def test_the_cpu_beside_gpus(gpus):
     gpus(AMPERE, AMPERE)
     chosen = choose_devices(TrainerConfig(accelerator="cpu", batch_size=256))
-    assert chosen == Devices("cpu", 1, 1, "32-true", None) and not chosen.several
+    assert chosen == Devices("cpu", 1, 1, "32-true", None)

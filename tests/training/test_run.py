@@ -154,7 +154,7 @@ def test_a_process_that_comes_late_does_not_continue_the_old_run(
 ):
     """Of several processes the first one removes it; until then, the others see its last checkpoint."""
     train(tiny_config(demo_csv), tmp_path)
-    monkeypatch.setattr("graphslice.training.run._is_first_process", lambda: False)
+    monkeypatch.setattr("graphslice.training.run.is_first_process", lambda: False)
     result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
     assert result.training["steps"] == 3 and weights_of(tmp_path)["head.weight"].shape == (1, 8)
 

@@ -202,11 +202,11 @@ class TrainerConfig:
             its learning rate has come down, at the first of the three limits.
         batch_size: molecules of one optimiser step, over all devices together.
         gradient_clip: largest norm of the gradient; 0 leaves it alone.
-        accelerator: auto (a GPU where there is one), cpu, cuda or mps.
-        devices: how many devices; auto takes every GPU, or one CPU process.
-        precision: auto (bf16-mixed on GPUs that have bf16, else 32), 32, bf16-mixed or 16-mixed.
-        compile: on (torch.compile, with CUDA graphs on a GPU), off, or auto (on for GPU runs of at least
-            5,000 steps, which earn the minutes back that it takes).
+        accelerator: auto (a CUDA GPU where there is one, else cpu), cpu, cuda or mps.
+        devices: how many devices; auto takes one CPU process, or a GPU for every 32 molecules of a batch.
+        precision: auto (bf16-mixed on GPUs that have it, 16-mixed on V100, T4 and RTX 20), 32, bf16-mixed or 16-mixed.
+        compile: on (torch.compile, with CUDA graphs on a GPU), off, or auto (on a GPU, where the rest of the
+            run, as long as its first steps foretell, earns the minutes back that it takes).
         workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
         patience: stop after this many epochs without a better validation MAE; never when not given.
         checkpoint_minutes: how often the last checkpoint is renewed within an epoch.

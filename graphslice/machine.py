@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on."""
+"""The machine: what it computes on, and what a figure measured on it has to be read with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def default_device() -> str:
+    """Where a model computes when nobody says: ``"cuda"`` where there is such a GPU, else ``"cpu"``.
+
+    Never ``"mps"``, the GPU of a Mac: it lacks some of the operators.
+    """
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_name(device: torch.device | str = "cpu") -> str:
+    """What a device is called: the model of the GPU, or of the processor."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
+    return name
 
 
 def machine() -> dict[str, str | int | None]:
@@ -13,23 +40,22 @@ def machine() -> dict[str, str | int | None]:
     import rdkit
     import torch
 
-    name = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {"machine": name, "cores": cores, "torch": torch.__version__, "rdkit": rdkit.__version__}
+    found = {"machine": device_name(), "cores": cores, "torch": torch.__version__, "rdkit": rdkit.__version__}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found
 
 
-def peak_memory(device_type: str = "cpu") -> int | None:
-    """The most bytes in use so far: of the GPU by torch, or of this process; None where the system does not tell."""
-    if device_type == "cuda":
-        import torch
+def peak_memory(device: torch.device | str = "cpu") -> int | None:
+    """The most bytes in use so far by this process: of the GPU ``device``, as torch counts, or of the main memory.
 
-        return torch.cuda.max_memory_allocated()
+    None where the system does not tell.
+    """
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     try:
         import resource
     except ImportError:  # Windows

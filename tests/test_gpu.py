@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +12,13 @@ import torch
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.data.collate import collate
-from graphslice.inference.predictor import load
+from graphslice.inference.gpu import TF32_MIXERS
+from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import aggregate_sort, column_sort
 from graphslice.training import train
+from graphslice.training.devices import choose_precision
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,14 +56,61 @@ def test_column_sort_on_a_gpu(dtype):
     assert torch.equal(column_sort(x, lengths, order), column_sort(x.cuda(), lengths.cuda(), order.cuda()).cpu())
 
 
-def test_a_run_on_the_gpu_uses_bf16_and_is_read_on_the_cpu(tmp_path):
+def on_one_gpu(**trainer) -> RunConfig:
+    """Of several, Lightning would start the tests again, one process a GPU."""
     config = RunConfig.preset("small")
-    config.trainer.max_epochs, config.trainer.accelerator = 1, "cuda"
-    result = train(config, tmp_path / "run")
+    config.trainer = replace(config.trainer, accelerator="cuda", devices="1", **trainer)
+    return config
+
+
+def test_a_run_on_the_gpu_is_read_on_the_cpu(tmp_path):
+    result = train(on_one_gpu(max_epochs=1), tmp_path / "run")
     assert np.isfinite(result.metrics["test"]["mae"])
+    assert result.training["device"] == torch.cuda.get_device_name(0) and result.training["devices"] == 1
+    assert result.training["precision"] == choose_precision("auto", [torch.cuda.get_device_capability(0)])
+    assert result.training["peak_memory_bytes"] == torch.cuda.max_memory_allocated(0) > 0
     on_gpu = load(result.folder, "cuda").predict(SMILES)
     on_cpu = load(result.folder, "cpu").predict(SMILES)
     assert np.allclose(on_gpu, on_cpu, atol=1e-2)
+
+
+def test_a_run_on_the_cpu_leaves_the_gpu_alone(tmp_path):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    config = on_one_gpu(max_steps=2)
+    config.trainer.accelerator = "cpu"
+    assert train(config, tmp_path / "run").training["precision"] == "32-true"
+    assert torch.cuda.max_memory_allocated() == before
+
+
+@pytest.mark.parametrize("mixer", sorted(TF32_MIXERS))
+def test_tf32_moves_predictions_by_less_than_a_hundredth_of_their_spread(mixer, make_predictor, demo_smiles):
+    """And it matters as little which molecules share a batch."""
+    model = make_predictor(8.0, mixer=mixer, layers=4, dim=64, heads=8, ffn_dim=64, readout="mean+max")
+    on_cpu = model.predict(demo_smiles[:500])
+    on_gpu = Predictor(model.checkpoint, "cuda")
+    found, alone = on_gpu.predict(demo_smiles[:500]), on_gpu.predict(demo_smiles[:16])
+    assert np.abs(found - on_cpu).max() < 1e-2 * on_cpu.std()
+    assert np.abs(found[:16] - alone).max() < 1e-2 * on_cpu.std()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus(start, end_of, tmp_path):
+    """In processes of their own, as Lightning starts the command again for the second."""
+    options = ("--trainer.devices", 2, "--trainer.max_epochs", 2, "--trainer.batch_size", 64)
+    code, _, err = end_of(start("train", "--out", tmp_path / "run", *options))
+    assert code == 0 and err.count("test MAE") == 1, err
+    training = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert training["devices"] == 2 and training["device"] == torch.cuda.get_device_name(0)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_comparison_trains_on_every_gpu(start, end_of, tmp_path):
+    options = ("--mixers", "slice-max,map-only", "--seeds", 1, "--budget", "1epochs", "--out", tmp_path / "c")
+    code, _, err = end_of(start("compare", *options))
+    assert code == 0, err
+    result = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert result["jobs"] == torch.cuda.device_count() and all("error" not in run for run in result["runs"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -113,7 +165,7 @@ def test_captured_steps_compute_what_eager_ones_do(batch, mixer):
 def test_a_compiled_run_in_bf16_ends_near_the_plain_one(tmp_path):
     maes = []
     for compiled in ("off", "on"):
-        config = RunConfig.preset("small")
-        config.trainer.max_epochs, config.trainer.accelerator, config.trainer.compile = 3, "cuda", compiled
-        maes.append(train(config, tmp_path / compiled).metrics["valid"]["mae"])
+        result = train(on_one_gpu(max_epochs=3, compile=compiled), tmp_path / compiled)
+        assert result.training["compiled"] == (compiled == "on")
+        maes.append(result.metrics["valid"]["mae"])
     assert abs(maes[0] - maes[1]) < 0.1 * maes[0]

@@ -31,7 +31,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         help="let every mixer choose among these values by the validation error of its first seed, as "
         "optimizer.peak_lr=2e-3,4e-3; can be repeated",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each with its share of the cores")
+    parser.add_argument(
+        "--jobs",
+        type=int | None,
+        help="runs at a time, each with its share of the cores and one GPU (default: one a GPU, or 1)",
+    )
     parser.add_argument("-o", "--out", help="the folder (default: comparisons/ and the name of the data)")
     add_config_options(parser, arguments)
 

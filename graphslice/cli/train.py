@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train a model into a run folder, or continue one; raises InputError for what cannot be used."""
-    from graphslice.training.run import Interrupted, resume, train
+    from graphslice.training.run import Interrupted, is_first_process, resume, train
     from graphslice.training.run_folder import default_folder
 
     console = Console(stderr=True)
@@ -39,7 +39,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
         folder = Path(options.out) if options.out else default_folder(config.data)
         train(config, folder, overwrite=options.overwrite, profile=options.profile, console=console)
     except Interrupted:
-        console.print(f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True)
+        if is_first_process():
+            console.print(
+                f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True
+            )
         raise SystemExit(130) from None
 
 

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -19,7 +20,7 @@ Key = TypeVar("Key")
 
 
 def each_in_a_process(
-    function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int
+    function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
     """Call a function with each of several arguments, so many at a time.
 
@@ -29,26 +30,29 @@ def each_in_a_process(
         function: of a module; interrupted, it raises KeyboardInterrupt.
         tasks: for each key the arguments of a call. All are pickled.
         jobs: calls at a time, each with its share of the cores.
+        gpus: as ``CUDA_VISIBLE_DEVICES`` names them; every call sees one of them alone, that of the fewest calls.
 
     Yields:
         Each key as its call ends, with the reason if it failed, else None.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     context, waiting = get_context("spawn"), list(tasks.items())
-    running: dict[Any, tuple[Key, Any, Connection]] = {}  # by what the system signals the end of a process with
+    # By what the system signals the end of a process with; with the GPU that it sees.
+    running: dict[Any, tuple[Key, Any, Connection, str | None]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 key, arguments = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_call_in_process, args=(function, arguments, sender))
+                gpu = least_used(gpus, [entry[-1] for entry in running.values()])
                 # An interrupt that comes while a process starts is held back until the process is known here.
-                with _openmp_threads(max(1, cores // jobs)), _interrupts_held():
+                with _environment(_share(cores // jobs, gpu)), _interrupts_held():
                     process.start()
-                    running[process.sentinel] = key, process, receiver
+                    running[process.sentinel] = key, process, receiver, gpu
                 sender.close()
             for sentinel in wait(list(running)):
-                key, process, receiver = running.pop(sentinel)
+                key, process, receiver, _ = running.pop(sentinel)
                 process.join()
                 try:
                     reason = receiver.recv()
@@ -56,9 +60,9 @@ def each_in_a_process(
                     reason = f"its process ended with {process.exitcode}: was there memory enough?"
                 yield key, reason
     except BaseException:
-        for _, process, _ in running.values():
+        for _, process, *_ in running.values():
             os.kill(process.pid, signal.SIGINT)
-        for _, process, _ in running.values():
+        for _, process, *_ in running.values():
             process.join()
         raise
 
@@ -75,18 +79,35 @@ def call(function: Callable[..., object], *arguments: Any) -> str | None:
     return None
 
 
+def least_used(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
+    """The GPU that the fewest processes see, the first of several; None of none.
+
+    Args:
+        gpus: their names.
+        taken: for every process the name of its GPU.
+    """
+    counts = Counter(taken)
+    return min(gpus, key=lambda gpu: counts[gpu], default=None)
+
+
+def _share(cores: int, gpu: str | None) -> dict[str, str]:
+    """What a process may use of the machine, as libraries read it when they are loaded."""
+    return {"OMP_NUM_THREADS": str(max(1, cores))} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+
+
 @contextmanager
-def _openmp_threads(count: int) -> Iterator[None]:
-    """Processes that start within have so many threads: torch reads it when it is loaded."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(count)
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Processes that start within have these variables."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ def compare(
     budget: str,
     out: str | Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     console: Console | None = None,
 ) -> dict:
     """Train every variant with every seed, each run in a process of its own, and put the results together.
@@ -41,8 +42,8 @@ def compare(
             validation included.
         out: a folder; a run folder for each run, ``comparison.json``, ``comparison.md`` and
             ``comparison.png`` go there.
-        jobs: runs at a time, each with its share of the cores. They slow each other down: compare
-            rates only within one setting, or use 1.
+        jobs: runs at a time, each with its share of the cores and one GPU; as many as there are GPUs when not
+            given, else 1. They slow each other down: compare rates only within one setting, or use 1.
         console: where to report.
 
     Returns:
@@ -51,15 +52,22 @@ def compare(
         the reason why it has none, and ``not_selected`` where another of its tuning group did better.
 
     Raises:
-        InputError: if a run of ``out`` has other settings, another comparison works there, or no run
-            could be finished.
+        InputError: if a run of ``out`` has other settings, another comparison works there, a run shall have
+            several devices, or no run could be finished.
     """
     out, console = Path(out), console or Console(stderr=True)
+    if base.trainer.devices not in ("auto", "1"):
+        raise InputError(
+            f"every run of a comparison has one device, not --trainer.devices {base.trainer.devices}: leave it out; "
+            "--jobs says how many are trained at a time"
+        )
+    gpus = visible_gpus(base.trainer.accelerator)
+    jobs = max(1, len(gpus)) if jobs is None else jobs
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
     base = replace(base, trainer=replace(base.trainer, **parse_budget(budget)))
     check_runs(plan_runs(variants, range(seeds), base, out))
-    work = _Work(base, budget, out, jobs, console)
+    work = _Work(base, budget, out, jobs, gpus, console)
     groups = tuning_groups(variants)
     alone = [group[0] for group in groups if len(group) == 1]
     tuned = [group for group in groups if len(group) > 1]
@@ -72,6 +80,22 @@ def compare(
     if len(work.reasons) == len(result["runs"]):
         raise InputError(f"none of the runs could be finished; the first: {next(iter(work.reasons.values()))}")
     return result
+
+
+def visible_gpus(accelerator: str) -> list[str]:
+    """The GPUs that runs can have, as ``CUDA_VISIBLE_DEVICES`` names them; none where they train on something else.
+
+    Args:
+        accelerator: of the configuration.
+    """
+    import torch
+
+    if accelerator not in ("auto", "cuda", "gpu"):
+        return []
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")]
+    return names[:count]
 
 
 def train_run(config: RunConfig, folder: Path) -> None:
@@ -106,8 +130,11 @@ class _Work:
         reasons: why those that failed did, by folder.
     """
 
-    def __init__(self, base: RunConfig, budget: str, out: Path, jobs: int, console: Console) -> None:
-        self.base, self.budget, self.out, self.jobs, self.console = base, budget, out, jobs, console
+    def __init__(
+        self, base: RunConfig, budget: str, out: Path, jobs: int, gpus: Sequence[str], console: Console
+    ) -> None:
+        self.base, self.budget, self.out, self.console = base, budget, out, console
+        self.jobs, self.gpus = jobs, gpus
         self.runs: list[Run] = []
         self.reasons: dict[Path, str] = {}
         self._not_selected: set[Variant] = set()
@@ -117,7 +144,7 @@ class _Work:
         self.runs += runs
         tasks = {run.folder: (run.config, run.folder) for run in runs if not is_finished(run.folder)}
         self.console.print(f"{len(self.runs)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
-        with closing(each_in_a_process(train_run, tasks, self.jobs)) as ended:
+        with closing(each_in_a_process(train_run, tasks, self.jobs, self.gpus)) as ended:
             for done, (folder, reason) in enumerate(ended, 1):
                 if reason:
                     self.reasons[folder] = reason

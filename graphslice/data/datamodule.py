@@ -15,6 +15,9 @@ from graphslice.data.sources import Source
 from graphslice.data.splits import Splits, random_split, scaffold_split
 from graphslice.errors import InputError
 
+# Rows of a batch on a GPU are a multiple of it: few different lengths, as kernels are compiled and captured for each.
+_GPU_MULTIPLE = 4
+
 
 class MoleculeData(pl.LightningDataModule):
     """Featurizes a source, splits it and serves batches.
@@ -85,8 +88,17 @@ class MoleculeData(pl.LightningDataModule):
         self.target_std = np.where(spread > 0, spread, 1.0)
 
     def train_dataloader(self) -> BatchLoader:
-        rows, trainer = self.splits["train"], self._trainer()
-        batches = TrainBatches(
+        rows = self.splits["train"]
+        self._train_loader = self._loader(rows, self._train_batches(rows))
+        return self._train_loader
+
+    def num_train_lengths(self) -> int:
+        """How many different numbers of rows the training batches of this device have."""
+        return len(self._train_batches(self.splits["train"]).widths(self._multiple()))
+
+    def _train_batches(self, rows: np.ndarray) -> TrainBatches:
+        trainer = self._trainer()
+        return TrainBatches(
             self.store.sizes[rows],
             self.config.trainer.batch_size,
             self.config.trainer.seed,
@@ -94,8 +106,6 @@ class MoleculeData(pl.LightningDataModule):
             trainer.world_size,
             lambda: trainer.global_step,
         )
-        self._train_loader = self._loader(rows, batches)
-        return self._train_loader
 
     def seconds_waited(self) -> float:
         """Spent waiting for the threads that prepare training batches, so far."""
@@ -116,8 +126,7 @@ class MoleculeData(pl.LightningDataModule):
             self.store,
             rows,
             batches,
-            # Few different lengths on a GPU: kernels are compiled and captured for each.
-            self.config.collate_settings | {"multiple": 4 if self._on_gpu() else 1},
+            self.config.collate_settings | {"multiple": self._multiple()},
             targets=self.source.targets,
             threads=self._threads(),
             pin_memory=self._on_gpu(),
@@ -129,6 +138,9 @@ class MoleculeData(pl.LightningDataModule):
 
     def _on_gpu(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def _multiple(self) -> int:
+        return _GPU_MULTIPLE if self._on_gpu() else 1
 
     def _threads(self) -> int:
         if self.config.trainer.workers != "auto":

@@ -73,6 +73,15 @@ class TrainBatches:
         for rows in self._epoch(epoch)[first:]:
             yield rows[self.rank :: self.world].tolist()
 
+    def widths(self, multiple: int) -> set[int]:
+        """The numbers of rows, graph token included, that the whole batches of an epoch have when padded.
+
+        Args:
+            multiple: as of :func:`~graphslice.data.collate.collate_rows`.
+        """
+        whole = [rows[self.rank :: self.world] for rows in self._epoch(0) if len(rows) == self.batch_size]
+        return {-(-(int(self.sizes[rows].max()) + 1) // multiple) * multiple for rows in whole}
+
     def _epoch(self, epoch: int) -> list[np.ndarray]:
         random = np.random.default_rng((self.seed, epoch))
         order = random.permutation(len(self.sizes))[: len(self) * self.batch_size]

@@ -17,6 +17,8 @@ from graphslice.data.collate import collate_rows
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
+from graphslice.inference.gpu import free_memory, molecules_of_a_batch, tf32_products
+from graphslice.machine import default_device
 from graphslice.ops.threads import one_core_each
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     Molecule: TypeAlias = str | MolGraph | Data
 
 
-# Molecules of a batch.
+# Molecules of a batch, but on a GPU.
 _BATCH = 128
 
 
@@ -49,7 +51,7 @@ class Predictor:
 
     Args:
         checkpoint: of the model.
-        device: where it computes; a GPU where there is one.
+        device: where it computes; a CUDA GPU where there is one, else the CPU.
 
     Attributes:
         targets: names of what it predicts.
@@ -58,7 +60,7 @@ class Predictor:
 
     def __init__(self, checkpoint: Checkpoint, device: str | torch.device | None = None) -> None:
         self.config, self.targets = checkpoint.config, checkpoint.targets
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = torch.device(device or default_device())
         self.model = checkpoint.model().to(self.device)
 
     @overload
@@ -104,10 +106,11 @@ class Predictor:
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [R, T]`` for some rows of a store that have molecules, in batches of similar sizes."""
         values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
-        batches = list(EvalBatches(store.sizes[rows], _BATCH))
+        on_gpu = self.device.type == "cuda"
+        most = molecules_of_a_batch(free_memory(self.device), self.config.model) if on_gpu else _BATCH
+        batches = list(EvalBatches(store.sizes[rows], most))
         settings = self.config.collate_settings
         if self.device.type != "cpu":
-            on_gpu = self.device.type == "cuda"
             loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
             for indices, batch in zip(batches, loader, strict=True):
                 values[indices] = self._forward(batch)
@@ -120,7 +123,7 @@ class Predictor:
         return values
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
-        with torch.inference_mode():
+        with torch.inference_mode(), tf32_products(self.device, self.config.model.mixer):
             return self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
 
     def answers(self, store: GraphStore, rows: np.ndarray, reasons: dict[int, str] | None = None) -> Predictions:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from graphslice.checkpoint import LAST
+
+# Steps after which several devices agree on the time or an end: each of them waits for the others then.
+_AGREE_EVERY = 20
 
 
 class LastCheckpoint(pl.Callback):
@@ -22,7 +28,7 @@ class LastCheckpoint(pl.Callback):
     in one move, so a kill at any moment leaves a whole one.
     """
 
-    def __init__(self, folder: Path, minutes: float, every: int = 20) -> None:
+    def __init__(self, folder: Path, minutes: float, every: int = _AGREE_EVERY) -> None:
         self.folder, self.seconds, self.every = folder, 60 * minutes, every
         self._saved = time.monotonic()
 
@@ -65,6 +71,11 @@ class TimeBudget(pl.Callback):
         """Of training so far, validation included."""
         return self._before + time.monotonic() - self._begin
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Of its minutes; None without a limit."""
+        return None if self.limit is None else self.limit - self.seconds
+
     def state_dict(self) -> dict:
         return {"seconds": self.seconds}
 
@@ -76,7 +87,7 @@ class TimeBudget(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
         # All devices must go by one clock, and asking it costs them time.
-        if self.limit is None or (trainer.world_size > 1 and trainer.global_step % 20):
+        if self.limit is None or (trainer.world_size > 1 and trainer.global_step % _AGREE_EVERY):
             return
         self.fraction = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
 
@@ -101,6 +112,34 @@ class StepLimit(pl.Callback):
     ) -> None:
         if trainer.global_step >= self.steps:
             trainer.should_stop = True
+
+
+class StopTogether(pl.Callback):
+    """Ends the run on all of several devices when one of them was told to end (SIGTERM).
+
+    Lightning asks at every step whether one was and waits for the answer, so that no GPU is given work ahead; and it
+    tells the others from within the signal's handler, into whatever they exchange at that moment.
+    """
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        # Lightning has no switch for it; the handler it registered before is replaced, and restored by it after.
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, *_: object) -> None:
+        self._told = True
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
+    ) -> None:
+        if trainer.global_step % _AGREE_EVERY:
+            return
+        if trainer.strategy.reduce_boolean_decision(self._told, all=False):
+            raise SIGTERMException
 
 
 class RunProgress(pl.Callback):

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.strategies import DDPStrategy
 
 from graphslice.checkpoint import BEST
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.training.callbacks import LastCheckpoint
+from graphslice.training.callbacks import LastCheckpoint, StopTogether
+from graphslice.training.devices import Devices
 
 
-def make_trainer(config: RunConfig, out: Path, steps: int, watching: list[pl.Callback], fresh: bool) -> pl.Trainer:
+def make_trainer(
+    config: RunConfig, devices: Devices, out: Path, steps: int, watching: list[pl.Callback], fresh: bool
+) -> pl.Trainer:
     """The trainer of a run.
 
     Args:
         config: of the run.
+        devices: what it computes on.
         out: its folder.
         steps: its length in optimiser steps.
         watching: callbacks beside those that every run has.
@@ -49,22 +52,19 @@ def make_trainer(config: RunConfig, out: Path, steps: int, watching: list[pl.Cal
     ]
     if settings.patience is not None:
         callbacks.insert(0, EarlyStopping("val_mae", patience=settings.patience, check_finite=False))
-    devices: str | int = settings.devices
-    if settings.devices.isdigit():
-        devices = int(settings.devices)
-    accelerator = settings.accelerator
-    if accelerator == "auto" and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
-        accelerator = "cpu"
-    if accelerator == "cpu" and devices == "auto":
-        devices = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of torchrun
+    strategy: Any = "auto"
+    if devices.total != 1:
+        callbacks.append(StopTogether())
+        # The buffers are constants, the same everywhere: no step needs to send them.
+        strategy = DDPStrategy(broadcast_buffers=False)
     with quiet_lightning():
         try:
             return pl.Trainer(
-                accelerator=accelerator,
-                devices=devices,
-                num_nodes=int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", 1))),
-                strategy="auto",
-                precision=_precision(settings.precision, accelerator),
+                accelerator=devices.accelerator,
+                devices=devices.count,
+                num_nodes=devices.machines,
+                strategy=strategy,
+                precision=devices.precision,  # type: ignore[arg-type]
                 max_epochs=-1,  # the steps say when it ends, also after a resumption
                 max_steps=steps,
                 gradient_clip_val=settings.gradient_clip or None,
@@ -76,15 +76,14 @@ def make_trainer(config: RunConfig, out: Path, steps: int, watching: list[pl.Cal
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-        except (ValueError, RuntimeError, TypeError, pl.utilities.exceptions.MisconfigurationException) as error:
+        except (
+            ValueError,
+            RuntimeError,
+            TypeError,
+            ImportError,
+            pl.utilities.exceptions.MisconfigurationException,
+        ) as error:
             raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
-
-
-def _precision(wanted: str, accelerator: str) -> Any:
-    if wanted != "auto":
-        return wanted
-    on_gpu = accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
 
 
 class quiet_lightning(warnings.catch_warnings):

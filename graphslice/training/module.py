@@ -19,9 +19,6 @@ from graphslice.config import OptimizerConfig, RunConfig
 from graphslice.evaluation.metrics import mean_absolute_error
 from graphslice.nn import GraphTransformer
 
-#: The shortest run on a GPU that is compiled when the user leaves it open.
-COMPILED_STEPS = 5000
-
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
     """Factor of the peak learning rate at a step: up linearly, then down linearly to ``end_lr``.
@@ -88,12 +85,6 @@ class Regression(pl.LightningModule):
 
     def transfer_batch_to_device(self, batch: GraphBatch, device: torch.device, dataloader_idx: int) -> GraphBatch:
         return batch.to(device, non_blocking=True)
-
-    def on_fit_start(self) -> None:
-        settings, on_gpu = self.config.trainer, self.device.type == "cuda"
-        if settings.compile == "on" or (settings.compile == "auto" and on_gpu and self.steps >= COMPILED_STEPS):
-            share = settings.batch_size // self.trainer.world_size
-            self.model.compile_blocks(share, mode="reduce-overhead" if on_gpu else "default")
 
     def on_train_batch_start(self, batch: GraphBatch, batch_idx: int) -> None:
         self.zero_grad()  # before the forward pass: gradients may lie in memory that a CUDA graph writes again

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from rich.console import Console
 
@@ -20,11 +21,13 @@ from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
 from graphslice.evaluation import scores
 from graphslice.inference.predictor import Predictor
-from graphslice.machine import peak_memory
+from graphslice.machine import device_name, peak_memory
 from graphslice.nn.mixers import check_mixer
 from graphslice.progress import molecule_progress
 from graphslice.training.backend_check import BackendCheck
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
+from graphslice.training.compilation import Compilation
+from graphslice.training.devices import Devices, choose_devices
 from graphslice.training.lightning import make_trainer, quiet_lightning
 from graphslice.training.module import Regression
 from graphslice.training.plots import draw_predicted_against_true
@@ -41,8 +44,9 @@ class RunResult:
     Attributes:
         folder: of the run; ``graphslice.load(folder)`` gives the model.
         metrics: scores of the best checkpoint by split (valid, test), as in ``metrics.json``.
-        training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second
-            and peak memory in bytes.
+        training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second,
+            peak memory in bytes (of the first device), the name of the device and how many there were, the
+            precision, and whether its last steps were compiled.
     """
 
     folder: Path
@@ -87,7 +91,7 @@ def train(
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write the run folder {out}: it is a file")
-    if _is_first_process() and holds_run(out) and not overwrite:
+    if is_first_process() and holds_run(out) and not overwrite:
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
@@ -109,7 +113,10 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder} holds no run to continue: it has no {CONFIG}")
+        raise InputError(
+            f"{folder} holds no run to continue: it has no {CONFIG}, which is written when the molecules are read; "
+            "begin it with the command that was meant to, without --resume"
+        )
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     if config.data.dataset == "pyg" and data is None:
         raise InputError(
@@ -126,7 +133,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     return _run(config, source, folder, fresh=False, console=console)
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
     """Whether no other process of a distributed run started before this one."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
 
@@ -134,11 +141,12 @@ def _is_first_process() -> bool:
 def _run(
     config: RunConfig, source: Source, out: Path, *, fresh: bool, profile: bool = False, console: Console | None
 ) -> RunResult:
-    console = (console or Console(stderr=True)) if _is_first_process() else Console(quiet=True)
+    console = (console or Console(stderr=True)) if is_first_process() else Console(quiet=True)
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         data = MoleculeData(source, config, advance)
-    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size)
+    devices = choose_devices(config.trainer)
+    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total or 1)
     steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
     steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
     budget = TimeBudget(config.trainer.max_minutes)
@@ -147,17 +155,19 @@ def _run(
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
     progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
-    watching = [budget, StepLimit(steps), progress, BackendCheck(console)]
+    compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left)
+    watching = [budget, StepLimit(steps), BackendCheck(console), compilation, progress]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))
-    trainer = make_trainer(config, out, steps, watching, fresh)
-    if fresh and _is_first_process():
+    trainer = make_trainer(config, devices, out, steps, watching, fresh)
+    if fresh and is_first_process():
         write_start(out, config, data)
-    _describe(console, data, module)
-    last = out / LAST
+    _describe(console, data, module, devices, trainer)
+    # A run that begins has none; what another process may still see there is of the run that the first one removes.
+    last = None if fresh or not (out / LAST).exists() else out / LAST
     with quiet_lightning():
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
         except SystemExit:
             if trainer.interrupted:
                 raise Interrupted from None
@@ -166,24 +176,28 @@ def _run(
             raise Interrupted
     if not trainer.is_global_zero:
         return RunResult(out, {}, {})
-    training = _what_it_took(module, budget.seconds)
+    training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)
-    return RunResult(out, _judge(out, data, console), training)
+    return RunResult(out, _judge(out, data, trainer.strategy.root_device, console), training)
 
 
-def _what_it_took(module: Regression, seconds: float) -> dict:
+def _what_it_took(module: Regression, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
     """What a comparison of runs asks for beside their errors."""
-    steps = module.trainer.global_step
+    steps, device = trainer.global_step, trainer.strategy.root_device  # the module is back in the main memory
     return {
         "parameters": module.model.num_parameters,
         "steps": steps,
         "seconds": round(seconds, 3),
         "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),
-        "peak_memory_bytes": peak_memory(module.device.type),
+        "peak_memory_bytes": peak_memory(device),
+        "device": device_name(device),
+        "devices": trainer.world_size,
+        "precision": trainer.precision,
+        "compiled": compiled,
     }
 
 
-def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
+def _describe(console: Console, data: MoleculeData, module: Regression, devices: Devices, trainer: pl.Trainer) -> None:
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
@@ -193,11 +207,14 @@ def _describe(console: Console, data: MoleculeData, module: Regression) -> None:
         f"{splits}{lost}\n{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
         highlight=False,
     )
+    count = f"{trainer.world_size} x " if trainer.world_size > 1 else ""
+    on = f"on {count}{device_name(trainer.strategy.root_device)}, precision {trainer.precision}"
+    console.print("\n".join(filter(None, [on, devices.note])), highlight=False)
 
 
-def _judge(folder: Path, data: MoleculeData, console: Console) -> dict:
+def _judge(folder: Path, data: MoleculeData, device: torch.device, console: Console) -> dict:
     """Score the best checkpoint on each split, and draw its predictions of the test split."""
-    predictor = Predictor(read_checkpoint(folder))
+    predictor = Predictor(read_checkpoint(folder), device)
     source = data.source
     metrics: dict = {}
     for split in ("valid", "test"):

@@ -21,8 +21,8 @@ def run(function: Callable[[], None]) -> None:
 
 
 def note(path: Path) -> None:
-    """Write down the process and its number of threads."""
-    path.write_text(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}")
+    """Write down the process, its number of threads and the GPUs that it sees."""
+    path.write_text(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
 
 
 def finish() -> None:

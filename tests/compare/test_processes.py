@@ -7,7 +7,7 @@ import sys
 import calls
 import pytest
 
-from graphslice.compare.processes import each_in_a_process
+from graphslice.compare.processes import each_in_a_process, least_used
 
 
 def test_each_call_has_a_process_of_its_own(tmp_path):
@@ -23,6 +23,22 @@ def test_calls_at_the_same_time_share_the_cores(tmp_path, monkeypatch):
     list(each_in_a_process(calls.note, {"a": (tmp_path / "a",)}, jobs=2))
     assert (tmp_path / "a").read_text().split()[1] == "3"
     assert os.environ["OMP_NUM_THREADS"] == "5"
+
+
+def test_every_call_sees_one_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    tasks = {path: (path,) for path in (tmp_path / "a", tmp_path / "b")}
+    list(each_in_a_process(calls.note, tasks, jobs=2, gpus=["2", "3"]))
+    assert [path.read_text().split()[2] for path in tasks] == ["2", "3"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "taken", "expected"),
+    [("", [], None), ("ab", [], "a"), ("ab", ["a"], "b"), ("ab", ["b"], "a"), ("abc", ["c", "a", "b", "a", "c"], "b")],
+)
+def test_the_gpu_of_the_fewest_calls(gpus, taken, expected):
+    assert least_used(list(gpus), taken) == expected
 
 
 def test_a_call_that_fails_does_not_stop_the_others():

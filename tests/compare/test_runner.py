@@ -8,11 +8,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from filelock import FileLock
 
 from graphslice.compare import compare, parse_variants
 from graphslice.compare.processes import call
 from graphslice.compare.report import by_variant
+from graphslice.compare.runner import visible_gpus
 from graphslice.errors import InputError
 from graphslice.nn.mixers import mixer_class
 
@@ -21,7 +23,8 @@ FILES = {"comparison.json", "comparison.md", "comparison.png", ".lock"}
 
 @pytest.fixture(scope="module", autouse=True)
 def in_this_process():
-    def each_here(function, tasks, jobs):
+    def each_here(function, tasks, jobs, gpus=()):
+        assert not gpus  # the configurations of these tests name the CPU
         for key, arguments in tasks.items():
             yield key, call(function, *arguments)
 
@@ -60,6 +63,48 @@ def test_no_seeds_or_jobs(seeds, jobs, tmp_path, tiny_config, demo_csv):
     with pytest.raises(InputError, match="at least 1, not 0"):
         compare(tiny_config(demo_csv), parse_variants("csp"), seeds, "1epochs", tmp_path / "c", jobs=jobs)
     assert not (tmp_path / "c").exists()
+
+
+def test_several_devices_for_a_run(tmp_path, tiny_config, demo_csv):
+    """Lightning would start the command again for each of them."""
+    config = tiny_config(demo_csv, trainer={"devices": "2"})
+    with pytest.raises(InputError, match=r"has one device, not --trainer.devices 2: .*--jobs"):
+        compare(config, parse_variants("csp"), 1, "1epochs", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "named", "there", "expected"),
+    [
+        ("auto", None, 2, ["0", "1"]),
+        ("cuda", "3, 5", 2, ["3", "5"]),
+        ("auto", "GPU-1b,7,0", 2, ["GPU-1b", "7"]),  # a name that no GPU has ends the list
+        ("auto", "", 0, []),
+        ("auto", None, 0, []),
+        ("cpu", None, 2, []),
+    ],
+)
+def test_the_gpus_of_the_runs(accelerator, named, there, expected, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    assert visible_gpus(accelerator) == expected
+
+
+@pytest.mark.parametrize(("given", "jobs"), [(None, 2), (1, 1), (4, 4)])
+def test_a_run_on_every_gpu(given, jobs, tmp_path, tiny_config, demo_csv, monkeypatch):
+    called = []
+
+    def each_in_a_process(function, tasks, jobs, gpus):
+        called.append((jobs, gpus))
+        for key, arguments in tasks.items():
+            yield key, call(function, *arguments)
+
+    monkeypatch.setattr("graphslice.compare.runner.visible_gpus", lambda accelerator: ["0", "1"])
+    monkeypatch.setattr("graphslice.compare.runner.each_in_a_process", each_in_a_process)
+    compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "c", jobs=given)
+    assert called == [(jobs, ["0", "1"])]
 
 
 def test_two_comparisons_in_one_folder(tmp_path, tiny_config, demo_csv):

@@ -58,6 +58,16 @@ def test_devices_share_the_batches_of_one(world):
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+@pytest.mark.parametrize(("rank", "world"), [(0, 1), (1, 2)])
+def test_widths_of_the_whole_batches(rank, world):
+    """What is left over makes a smaller batch, which is not counted."""
+    made = TrainBatches(SIZES, 8, 0, rank, world)
+    whole = [rows for rows in made if len(rows) == 8 // world]
+    assert len(whole) == 12
+    assert made.widths(1) == {int(SIZES[rows].max()) + 1 for rows in whole}
+    assert made.widths(4) == {width + -width % 4 for width in made.widths(1)}
+
+
 @pytest.mark.parametrize(("rows", "size", "world"), [(1, 8, 2), (0, 8, 1), (100, 1, 2)])
 def test_too_few_molecules_for_the_devices(rows, size, world):
     """No device may be left without a molecule."""

@@ -42,3 +42,14 @@ def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weigh
         assert metrics[1][part]["mae"] == pytest.approx(metrics[0][part]["mae"], rel=1e-4)
         for target, score in metrics[0][part]["targets"].items():
             assert metrics[1][part]["targets"][target] == pytest.approx(score, rel=1e-3, abs=1e-4)
+
+
+def test_one_that_is_told_to_end_ends_all(start, wait_for, end_of, cli, demo_csv, tiny_config, tmp_path):
+    """The first of two processes alone gets the signal; both end between two steps, and the run can be continued."""
+    config = tiny_config(demo_csv, trainer={"max_epochs": 10**5, "batch_size": 8})
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    process = start("train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "run")
+    wait_for(process, tmp_path / "run" / "last.ckpt")
+    process.terminate()
+    code, _, err = end_of(process)
+    assert code == 130 and "Error" not in err and err.count("stopped; continue with") == 1, err

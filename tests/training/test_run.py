@@ -64,6 +64,11 @@ def test_run_folder(run_folder, demo_rows, demo_csv):
     assert training["parameters"] == gs.load(run_folder, "cpu").model.num_parameters and training["steps"] == 6
     assert training["molecules_per_second"] == pytest.approx(6 * 16 / training["seconds"], rel=0.01)
     assert 50e6 < training["peak_memory_bytes"] < 50e9
+    assert training["device"] and {key: training[key] for key in ("devices", "precision", "compiled")} == {
+        "devices": 1,
+        "precision": "32-true",
+        "compiled": False,
+    }
     rows = read_rows(run_folder / "split.csv")
     assert [int(row["row"]) for row in rows] == list(range(1, 61))
     assert [row["split"] for row in rows] == demo_rows["split"].tolist()
@@ -116,6 +121,7 @@ def test_what_the_user_is_told(tmp_path, demo_csv, tiny_config):
         "47 train, 7 valid, 6 test",
         "slice-max: ",
         "6 steps",
+        "precision 32-true",
         "test MAE ",
         f"model: {tmp_path / 'run'}",
     ):
@@ -141,6 +147,22 @@ def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config
     assert {path.name for path in folder.iterdir()} == FILES and not (folder / "logs" / "old").exists()
     assert weights_of(folder)["head.weight"].shape == weights_of(folder, "best.ckpt")["head.weight"].shape == (1, 8)
     assert len(logged(folder, "val_mae")) == 1
+
+
+def test_a_process_that_comes_late_does_not_continue_the_old_run(
+    tmp_path, demo_csv, tiny_config, weights_of, monkeypatch
+):
+    """Of several processes the first one removes it; until then, the others see its last checkpoint."""
+    train(tiny_config(demo_csv), tmp_path)
+    monkeypatch.setattr("graphslice.training.run.is_first_process", lambda: False)
+    result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
+    assert result.training["steps"] == 3 and weights_of(tmp_path)["head.weight"].shape == (1, 8)
+
+
+def test_it_is_judged_where_it_was_trained(tmp_path, demo_csv, tiny_config, monkeypatch):
+    """A GPU that is there, but was not asked for, is left alone."""
+    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
+    assert np.isfinite(train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path).metrics["test"]["mae"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""When a run is compiled. Its GPU is mocked: a clock that every step moves on."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import graphslice as gs
+from graphslice.config import RunConfig
+from graphslice.training import train
+from graphslice.training.compilation import Compilation, is_worth_compiling
+
+
+@pytest.mark.parametrize(
+    ("minutes", "layers", "lengths", "worth"),
+    [
+        (10, 4, 8, False),
+        (120, 4, 8, True),
+        (120, 4, 50, False),
+        (20, 4, 1, True),
+        (60, 4, 10, True),
+        (60, 12, 20, False),
+    ],
+)
+def test_what_is_saved_exceeds_what_compiling_costs(minutes, layers, lengths, worth):
+    assert is_worth_compiling(60.0 * minutes, layers, lengths) == worth
+
+
+class Steps:
+    """A run of so many steps on a GPU, of which every one takes ``seconds``; some of the first take longer."""
+
+    def __init__(self, monkeypatch, steps: int, seconds: float, minutes_left: float | None = None, **trainer) -> None:
+        self.clock, self.seconds, self.compiled = 0.0, seconds, []
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+        monkeypatch.setattr("graphslice.training.compilation.time.perf_counter", lambda: self.clock)
+        config = RunConfig()
+        config.trainer.compile, config.trainer.batch_size = trainer.pop("compile", "auto"), 50
+        left = None if minutes_left is None else 60 * minutes_left
+        self.callback = Compilation(config, steps, seconds_left=lambda: left)
+        self.trainer = SimpleNamespace(
+            global_step=trainer.get("begin", 0),
+            global_rank=trainer.get("rank", 0),
+            world_size=trainer.get("world", 1),
+            strategy=SimpleNamespace(broadcast=lambda decision: decision),
+            datamodule=SimpleNamespace(num_train_lengths=lambda: 10),
+        )
+        model = SimpleNamespace(compile_blocks=lambda share, **options: self.compiled.append((share, options)))
+        self.module = SimpleNamespace(device=torch.device(trainer.get("device", "cuda")), model=model)
+        self.callback.on_train_start(self.trainer, self.module)
+
+    def run(self, count: int, epoch: int = 100) -> Steps:
+        for i in range(count):
+            if i % epoch == 0:
+                self.clock += 1000.0  # a validation
+                self.callback.on_train_epoch_start(self.trainer, self.module)
+            # Building kernels takes long at first, and now and then after.
+            self.clock += self.seconds * (1000 if self.trainer.global_step < 15 or i % 10 == 0 else 1)
+            self.trainer.global_step += 1
+            self.callback.on_train_batch_end(self.trainer, self.module, None, None, i % epoch)
+        return self
+
+
+@pytest.mark.parametrize(("steps", "compiled"), [(20_000, False), (100_000, True)])
+def test_the_first_steps_foretell_the_run(steps, compiled, monkeypatch):
+    """Ten lengths of 40 s: 1,000 s of steps are too few, 5,000 s enough, if the steps are as slow as measured."""
+    assert bool(Steps(monkeypatch, steps, seconds=0.05).run(100).compiled) == compiled
+    assert not Steps(monkeypatch, steps, seconds=0.005).run(100).compiled
+
+
+def test_a_resumed_run_has_only_its_rest_to_gain(monkeypatch):
+    assert Steps(monkeypatch, 100_000, seconds=0.05).run(100).compiled
+    assert not Steps(monkeypatch, 100_000, seconds=0.05, begin=80_000).run(100).compiled
+
+
+@pytest.mark.parametrize(("minutes", "compiled"), [(20, False), (80, True)])
+def test_no_more_is_gained_than_the_minutes_that_are_left(minutes, compiled, monkeypatch):
+    assert bool(Steps(monkeypatch, 10**9, 0.05, minutes_left=minutes).run(100).compiled) == compiled
+
+
+@pytest.mark.parametrize("epoch", [3, 100])
+def test_once_and_not_before_it_is_measured(epoch, monkeypatch):
+    run = Steps(monkeypatch, 10**6, seconds=0.05)
+    assert not run.run(48, epoch).compiled and not run.callback.compiled
+    assert run.run(400, epoch).compiled == [(50, {"mode": "reduce-overhead"})] and run.callback.compiled
+
+
+@pytest.mark.parametrize(
+    ("settings", "calls"), [({"compile": "off"}, 0), ({"device": "cpu"}, 0), ({"compile": "on"}, 1)]
+)
+def test_only_a_gpu_is_measured(settings, calls, monkeypatch):
+    assert len(Steps(monkeypatch, 10**6, seconds=0.05, **settings).run(100).compiled) == calls
+
+
+def test_every_device_compiles_for_its_share(monkeypatch):
+    """50 molecules on three devices: 17, 17 and 16."""
+    found = [Steps(monkeypatch, 1, 1.0, compile="on", rank=rank, world=3).compiled[0][0] for rank in range(3)]
+    assert found == [17, 17, 16]
+
+
+def test_compiling_is_time_of_training(demo_csv, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", lambda *_, **__: time.sleep(1.0))
+    config = tiny_config(demo_csv, trainer={"compile": "on", "max_minutes": 1e-3, "max_epochs": 1000})
+    training = train(config, tmp_path / "run").training
+    assert training["compiled"] is True and training["steps"] == 1 and training["seconds"] > 1

@@ -1,0 +1,151 @@
+"""What a run computes on. There need be no GPU: what torch says of them is mocked."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from graphslice.config import TrainerConfig
+from graphslice.errors import InputError
+from graphslice.training.devices import Devices, choose_devices, choose_precision, launched_processes, worthwhile_gpus
+
+OLD, TURING, AMPERE, HOPPER = (6, 1), (7, 5), (8, 0), (9, 0)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """``gpus((8, 0), (7, 5))``: the machine has GPUs of these compute capabilities, and no launcher."""
+
+    def have(*capabilities: tuple[int, int]) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(capabilities))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: capabilities[i])
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # as it is by emulation
+
+    for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"):
+        monkeypatch.delenv(name, raising=False)
+    return have
+
+
+# --- precision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [
+        ([], "32-true"),
+        ([OLD], "32-true"),
+        ([(7, 0)], "16-mixed"),
+        ([TURING], "16-mixed"),
+        ([AMPERE], "bf16-mixed"),
+        ([HOPPER], "bf16-mixed"),
+        ([HOPPER, TURING], "16-mixed"),
+    ],
+)
+def test_precision_by_compute_capability(capabilities, precision):
+    assert choose_precision("auto", capabilities) == precision
+
+
+@pytest.mark.parametrize(("wanted", "precision"), [("32", "32-true"), ("16-mixed", "16-mixed")])
+def test_a_precision_that_is_asked_for(wanted, precision):
+    assert choose_precision(wanted, [HOPPER]) == choose_precision(wanted, [OLD]) == precision
+
+
+def test_bfloat16_of_a_gpu_that_has_none():
+    with pytest.raises(InputError, match=r"compute capability 7\.5 has no bfloat16: .*16-mixed or 32"):
+        choose_precision("bf16-mixed", [AMPERE, TURING])
+    assert choose_precision("bf16-mixed", [AMPERE]) == choose_precision("bf16-mixed", []) == "bf16-mixed"
+
+
+def test_only_the_gpus_used_decide(gpus):
+    gpus(AMPERE, TURING)
+    assert choose_devices(TrainerConfig(devices="1")).precision == "bf16-mixed"
+    assert choose_devices(TrainerConfig(devices="2")).precision == "16-mixed"
+
+
+# --- how many -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "batch_size", "used"),
+    [(0, 64, 1), (1, 8, 1), (8, 8, 1), (8, 32, 1), (8, 100, 3), (8, 256, 8), (2, 256, 2)],
+)
+def test_every_gpu_has_enough_molecules(there, batch_size, used):
+    assert worthwhile_gpus(there, batch_size) == used
+
+
+def test_the_user_is_told_that_gpus_are_left(gpus):
+    gpus(*[AMPERE] * 8)
+    assert choose_devices(TrainerConfig(batch_size=64)) == Devices(
+        "cuda",
+        2,
+        1,
+        "bf16-mixed",
+        "2 of 8 GPUs used: batches of 64 keep no more busy; --trainer.devices decides otherwise",
+    )
+    assert choose_devices(TrainerConfig(batch_size=256)).note is None
+
+
+def test_a_number_of_devices_is_obeyed(gpus):
+    gpus(*[AMPERE] * 8)
+    chosen = choose_devices(TrainerConfig(batch_size=8, devices="8"))
+    assert (chosen.count, chosen.note, chosen.total) == (8, None, 8)
+
+
+def test_more_devices_than_molecules(gpus):
+    gpus(*[AMPERE] * 8)
+    with pytest.raises(InputError, match=r"8 devices need at least as many molecules.* batch_size is 7"):
+        choose_devices(TrainerConfig(batch_size=7, devices="8"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (None, 1)),
+        ({"LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}, (4, 2)),
+        ({"LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}, (4, 1)),
+        ({"SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "2"}, (4, 2)),
+        ({"SLURM_NTASKS": "1", "SLURM_NNODES": "1"}, (1, 1)),
+        ({"SLURM_NTASKS": "1", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "bash"}, (None, 1)),
+        ({"SLURM_NNODES": "2"}, (None, 1)),
+    ],
+    ids=["none", "torchrun", "torchrun in a job", "srun", "srun of one", "shell in a job", "job without srun"],
+)
+def test_processes_that_a_launcher_began(environment, expected):
+    assert launched_processes(environment) == expected
+
+
+def test_a_launcher_has_decided_how_many(gpus, monkeypatch):
+    gpus(*[AMPERE] * 8)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    chosen = choose_devices(TrainerConfig(batch_size=8))
+    assert (chosen.count, chosen.note) == (4, None)
+
+
+def test_one_gpu_in_a_notebook(gpus, monkeypatch):
+    """Lightning would start the program again, and a notebook is none."""
+    gpus(AMPERE, AMPERE)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    chosen = choose_devices(TrainerConfig(batch_size=256))
+    assert chosen.count == 1 and chosen.note.startswith("1 of 2 GPUs used: a notebook")
+    with pytest.raises(InputError, match="on the command line"):
+        choose_devices(TrainerConfig(devices="2"))
+
+
+# --- which ----------------------------------------------------------------------------------------
+
+
+def test_a_mac_trains_on_its_cpu(gpus, monkeypatch):
+    gpus()
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_devices(TrainerConfig()) == Devices("cpu", 1, 1, "32-true", None)
+    chosen = choose_devices(TrainerConfig(accelerator="mps"))
+    assert (chosen.accelerator, chosen.count, chosen.precision) == ("mps", 1, "32-true") and "not proven" in chosen.note
+
+
+def test_the_cpu_beside_gpus(gpus):
+    gpus(AMPERE, AMPERE)
+    chosen = choose_devices(TrainerConfig(accelerator="cpu", batch_size=256))
+    assert chosen == Devices("cpu", 1, 1, "32-true", None)

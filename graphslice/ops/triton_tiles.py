@@ -49,10 +49,11 @@ class AggregateTile(NamedTuple):
 
 def capability(device: torch.device) -> tuple[int, int]:
     """The compute capability of a GPU; of any other device, where Triton's interpreter runs, a recent one."""
-    if device.type != "cuda":
-        return 9, 0
-    properties = torch.cuda.get_device_properties(device)  # which torch.compile takes for a constant
-    return properties.major, properties.minor
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+
+
+# torch.compile calls it and does not trace it: what torch.compiler.assume_constant_result sets, and loads much for it.
+capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:

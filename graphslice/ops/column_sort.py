@@ -13,11 +13,10 @@ from torch import Tensor
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.simd.sorting_network import sort_values, sort_with_rows, unsort
 from graphslice.ops.threads import parallel_for
+from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, OLDEST, capability
 
 if triton_runs():
     from graphslice.ops import triton_sort
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @operator
@@ -67,7 +66,7 @@ def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
     return torch.full((x.shape[2],), order == "descending", device=x.device)
 
 
-@column_sort.backend("numba", dtypes=_DTYPES, compiles=True)
+@column_sort.backend("numba", dtypes=DTYPES, compiles=True)
 def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
     lengths, descending = all_lengths(x, lengths), descending_channels(x, order)
     if torch.compiler.is_compiling():
@@ -81,7 +80,10 @@ def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "asce
 if triton_runs():
 
     @column_sort.backend(
-        "triton", dtypes=_DTYPES, fits=lambda x, *_, **__: x.shape[1] <= triton_sort.MAX_SORT_ROWS, compiles=True
+        "triton",
+        dtypes=DTYPES,
+        fits=lambda x, *_, **__: x.shape[1] <= MAX_SORT_ROWS and capability(x.device) >= OLDEST,
+        compiles=True,
     )
     def _triton(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
         return _sorted(x, all_lengths(x, lengths), descending_channels(x, order), "triton")

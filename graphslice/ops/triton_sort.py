@@ -14,10 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphslice.ops.dispatch import TRITON_INTERPRETED
-
-#: Rows that the plain sort takes, and those that the sort behind the product takes.
-MAX_SORT_ROWS, MAX_AGGREGATE_ROWS = 4096, 128
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+from graphslice.ops.triton_tiles import AggregateTile, aggregate_tile, capability, sort_tile
 
 # The bits of infinity: whatever is beyond them is nan.
 _INFINITY = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
@@ -48,7 +45,7 @@ def _packed(values, rows, valid, flip, INFINITY: tl.constexpr):
 @triton.jit
 def _unpacked(packed, flip, DTYPE: tl.constexpr):
     """The values and the rows of :func:`_packed`."""
-    if tl.float32 == DTYPE:
+    if packed.dtype == tl.int64:  # and not by DTYPE, which Triton before 3.4 does not compare
         keys = (packed >> 32).to(tl.int32) ^ flip
         bits = keys ^ ((keys >> 31) & 0x7FFFFFFF)
         return bits.to(tl.float32, bitcast=True), packed.to(tl.int32)
@@ -82,23 +79,21 @@ def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor
     x = x.contiguous()
     out = torch.empty_like(x)
     batch, width, channels = x.shape
+    tile = sort_tile(width, channels, x.dtype)
     if x.numel():
-        padded = triton.next_power_of_2(max(2, width))
-        columns = max(1, min(triton.next_power_of_2(channels), 4096 // padded, 64))
-        warps = 4 if padded * columns <= 4096 else 16
-        _sort_kernel[batch, triton.cdiv(channels, columns)](
-            x,
-            lengths,
-            descending.to(torch.int8),
-            out,
-            rows,
-            width,
-            channels,
-            INFINITY=_INFINITY[x.dtype],
-            ROWS=padded,
-            COLUMNS=columns,
-            num_warps=warps,
-        )
+        with torch.cuda.device_of(x):  # Triton starts kernels on the current device, wherever the tensors are
+            _sort_kernel[batch, triton.cdiv(channels, tile.columns)](
+                x,
+                lengths,
+                descending.to(torch.int8),
+                out,
+                rows,
+                width,
+                channels,
+                INFINITY=_INFINITY[x.dtype],
+                ROWS=tile.rows,
+                COLUMNS=tile.columns,
+            )
     return out
 
 
@@ -113,8 +108,8 @@ def _kept(seed, first, N, i, j, P_DROP: tl.constexpr):
 
 
 @triton.jit
-def _dot(a, b, INTERPRETED: tl.constexpr):
-    if INTERPRETED:  # the interpreter cannot multiply bfloat16
+def _dot(a, b, IN_FLOAT32: tl.constexpr):
+    if IN_FLOAT32:  # neither the interpreter nor cards before Ampere can multiply bfloat16
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
 
@@ -135,20 +130,26 @@ def _aggregate_sort_kernel(
     INFINITY: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    INNER: tl.constexpr,
+    IN_FLOAT32: tl.constexpr,
 ):
     """One sample and head: ``[COLUMNS, ROWS]`` of ``(P V)`` transposed, sorted along its rows."""
     pair = tl.program_id(0).to(tl.int64)
     b, h = pair // H, pair % H
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    i, j = tl.arange(0, ROWS)[None, :], tl.arange(0, ROWS)[:, None]
-    weights_t = tl.load(attn_weights + pair * N * N + i * N + j, mask=(i < N) & (j < N), other=0.0)
-    if P_DROP > 0:
-        weights_t = (weights_t * _kept(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
+    i = tl.arange(0, ROWS)[None, :]
     sample = b * N * H * D + h * D
     of_head = (columns < D)[:, None]
-    v_t = tl.load(v + sample + i * H * D + columns[:, None], mask=of_head & (i < N), other=0.0)
-    product = _dot(v_t, weights_t, INTERPRETED).to(v.dtype.element_ty)
+    product = tl.zeros((COLUMNS, ROWS), tl.float32)
+    for first in range(0, N, INNER):
+        j = first + tl.arange(0, INNER)[:, None]
+        j_t = first + tl.arange(0, INNER)[None, :]
+        weights_t = tl.load(attn_weights + pair * N * N + i * N + j, mask=(i < N) & (j < N), other=0.0)
+        if P_DROP > 0:
+            weights_t = (weights_t * _kept(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
+        v_t = tl.load(v + sample + j_t * H * D + columns[:, None], mask=of_head & (j_t < N), other=0.0)
+        product += _dot(v_t, weights_t, IN_FLOAT32)
+    product = product.to(v.dtype.element_ty)
 
     valid = of_head & (i < tl.load(lengths + b))
     flip = -tl.load(descending + h * D + columns, mask=columns < D, other=0).to(tl.int32)[:, None]
@@ -159,6 +160,14 @@ def _aggregate_sort_kernel(
     tl.store(out + at, tl.where(valid, values, 0.0), mask=inside)
     # Where each row went: backward then reads its gradient from there.
     tl.store(ranks + sample + origin * H * D + columns[:, None], i.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _unsorted(grad, ranks, sample, rows, columns, stride, N, D, length):
+    """The gradient of ``P V`` before the sort, for rows and columns that broadcast; 0 in the padding."""
+    inside = (rows < N) & (columns < D)
+    rank = tl.load(ranks + sample + rows * stride + columns, mask=inside, other=0).to(tl.int32)
+    return tl.load(grad + sample + rank * stride + columns, mask=inside & (rows < length), other=0.0)
 
 
 @triton.jit
@@ -177,43 +186,48 @@ def _aggregate_sort_backward_kernel(
     P_DROP: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    INNER: tl.constexpr,
+    IN_FLOAT32: tl.constexpr,
 ):
+    """One sample and head: ``INNER`` rows of the gradient of P, and as many of that of V."""
     pair = tl.program_id(0).to(tl.int64)
     b, h = pair // H, pair % H
-    rows, others = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    mine = tl.program_id(1) * INNER + tl.arange(0, INNER)[:, None]
+    every, every_t = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
     sample = b * N * H * D + h * D
     length = tl.load(lengths + b)
-    # [j, i]: P transposed, for the gradient of V.
-    weights_t = tl.load(attn_weights + pair * N * N + others * N + rows, mask=(rows < N) & (others < N), other=0.0)
+    # My rows of P transposed, for the gradient of V.
+    mask = (mine < N) & (every_t < N)
+    weights_t = tl.load(attn_weights + pair * N * N + every_t * N + mine, mask=mask, other=0.0)
     if P_DROP > 0:
-        weights_t = (weights_t * _kept(seed, pair * N * N, N, others, rows, P_DROP)).to(v.dtype.element_ty)
-    grad_of_weights = tl.zeros((ROWS, ROWS), tl.float32)
+        weights_t = (weights_t * _kept(seed, pair * N * N, N, every_t, mine, P_DROP)).to(v.dtype.element_ty)
+    grad_of_weights = tl.zeros((INNER, ROWS), tl.float32)
     for first in range(0, D, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)[None, :]
-        inside = (rows < N) & (columns < D)
-        at = sample + rows * H * D + columns
-        rank = tl.load(ranks + at, mask=inside, other=0).to(tl.int32)
-        unsorted = tl.load(grad + sample + rank * H * D + columns, mask=inside & (rows < length), other=0.0)
-        tl.store(
-            grad_v + at,
-            _dot(weights_t, unsorted, INTERPRETED).to(grad_v.dtype.element_ty),
-            mask=inside,
-        )
         columns_t = first + tl.arange(0, COLUMNS)[:, None]
-        v_t = tl.load(v + sample + others * H * D + columns_t, mask=(columns_t < D) & (others < N), other=0.0)
-        grad_of_weights += _dot(unsorted, v_t, INTERPRETED)
+        unsorted = _unsorted(grad, ranks, sample, every, columns, H * D, N, D, length)
+        grad_of_v = _dot(weights_t, unsorted, IN_FLOAT32).to(grad_v.dtype.element_ty)
+        tl.store(grad_v + sample + mine * H * D + columns, grad_of_v, mask=(mine < N) & (columns < D))
+        if INNER < ROWS:
+            unsorted = _unsorted(grad, ranks, sample, mine, columns, H * D, N, D, length)
+        v_t = tl.load(v + sample + every_t * H * D + columns_t, mask=(columns_t < D) & (every_t < N), other=0.0)
+        grad_of_weights += _dot(unsorted, v_t, IN_FLOAT32)
     if P_DROP > 0:
-        grad_of_weights = grad_of_weights * _kept(seed, pair * N * N, N, rows, others, P_DROP)
-    at = pair * N * N + rows * N + others
-    tl.store(grad_weights + at, grad_of_weights.to(grad_weights.dtype.element_ty), mask=(rows < N) & (others < N))
+        grad_of_weights = grad_of_weights * _kept(seed, pair * N * N, N, mine, every_t, P_DROP)
+    at = pair * N * N + mine * N + every_t
+    tl.store(grad_weights + at, grad_of_weights.to(grad_weights.dtype.element_ty), mask=mask)
 
 
-def _tiles(width: int, head_dim: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile, and its warps."""
-    rows = max(16, triton.next_power_of_2(width))
-    columns = min(max(16, triton.next_power_of_2(head_dim)), 64)
-    return rows, columns, {16: 1, 32: 4, 64: 8, 128: 16}[rows]
+def _constants(tile: AggregateTile) -> dict[str, int]:
+    """What the two kernels are compiled for; one stage, as more of them hold as many copies of what is multiplied."""
+    return {
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "INNER": tile.inner,
+        "IN_FLOAT32": tile.in_float32 or TRITON_INTERPRETED,
+        "num_warps": tile.warps,
+        "num_stages": 1,
+    }
 
 
 def aggregate_sort(
@@ -227,26 +241,24 @@ def aggregate_sort(
     out, ranks = torch.empty_like(v), torch.empty(v.shape, dtype=torch.uint8, device=v.device)
     batch, width, channels = v.shape
     heads = attn_weights.shape[1]
-    rows, columns, warps = _tiles(width, channels // heads)
+    tile = aggregate_tile(width, channels // heads, v.dtype, capability(v.device))
     if v.numel():
-        _aggregate_sort_kernel[batch * heads, triton.cdiv(channels // heads, columns)](
-            attn_weights,
-            v,
-            lengths,
-            descending.to(torch.int8),
-            seed,
-            out,
-            ranks,
-            heads,
-            width,
-            channels // heads,
-            P_DROP=p,
-            INFINITY=_INFINITY[v.dtype],
-            ROWS=rows,
-            COLUMNS=columns,
-            INTERPRETED=TRITON_INTERPRETED,
-            num_warps=warps,
-        )
+        with torch.cuda.device_of(v):
+            _aggregate_sort_kernel[batch * heads, triton.cdiv(channels // heads, tile.columns)](
+                attn_weights,
+                v,
+                lengths,
+                descending.to(torch.int8),
+                seed,
+                out,
+                ranks,
+                heads,
+                width,
+                channels // heads,
+                P_DROP=p,
+                INFINITY=_INFINITY[v.dtype],
+                **_constants(tile),
+            )
     return out, ranks
 
 
@@ -258,24 +270,22 @@ def aggregate_sort_backward(
     grad_weights, grad_v = torch.empty_like(attn_weights), torch.empty_like(v)
     batch, width, channels = v.shape
     heads = attn_weights.shape[1]
-    rows, columns, warps = _tiles(width, channels // heads)
+    tile = aggregate_tile(width, channels // heads, v.dtype, capability(v.device))
     if v.numel():
-        _aggregate_sort_backward_kernel[batch * heads,](
-            attn_weights,
-            v,
-            lengths,
-            seed,
-            ranks,
-            grad,
-            grad_weights,
-            grad_v,
-            heads,
-            width,
-            channels // heads,
-            P_DROP=p,
-            ROWS=rows,
-            COLUMNS=columns,
-            INTERPRETED=TRITON_INTERPRETED,
-            num_warps=warps,
-        )
+        with torch.cuda.device_of(v):
+            _aggregate_sort_backward_kernel[batch * heads, triton.cdiv(width, tile.inner)](
+                attn_weights,
+                v,
+                lengths,
+                seed,
+                ranks,
+                grad,
+                grad_weights,
+                grad_v,
+                heads,
+                width,
+                channels // heads,
+                P_DROP=p,
+                **_constants(tile),
+            )
     return grad_weights, grad_v

@@ -9,6 +9,7 @@ import torch
 
 from graphslice.ops import aggregate_sort, column_sort
 from graphslice.ops.aggregate_sort import _triton_aggregate_sort, _triton_backward
+from graphslice.ops.triton_tiles import AggregateTile
 
 pytest.importorskip("triton")
 triton_sort = pytest.importorskip("graphslice.ops.triton_sort")
@@ -61,17 +62,59 @@ def test_what_is_too_long_or_of_another_dtype_is_refused():
         column_sort.using("triton")(torch.rand(1, 5000, 2, device=DEVICE))
 
 
+def test_a_sample_may_be_cut_into_several_tiles(monkeypatch):
+    """Of rows and of columns, as large ones are; small ones here, for the interpreter."""
+    monkeypatch.setattr(triton_sort, "aggregate_tile", lambda *_: AggregateTile(32, 16, 16, True, 4))
+    attn_weights, v, lengths = problem(2, 1, 19, 24, torch.float32)
+    upstream = torch.randint(-3, 4, v.shape).to(v) * (torch.arange(19, device=DEVICE) < lengths[:, None])[:, :, None]
+    results = []
+    for backend in ("torch", "triton"):
+        leaves = attn_weights.clone().requires_grad_(), v.clone().requires_grad_()
+        found = aggregate_sort.using(backend)(*leaves, lengths)
+        results.append([found.detach() * upstream, *torch.autograd.grad(found, leaves, upstream)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_older_gpus_take_the_reference(monkeypatch):
+    """On a V100 Triton's compiler aborts the process."""
+    attn_weights, v, lengths = problem(1, 1, 3, 8, torch.float32)
+    for module in ("aggregate_sort", "column_sort"):
+        monkeypatch.setattr(sys.modules[f"graphslice.ops.{module}"], "capability", lambda _: (7, 0))
+    for op, args in ((aggregate_sort, (attn_weights, v, lengths)), (column_sort, (v,))):
+        assert op.choose(*args) != "triton"
+        with pytest.raises(ValueError, match="does not take"):
+            op.using("triton")(*args)
+
+
+def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
+    """Not on the current one, which on a machine of several GPUs may be another."""
+    started_on = []
+
+    class DeviceOf(torch.cuda.device_of):
+        def __init__(self, tensor):
+            started_on.append(tensor.device)
+            super().__init__(tensor)
+
+    monkeypatch.setattr(torch.cuda, "device_of", DeviceOf)
+    attn_weights, v, lengths = problem(1, 1, 3, 8, torch.float32)
+    aggregate_sort.using("triton")(attn_weights.requires_grad_(), v, lengths).sum().backward()
+    column_sort.using("triton")(v)
+    assert started_on == [v.device] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
-def test_the_kernels_compile_for_a_gpu_that_is_not_there():
-    """To machine code of compute capability 9.0, without spilling more registers than a few at the usual sizes."""
+@pytest.mark.parametrize(("arch", "calls"), [(90, "bf16-20,fp32-20"), (75, "bf16-20,fp32-128")])
+def test_the_kernels_compile_for_a_gpu_that_is_not_there(arch, calls):
+    """To machine code, with no more shared memory than any card gives, at a usual number of rows and at the largest."""
     code = """
-import torch, triton
+import sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from graphslice.ops import triton_sort
+from graphslice.ops import triton_sort, triton_tiles
 
-def check(kernel, dtype, **constants):
+def check(kernel, dtype, options, **constants):
     names = {"lengths": "*i64", "seed": "*i64", "descending": "*i8", "ranks": "*u8", "origins": "*u8"}
     sizes = dict.fromkeys("HNDC", "i32")
     signature = {
@@ -80,17 +123,24 @@ def check(kernel, dtype, **constants):
     }
     constants = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    compiled = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options=options)
     assert compiled.asm["cubin"], kernel
-    assert compiled.metadata.shared <= 227 * 1024
+    assert compiled.metadata.shared <= triton_tiles.SHARED_MEMORY, (kernel, dtype, compiled.metadata.shared)
 
-for dtype, torch_dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+for call in sys.argv[2].split(","):
+    dtype, width = call.split("-")
+    capability = divmod(int(sys.argv[1]), 10)
+    torch_dtype, width = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype], int(width)
     infinity = triton_sort._INFINITY[torch_dtype]
-    shared = dict(P_DROP=0.1, ROWS=32, COLUMNS=32, INTERPRETED=False)
-    check(triton_sort._aggregate_sort_kernel, dtype, INFINITY=infinity, **shared)
-    check(triton_sort._aggregate_sort_backward_kernel, dtype, **shared)
-    check(triton_sort._sort_kernel, dtype, INFINITY=infinity, ROWS=64, COLUMNS=64)
+    constants = triton_sort._constants(triton_tiles.aggregate_tile(width, 24, torch_dtype, capability))
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+    constants |= {"P_DROP": 0.1}
+    check(triton_sort._aggregate_sort_kernel, dtype, options, INFINITY=infinity, **constants)
+    check(triton_sort._aggregate_sort_backward_kernel, dtype, options, **constants)
+    rows, columns = triton_tiles.sort_tile(width, 64, torch_dtype)
+    check(triton_sort._sort_kernel, dtype, {}, INFINITY=infinity, ROWS=rows, COLUMNS=columns)
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    command = [sys.executable, "-c", code, str(arch), calls]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,44 @@
+"""How the work of a GPU's kernels is cut; what they take of its memory is measured in test_triton_sort.py."""
+
+import pytest
+import torch
+
+from graphslice.ops.triton_tiles import (
+    DTYPES,
+    MAX_AGGREGATE_ROWS,
+    MAX_SORT_ROWS,
+    SHARED_MEMORY,
+    aggregate_tile,
+    sort_tile,
+)
+
+
+def power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tile_holds_a_sample_and_what_it_multiplies_fits_any_card(dtype, capability):
+    for width in (1, 2, 16, 17, 32, 33, 64, 65, MAX_AGGREGATE_ROWS):
+        for head_dim in (1, 8, 24, 33, 96, 256):
+            tile = aggregate_tile(width, head_dim, dtype, capability)
+            rows, columns, inner, in_float32, warps = tile
+            assert rows >= width and all(map(power_of_two, (rows, columns, inner, warps)))
+            assert inner >= 16 and columns >= 16 and rows % inner == 0  # what a product takes
+            # Backward: INNER rows of P, and the gradient and V of all rows.
+            assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= SHARED_MEMORY, tile
+
+
+def test_what_has_no_16_bit_products_multiplies_in_float32():
+    assert [aggregate_tile(20, 24, torch.bfloat16, (major, 5)).in_float32 for major in (7, 8)] == [True, False]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sorted_tile_stays_in_the_registers_of_its_threads(dtype):
+    for width in (1, 2, 3, 20, 128, 1000, MAX_SORT_ROWS):
+        for channels in (1, 24, 768):
+            rows, columns = sort_tile(width, channels, dtype)
+            assert rows >= width and power_of_two(rows) and power_of_two(columns)
+            values = rows * columns * (8 if dtype == torch.float32 else 4)
+            assert values <= 16 << 10 or columns == 1

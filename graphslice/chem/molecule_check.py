@@ -124,10 +124,10 @@ def _features_within(atoms):
             largest[k] = max(largest[k], some[k])
     for k in range(len(atoms) // width * width, len(atoms)):
         largest[k % width] = max(largest[k % width], atoms[k])
+    beyond = 0
     for k in range(width):
-        if largest[k] >= _LIMITS[k % len(_LIMITS)]:
-            return False
-    return True
+        beyond += largest[k] >= _LIMITS[k % len(_LIMITS)]
+    return beyond == 0
 
 
 @njit(cache=True)

@@ -67,7 +67,14 @@ def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
     return torch.full((x.shape[2],), order == "descending", device=x.device)
 
 
-@column_sort.backend("numba", dtypes=_DTYPES, compiles=True)
+def sortable(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:
+    """Whether there is a length for every sample and an order for every channel: compiled code believes it."""
+    if x.dim() != 3 or not (lengths is None or (lengths.shape == x.shape[:1] and not lengths.is_floating_point())):
+        return False
+    return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
+
+
+@column_sort.backend("numba", dtypes=_DTYPES, fits=sortable, compiles=True)
 def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
     lengths, descending = all_lengths(x, lengths), descending_channels(x, order)
     if torch.compiler.is_compiling():
@@ -81,7 +88,10 @@ def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "asce
 if triton_runs():
 
     @column_sort.backend(
-        "triton", dtypes=_DTYPES, fits=lambda x, *_, **__: x.shape[1] <= triton_sort.MAX_SORT_ROWS, compiles=True
+        "triton",
+        dtypes=_DTYPES,
+        fits=lambda x, *args, **kwargs: sortable(x, *args, **kwargs) and x.shape[1] <= triton_sort.MAX_SORT_ROWS,
+        compiles=True,
     )
     def _triton(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
         return _sorted(x, all_lengths(x, lengths), descending_channels(x, order), "triton")

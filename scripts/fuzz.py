@@ -9,6 +9,7 @@ An input is known by its number: ``--only`` runs it again and shows the tracebac
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import mmap
 import os
@@ -100,12 +101,11 @@ def _supervise(name: str, options: argparse.Namespace) -> int:
 
 
 def _child(options: argparse.Namespace) -> int:
-    import faulthandler
-
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import torch
 
-    faulthandler.enable()
+    if len(range(options.first, options.examples)) == 1:
+        faulthandler.enable()
     torch.set_num_threads(1)
     if os.name == "posix":
         import resource

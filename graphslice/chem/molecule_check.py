@@ -56,7 +56,7 @@ def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError):  # of lists of several lengths, of tensors on a GPU
         raise InputError(f"{whose} has {name} that are no array") from None
-    array = array.reshape(0, width).astype(dtype) if array.size == 0 else array
+    array = np.empty((0, width), dtype) if array.size == 0 else array
     if array.ndim != 2 or array.shape[1] != width:
         raise InputError(f"{whose} has {name} of the shape {list(array.shape)}, not [rows, {width}]")
     limits = np.iinfo(dtype)

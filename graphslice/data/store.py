@@ -158,6 +158,10 @@ class GraphStore(Sequence[MolGraph]):
         reader = pa.ipc.open_file(buffer)
         self.info = StoreInfo.from_metadata(reader.schema.metadata)
         self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        if not reader.schema.equals(self.info.schema()):
+            raise ValueError("its columns are not those of a store")
+        for batch in self.batches:
+            batch.validate()  # before anything is asked of it: Arrow ends the process for an array of negative length
         sizes = [batch.num_rows for batch in self.batches]
         if any(size != BATCH_ROWS for size in sizes[:-1]) or any(size > BATCH_ROWS for size in sizes):
             raise ValueError("a record batch of another size")
@@ -220,7 +224,7 @@ class GraphStore(Sequence[MolGraph]):
         try:
             store = cls(buffer, str(path))
             if store.info.features == FEATURES:
-                check_contents(path, store.info.schema(), store.info.max_atoms)
+                check_contents(path, store.info.max_atoms)
         except StoreFault as fault:
             raise InputError(f"{path} is damaged: {fault}: {again}") from None
         except Exception:  # what Arrow says of a file that is none of its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ _TINY = {"layers": 1, "dim": 8, "heads": 2, "ffn_dim": 8}
 
 
 def target(folder: Path) -> Callable[[random.Random], None]:
+    warnings.simplefilter("ignore")  # of what torch makes of complex weights
     contents = [_own(folder), {"state_dict": _original()}]
     path = folder / "changed.ckpt"
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphslice.feature_dims import ATOM_DIMS, MAX_DISTANCE, NUM_BOND_TYPES, UNREACHABLE
+
 
 @dataclass
 class GraphBatch:
@@ -30,6 +32,10 @@ class GraphBatch:
         path_weights: ``float32 [K]`` the share of each entry; they sum to 1 over a path type.
         targets: ``float32 [B, T]`` in the user's unit, nan where unknown; or None.
         rows: ``int64 [B]`` the row of each molecule in its source; or None.
+
+    Raises:
+        ValueError: where tensors on the CPU do not fit together, or refer to what is not there. What is on a GPU is
+            not looked at, since that would wait for it.
     """
 
     atoms: Tensor
@@ -43,13 +49,24 @@ class GraphBatch:
     targets: Tensor | None = None
     rows: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if self.path_types.device.type == "cpu":
+            _check(self)
+
+    @classmethod
+    def unchecked(cls, **tensors: Tensor | None) -> GraphBatch:
+        """A batch of tensors that compiled code has just made of molecules that were checked."""
+        batch = object.__new__(cls)
+        batch.__dict__.update(tensors)
+        return batch
+
     def __len__(self) -> int:
         return len(self.lengths)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> GraphBatch:
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         changed: dict[str, Any] = {k: None if v is None else function(v) for k, v in values.items()}
-        return GraphBatch(**changed)
+        return GraphBatch.unchecked(**changed)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphBatch:
         """The same batch on another device."""
@@ -58,3 +75,36 @@ class GraphBatch:
     def pin_memory(self) -> GraphBatch:
         """The same batch in page-locked memory, for asynchronous copies to a GPU."""
         return self._map(Tensor.pin_memory)
+
+
+def _check(batch: GraphBatch) -> None:
+    """Raise ValueError for shapes that do not agree and numbers that lie outside what they count."""
+    (size, width), pairs, entries = batch.atoms.shape[:2], batch.path_distances.shape[:1], batch.path_codes.shape[:1]
+    shapes = {
+        "atoms": (size, width, len(ATOM_DIMS)),
+        "degrees": (size, width),
+        "lengths": (size,),
+        "path_types": (size, width, width),
+        "path_distances": pairs,
+        "path_ptr": pairs,
+        "path_codes": entries,
+        "path_weights": entries,
+    }
+    for name, shape in shapes.items():
+        if (found := getattr(batch, name).shape) != shape:
+            raise ValueError(f"{name} of the batch has the shape {list(found)}, not {list(shape)}")
+    ranges = {
+        "lengths": (0, width),
+        "path_types": (-1, len(batch.path_distances) - 1),
+        "path_distances": (0, UNREACHABLE),
+        "path_ptr": (0, len(batch.path_codes)),
+        "path_codes": (0, MAX_DISTANCE * NUM_BOND_TYPES - 1),
+    }
+    for name, (low, high) in ranges.items():
+        tensor = getattr(batch, name)
+        if tensor.numel() and not low <= int(tensor.min()) <= int(tensor.max()) <= high:
+            raise ValueError(f"{name} of the batch must be from {low} to {high}")
+    if (batch.atoms >= torch.tensor(ATOM_DIMS)).any():
+        raise ValueError("atoms of the batch has features outside OGB's values")
+    if len(batch.path_ptr) and (batch.path_ptr[0] != 0 or (batch.path_ptr.diff() < 0).any()):
+        raise ValueError("path_ptr of the batch must begin with 0 and never fall")

@@ -46,12 +46,28 @@ class Checkpoint:
         Raises:
             InputError: if the weights do not fit the configuration.
         """
+        if not self._fits():
+            raise InputError("the checkpoint's weights do not fit its configuration")
         model = GraphTransformer(self.config.model)
         try:
             model.load_state_dict(self.weights)
-        except RuntimeError:
+        except (RuntimeError, NotImplementedError):  # of tensors that hold no numbers to copy
             raise InputError("the checkpoint's weights do not fit its configuration") from None
         return model.eval()
+
+    def _fits(self) -> bool:
+        """Whether the weights have the names and shapes of the model, which is not given memory to find out."""
+        layers = {name.split(".")[1] for name in self.weights if name.startswith("blocks.")}
+        if layers != {str(layer) for layer in range(min(self.config.model.layers, len(layers) + 1))}:
+            return False
+        try:
+            with torch.device("meta"):
+                expected = GraphTransformer(self.config.model).state_dict()
+        except (RuntimeError, OverflowError, TypeError):  # of sizes beyond any tensor's
+            return False
+        return {name: value.shape for name, value in expected.items()} == {
+            name: value.shape for name, value in self.weights.items() if isinstance(value, Tensor)
+        }
 
 
 def header(config: RunConfig, targets: list[str], **extra: Any) -> dict[str, Any]:

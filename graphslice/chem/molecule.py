@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rdkit import Chem, rdBase
 
+from graphslice.chem.molecule_check import molecule_fault, typed_arrays
 from graphslice.chem.rdkit_pickle import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, SLACK, unpack
 from graphslice.chem.renumber import renumber
+from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 if TYPE_CHECKING:
@@ -135,14 +137,19 @@ class MolArrays:
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[MolGraph]) -> MolArrays:
-        """Copy molecules into arrays."""
-        features = np.concatenate([np.empty((0, 3), np.uint8), *(graph.bond_features for graph in graphs)])
+        """Copy molecules into arrays.
+
+        Raises:
+            InputError: for a graph whose arrays have other shapes, or no whole numbers of their range.
+        """
+        parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([NO_GRAPH, *graphs], -1)]
+        atoms, bonds, features = zip(*parts, strict=True)
         return cls(
-            np.cumsum([0, *(graph.num_atoms for graph in graphs)], dtype=np.int64),
-            np.cumsum([0, *(graph.num_bonds for graph in graphs)], dtype=np.int64),
-            np.concatenate([np.empty((0, len(ATOM_DIMS)), np.uint8), *(graph.atoms for graph in graphs)]),
-            np.concatenate([np.empty((0, 2), np.int32), *(graph.bonds for graph in graphs)]),
-            bond_type_ids(features),
+            np.cumsum([*map(len, atoms)], dtype=np.int64),
+            np.cumsum([*map(len, bonds)], dtype=np.int64),
+            np.concatenate(atoms),
+            np.concatenate(bonds),
+            bond_type_ids(np.concatenate(features)),
         )
 
     def graph(self, index: int) -> MolGraph:
@@ -153,15 +160,43 @@ class MolArrays:
 
 
 def bond_type_ids(features: np.ndarray) -> np.ndarray:
-    """The three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``."""
+    """The three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``.
+
+    255 where OGB has no such feature, which :func:`check_molecules` refuses.
+    """
     _, num_stereos, num_conjugated = BOND_DIMS
     bond_type, stereo, conjugated = features.astype(np.uint8).T
-    return (bond_type * num_stereos + stereo) * num_conjugated + conjugated
+    numbers = (bond_type * num_stereos + stereo) * num_conjugated + conjugated
+    known = (bond_type < BOND_DIMS[0]) & (stereo < num_stereos) & (conjugated < num_conjugated)
+    return np.where(known, numbers, np.uint8(255))
 
 
 def bond_features(type_ids: np.ndarray) -> np.ndarray:
     """The features ``uint8 [M, 3]`` of bonds by their type ids: the inverse of :func:`bond_type_ids`."""
     return _BOND_FEATURES[type_ids]
+
+
+def check_molecules(arrays: MolArrays) -> None:
+    """Raise :class:`InputError` for the first molecule that compiled code must not be given, by its index."""
+    begins, ends = arrays.bonds.T
+    atoms = arrays.atoms.reshape(-1)
+    fault = molecule_fault(arrays.atom_ptr, arrays.bond_ptr, atoms, begins, ends, arrays.bond_type_ids)
+    if fault is not None:
+        raise InputError(f"the molecule at index {fault[0]} has {fault[1]}")
+
+
+def check_graph(graph: MolGraph) -> MolGraph:
+    """A graph that anybody may have made, in the dtypes of :class:`MolGraph`.
+
+    Raises:
+        MoleculeError: with the reason, for what is none: other shapes, a bond to an atom that is not there, from an
+            atom to itself or for a second time, values that OGB has not.
+    """
+    try:
+        check_molecules(arrays := MolArrays.from_graphs([graph]))
+    except InputError as error:
+        raise MoleculeError(str(error).replace("molecule at index 0", "graph")) from None
+    return arrays.graph(0)
 
 
 def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS) -> MolGraph:

@@ -14,11 +14,19 @@ def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
 
     The arrays are those of ``MolArrays``, changed in place. RDKit's chirality tag is relative to
     the order of the atom's bonds, so it is swapped where the new order is an odd permutation of the old.
+
+    Raises:
+        ValueError: for ranks that number no atoms of their molecule.
     """
+    if len(ranks) != len(atoms):
+        raise ValueError("there are not as many ranks as atoms")
     for g in range(len(atom_ptr) - 1):
         first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
         rank = ranks[first_atom : atom_ptr[g + 1]]
         old = atoms[first_atom : atom_ptr[g + 1]].copy()
+        for i in range(len(rank)):
+            if not 0 <= rank[i] < len(rank):
+                raise ValueError("a rank is not of an atom of its molecule")
         for i in range(len(rank)):
             tag = old[i, 1]
             if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):

@@ -12,6 +12,8 @@ from graphslice.batch import GraphBatch
 from graphslice.chem import shortest_paths
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.store import GraphStore
+from graphslice.errors import InputError
+from graphslice.feature_dims import MAX_DISTANCE
 
 PathTies = Literal["mean", "floyd-warshall"]
 _TIE_RULES = {"mean": shortest_paths.MEAN, "floyd-warshall": shortest_paths.FLOYD_WARSHALL}
@@ -36,9 +38,19 @@ def collate_rows(
         max_path: how many bonds of a path count, from its start.
         multiple: pad the atoms so that with the graph token there is a multiple of so many rows.
         targets: ``float [R, T]`` of all rows of the store, nan where unknown.
+
+    Raises:
+        InputError: for a row without a molecule, and settings out of their range.
     """
+    if not 1 <= max_path <= MAX_DISTANCE:
+        raise InputError(f"max_path must be from 1 to {MAX_DISTANCE}, not {max_path}")
+    if multiple < 1:
+        raise InputError(f"multiple must be at least 1, not {multiple}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids = store.gather(rows)
+    lengths = np.diff(atom_ptr)
+    if len(rows) and not lengths.all():
+        raise InputError(f"row {rows[lengths.argmin()]} of {store.name} has no molecule to make a batch of")
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))
@@ -47,10 +59,10 @@ def collate_rows(
     )
     if len(distances) <= np.iinfo(np.int16).max:
         path_types = path_types.astype(np.int16)
-    return GraphBatch(
+    return GraphBatch.unchecked(  # of a store, which was checked
         atoms=torch.from_numpy(atoms),
         degrees=torch.from_numpy(degrees),
-        lengths=torch.from_numpy(np.diff(atom_ptr)),
+        lengths=torch.from_numpy(lengths),
         path_types=torch.from_numpy(path_types),
         path_distances=torch.from_numpy(distances),
         path_ptr=torch.from_numpy(ptr[:-1]),

@@ -9,10 +9,17 @@ from numba import njit
 # The columns of the array that column_starts makes the rows of.
 ATOM_OFFSETS, ATOM_VALUES, BOND_OFFSETS, BOND_BEGINS, BOND_ENDS, BOND_KINDS = range(6)
 NUM_STARTS = 6
+# Bytes of what the columns hold: numbers are read as numbers, from where they begin.
+_ITEM_BYTES = (4, 1, 4, 2, 2, 1)
 
 
 def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
-    """The byte of a file at which each column that :func:`gather_rows` reads begins in a record batch."""
+    """The byte of a file at which each column that :func:`gather_rows` reads begins in a record batch.
+
+    Raises:
+        ValueError: for a column that does not lie in the file as it is read: one that is compressed, or begins in
+            the middle of a number.
+    """
     atoms, bonds = batch.column("atoms"), batch.column("bonds")
     buffers = [
         atoms.buffers()[1],
@@ -20,12 +27,17 @@ def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
         bonds.buffers()[1],
         *(bonds.values.field(name).buffers()[1] for name in ("begin", "end", "kind")),
     ]
-    return [0 if buffer is None else buffer.address - file.address for buffer in buffers]
+    starts = [buffer.address - file.address if buffer is not None and buffer.size else 0 for buffer in buffers]
+    for start, buffer, size in zip(starts, buffers, _ITEM_BYTES, strict=True):
+        end = start + (0 if buffer is None else buffer.size)
+        if start % size or not 0 <= start <= end <= file.size:
+            raise ValueError("a column is compressed, or begins in the middle of a number")
+    return starts
 
 
 @njit(cache=True, nogil=True)
 def gather_rows(data, starts, batch_rows, rows, features):
-    """Copy some molecules, padded to the largest.
+    """Copy some molecules, padded to the largest; what the store says of them was checked when it was opened.
 
     Args:
         data: ``uint8``, the bytes of a store.

@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 import rdkit
 
-from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features
+from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features, check_molecules
 from graphslice.config import GraphConfig
 from graphslice.data import checksum
 from graphslice.data.arrow import bool_array, number_array, text_array, valid_rows
 from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.data.store_check import StoreFault, check_contents
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
@@ -83,9 +84,15 @@ class StoreInfo:
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
+        """Raises KeyError or ValueError for what :meth:`to_metadata` does not write."""
         names = ("source", "fingerprint", "atom_order", "features")
         text = {name: metadata[f"graphslice.{name}".encode()].decode() for name in names}
         targets, max_atoms = (json.loads(metadata[f"graphslice.{name}".encode()]) for name in ("targets", "max_atoms"))
+        if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+            raise ValueError("graphslice.targets is no list of names")
+        if type(max_atoms) is not int:
+            raise ValueError("graphslice.max_atoms is no whole number")
+        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # refuses others
         return cls(**text, targets=tuple(targets), max_atoms=max_atoms)
 
     def schema(self) -> pa.Schema:
@@ -151,6 +158,10 @@ class GraphStore(Sequence[MolGraph]):
         reader = pa.ipc.open_file(buffer)
         self.info = StoreInfo.from_metadata(reader.schema.metadata)
         self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        if not reader.schema.equals(self.info.schema()):
+            raise ValueError("its columns are not those of a store")
+        for batch in self.batches:
+            batch.validate()  # before anything is asked of it: Arrow ends the process for an array of negative length
         sizes = [batch.num_rows for batch in self.batches]
         if any(size != BATCH_ROWS for size in sizes[:-1]) or any(size > BATCH_ROWS for size in sizes):
             raise ValueError("a record batch of another size")
@@ -161,7 +172,12 @@ class GraphStore(Sequence[MolGraph]):
 
     @classmethod
     def from_arrays(cls, arrays: MolArrays, errors: Sequence[str | None] | None = None) -> GraphStore:
-        """A store in memory."""
+        """A store in memory.
+
+        Raises:
+            InputError: if a molecule has a bond to an atom that it has not, or values that OGB has not.
+        """
+        check_molecules(arrays)
         schema = StoreInfo().schema()
         errors = [None] * len(arrays) if errors is None else errors
         sink = pa.BufferOutputStream()
@@ -173,7 +189,7 @@ class GraphStore(Sequence[MolGraph]):
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[MolGraph]) -> GraphStore:
-        """A store in memory."""
+        """A store in memory; raises InputError as :meth:`from_arrays`."""
         return cls.from_arrays(MolArrays.from_graphs(graphs))
 
     @classmethod
@@ -181,8 +197,8 @@ class GraphStore(Sequence[MolGraph]):
         """Map a file into memory, after its checksum was found right.
 
         Raises:
-            InputError: if it is missing, truncated, damaged, no GraphStore, or written by a version
-                that made other features of the same molecules.
+            InputError: if it is missing, truncated, damaged, no GraphStore, written by a version
+                that made other features of the same molecules, or has a row that is none of a molecule.
         """
         path = Path(path)
         try:
@@ -196,7 +212,7 @@ class GraphStore(Sequence[MolGraph]):
             raise InputError(f"{path} is truncated: {again}")
         try:
             metadata = pa.ipc.open_file(buffer).schema.metadata or {}
-        except (pa.ArrowException, OSError):
+        except Exception:  # a damaged file fails in as many ways as there are bytes
             raise InputError(f"{path} is damaged: {again}") from None
         begin = buffer[: min(buffer.size, 65_536)].to_pybytes()
         if b"graphslice.format" not in metadata and checksum.MARK not in begin:
@@ -207,7 +223,11 @@ class GraphStore(Sequence[MolGraph]):
             raise InputError(f"{path} was written by another version of GraphSlice: {again}")
         try:
             store = cls(buffer, str(path))
-        except (ValueError, KeyError):
+            if store.info.features == FEATURES:
+                check_contents(path, store.info.max_atoms)
+        except StoreFault as fault:
+            raise InputError(f"{path} is damaged: {fault}: {again}") from None
+        except Exception:  # what Arrow says of a file that is none of its own
             raise InputError(f"{path} is no GraphStore that this version reads: {again}") from None
         if store.info.features != FEATURES:
             raise InputError(f"{path} has features of {store.info.features}, and this is {FEATURES}: {again}")
@@ -219,7 +239,8 @@ class GraphStore(Sequence[MolGraph]):
     @cached_property
     def sizes(self) -> np.ndarray:
         """``int32 [R]``, the number of atoms of each row; 0 where there is no molecule."""
-        offsets = [np.frombuffer(b.column("atoms").buffers()[1], np.int32, b.num_rows + 1) for b in self.batches]
+        filled = [batch for batch in self.batches if batch.num_rows]
+        offsets = [np.frombuffer(b.column("atoms").buffers()[1], np.int32, b.num_rows + 1) for b in filled]
         return np.concatenate([np.empty(0, np.int32), *map(np.diff, offsets)])
 
     @property

@@ -12,7 +12,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint, read_checkpoint
-from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, read_smiles
+from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, check_graph, read_smiles
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
@@ -157,6 +157,7 @@ class Predictor:
             from graphslice.data.pyg import from_pyg
 
             molecule = from_pyg(molecule)
+        molecule = check_graph(molecule)
         if molecule.num_atoms == 0:
             raise MoleculeError("the graph has no atoms")
         if molecule.num_atoms > self.config.graph.max_atoms:

@@ -37,7 +37,12 @@ def add_norm(
     return s, F.layer_norm(s, x.shape[-1:], weight, bias, eps)
 
 
-@add_norm.backend("numba", dtypes=(torch.float32,), fits=lambda x, *_, **__: x.shape[-1] % 16 == 0)
+def _fits(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5) -> bool:
+    channels = x.shape[-1:]
+    return x.dim() > 0 and x.shape == y.shape and weight.shape == bias.shape == channels and channels[0] % 16 == 0
+
+
+@add_norm.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:

@@ -33,10 +33,18 @@ def aggregate(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
     return mixed.transpose(1, 2).reshape(batch, width, channels)
 
 
+def shapes_agree(attn_weights: Tensor, v: Tensor) -> bool:
+    """Whether there is a ``[N, N]`` for every sample and head of ``[B, N, C]``: compiled code believes it."""
+    if attn_weights.dim() != 4 or v.dim() != 3:
+        return False
+    (batch, width, channels), heads = v.shape, attn_weights.shape[1]
+    return attn_weights.shape == (batch, heads, width, width) and channels % heads == 0
+
+
 @aggregate.backend(
     "numba",
     dtypes=(torch.float32,),
-    fits=lambda attn_weights, v, *_, **__: v.shape[2] // attn_weights.shape[1] >= 8,
+    fits=lambda attn_weights, v, *_, **__: shapes_agree(attn_weights, v) and v.shape[2] // attn_weights.shape[1] >= 8,
 )
 def _numba(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
     keys = draw_keys(p)

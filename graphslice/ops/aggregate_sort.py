@@ -7,8 +7,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.aggregate import aggregate, aggregate_gradients, aggregate_samples
-from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments
+from graphslice.ops.aggregate import aggregate, aggregate_gradients, aggregate_samples, shapes_agree
+from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments, sortable
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.dropout import DropoutKeys, draw_keys
 from graphslice.ops.simd.lanes import address_of, keep_alive
@@ -43,6 +43,12 @@ def aggregate_sort(
     return column_sort(aggregate(attn_weights, v, p), lengths, order)
 
 
+def _fits(
+    attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
+) -> bool:
+    return shapes_agree(attn_weights, v) and sortable(v, lengths, order)
+
+
 # --- triton ---------------------------------------------------------------------------------------
 
 if triton_runs():
@@ -50,7 +56,11 @@ if triton_runs():
     @aggregate_sort.backend(
         "triton",
         dtypes=DTYPES,
-        fits=lambda attn_weights, v, *_, **__: v.shape[1] <= MAX_AGGREGATE_ROWS and capability(v.device) >= OLDEST,
+        fits=lambda attn_weights, v, *args, **kwargs: (
+            _fits(attn_weights, v, *args, **kwargs)
+            and v.shape[1] <= MAX_AGGREGATE_ROWS
+            and capability(v.device) >= OLDEST
+        ),
         compiles=True,
     )
     def _triton(
@@ -116,7 +126,11 @@ _BLOCK = 256
 @aggregate_sort.backend(
     "numba",
     dtypes=(torch.float32,),
-    fits=lambda attn_weights, v, *_, **__: v.shape[1] <= _MAX_ROWS and v.shape[2] // attn_weights.shape[1] >= 8,
+    fits=lambda attn_weights, v, *args, **kwargs: (
+        _fits(attn_weights, v, *args, **kwargs)
+        and v.shape[1] <= _MAX_ROWS
+        and v.shape[2] // attn_weights.shape[1] >= 8
+    ),
 )
 def _numba(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0

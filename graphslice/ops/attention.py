@@ -48,8 +48,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p:
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> bool:
+    if not (v.dim() == 3 and q.shape == k.shape == v.shape and heads > 0):
+        return False
     batch, width, channels = v.shape
-    return attn_bias.shape == (batch, heads, width, width) and channels // heads >= 8
+    shape = (batch, heads, width, width)
+    return attn_bias.shape == shape and channels % heads == 0 and channels // heads >= 8
 
 
 # torch's scaled_dot_product_attention takes several times as long for samples of some tens of rows.

@@ -28,7 +28,13 @@ def broadcast_max(v: Tensor, mask: Tensor, local_channels: Tensor) -> Tensor:
     return torch.where(local_channels, v, maxima)
 
 
-@broadcast_max.backend("numba", dtypes=(torch.float32, torch.float64))
+def _fits(v: Tensor, mask: Tensor, local_channels: Tensor) -> bool:
+    if v.dim() != 3 or mask.shape != v.shape[:2] or local_channels.shape != v.shape[2:]:
+        return False
+    return mask.dtype == local_channels.dtype == torch.bool
+
+
+@broadcast_max.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits)
 def _numba(v: Tensor, mask: Tensor, local_channels: Tensor) -> Tensor:
     return _BroadcastMax.apply(v, mask, local_channels)
 

@@ -66,7 +66,14 @@ def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
     return torch.full((x.shape[2],), order == "descending", device=x.device)
 
 
-@column_sort.backend("numba", dtypes=DTYPES, compiles=True)
+def sortable(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:
+    """Whether there is a length for every sample and an order for every channel: compiled code believes it."""
+    if x.dim() != 3 or not (lengths is None or (lengths.shape == x.shape[:1] and not lengths.is_floating_point())):
+        return False
+    return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
+
+
+@column_sort.backend("numba", dtypes=DTYPES, fits=sortable, compiles=True)
 def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
     lengths, descending = all_lengths(x, lengths), descending_channels(x, order)
     if torch.compiler.is_compiling():
@@ -82,7 +89,9 @@ if triton_runs():
     @column_sort.backend(
         "triton",
         dtypes=DTYPES,
-        fits=lambda x, *_, **__: x.shape[1] <= MAX_SORT_ROWS and capability(x.device) >= OLDEST,
+        fits=lambda x, *args, **kwargs: (
+            sortable(x, *args, **kwargs) and x.shape[1] <= MAX_SORT_ROWS and capability(x.device) >= OLDEST
+        ),
         compiles=True,
     )
     def _triton(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:

@@ -49,7 +49,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     return F.dropout(x, p) if p else x
 
 
-@dropout.backend("numba", dtypes=(torch.float32,))
+@dropout.backend("numba", dtypes=(torch.float32,), fits=lambda x, p: 0 <= p < 1)
 def _numba(x: Tensor, p: float) -> Tensor:
     return _Dropout.apply(x, draw_keys(p)) if p else x
 

@@ -38,11 +38,13 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     return out.transpose(1, 2).reshape(batch, width, channels)
 
 
-@linear_attention.backend(
-    "numba",
-    dtypes=(torch.float32,),
-    fits=lambda q, k, v, lengths, heads: v.shape[1] <= _MAX_ROWS and v.shape[2] // heads >= 8,
-)
+def _fits(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> bool:
+    if not (v.dim() == 3 and q.shape == k.shape == v.shape and lengths.shape == v.shape[:1] and heads > 0):
+        return False
+    return v.shape[1] <= _MAX_ROWS and v.shape[2] % heads == 0 and v.shape[2] // heads >= 8
+
+
+@linear_attention.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
     lengths = lengths.clamp(0, v.shape[1])  # compiled code checks no bounds
     if torch.is_grad_enabled():

@@ -44,7 +44,11 @@ def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)
 
 
-@max_exchange.backend("numba", dtypes=(torch.float32, torch.float64))
+def _fits(v: Tensor, mask: Tensor) -> bool:
+    return v.dim() == 3 and mask.shape == v.shape[:2] and mask.dtype == torch.bool
+
+
+@max_exchange.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits)
 def _numba(v: Tensor, mask: Tensor) -> Tensor:
     return _MaxExchange.apply(v, mask)
 

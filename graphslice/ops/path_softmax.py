@@ -43,6 +43,15 @@ def path_bias(values: Tensor, path_types: Tensor) -> Tensor:
 
 
 def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
+    if values.dim() != 2 or path_types.dim() != 3 or path_types.is_floating_point() or lengths.is_floating_point():
+        return False
+    batch, width, _ = path_types.shape
+    if path_types.shape != (batch, width, width) or lengths.shape != (batch,):
+        return False
+    if path_types.numel():
+        lowest, highest = path_types.aminmax()
+        if lowest < -1 or highest > len(values) - 2:
+            return False
     of_heads = values.detach()
     return float((of_heads.amax(0) - of_heads.amin(0)).max()) <= _MAX_RANGE
 

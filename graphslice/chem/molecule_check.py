@@ -1,0 +1,181 @@
+"""Whether the arrays of molecules are what compiled code takes for granted: one pass, compiled with numba.
+
+The kernels that read molecules check no bounds, so every array from outside passes here once, where it enters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from graphslice.errors import InputError
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
+
+#: The bonds of an atom are counted in a byte.
+MAX_DEGREE = 255
+#: The two atoms of a bond are kept as 16-bit numbers.
+MAX_BOND_ATOMS = 65_535
+
+_FINE, _ATOM_ROWS, _BOND_ROWS, _SIZE, _ATOM_VALUE, _BOND_END, _LOOP, _BOND_TYPE, _TWICE, _DEGREE = range(10)
+_MEANINGS = {
+    _ATOM_ROWS: "atoms that lie outside those that there are",
+    _BOND_ROWS: "bonds that lie outside those that there are",
+    _SIZE: "{} atoms, more than the limit of {}",
+    _ATOM_VALUE: "an atom whose feature {} is {}, outside OGB's values",
+    _BOND_END: "a bond to atom {} of {}",
+    _LOOP: "a bond of atom {} with itself",
+    _BOND_TYPE: "a bond whose features are outside OGB's values",
+    _TWICE: "two bonds between atoms {} and {}",
+    _DEGREE: "an atom with {} bonds, more than {}",
+}
+_ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
+_LIMITS = np.array(ATOM_DIMS, np.uint8)
+_LANES = 32  # atoms whose features are compared at a time
+
+
+def typed_arrays(
+    index: int, atoms: np.ndarray, bonds: np.ndarray, bond_features: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The arrays of one molecule in their own dtypes: ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``.
+
+    Raises:
+        InputError: naming the molecule by its ``index``, if they have other shapes or no whole numbers in that range.
+    """
+    found = []
+    for array, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
+        if not (type(array) is np.ndarray and array.dtype == dtype and array.ndim == 2 and array.shape[1] == width):
+            array = _typed(array, name, dtype, width, f"the molecule at index {index}")
+        found.append(array)
+    if len(found[1]) != len(found[2]):
+        raise InputError(f"the molecule at index {index} has {len(found[1])} bonds and features of {len(found[2])}")
+    return found[0], found[1], found[2]
+
+
+def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # of lists of several lengths, of tensors on a GPU
+        raise InputError(f"{whose} has {name} that are no array") from None
+    array = np.empty((0, width), dtype) if array.size == 0 else array
+    if array.ndim != 2 or array.shape[1] != width:
+        raise InputError(f"{whose} has {name} of the shape {list(array.shape)}, not [rows, {width}]")
+    limits = np.iinfo(dtype)
+    if array.dtype.kind not in "bui" or (array.size and (array.min() < limits.min or array.max() > limits.max)):
+        raise InputError(f"{whose} has {name} that are not whole numbers from {limits.min} to {limits.max}")
+    return np.ascontiguousarray(array, dtype)
+
+
+def molecule_fault(
+    atom_ptr: np.ndarray,
+    bond_ptr: np.ndarray,
+    atoms: np.ndarray,
+    begins: np.ndarray,
+    ends: np.ndarray,
+    bond_type_ids: np.ndarray,
+    max_atoms: int = MAX_BOND_ATOMS,
+) -> tuple[int, str] | None:
+    """The first molecule that compiled code must not be given, and what it has that is wrong; None if all are fine.
+
+    Args:
+        atom_ptr: integer ``[G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; not yet believed.
+        bond_ptr: the same for bonds.
+        atoms: ``uint8 [9 A]``, OGB's features of atom after atom.
+        begins, ends: integer ``[M]``, the two atoms of each bond, numbered from 0 within their molecule.
+        bond_type_ids: ``uint8 [M]``.
+        max_atoms: the largest molecule allowed.
+    """
+    molecule, fault, first, second = _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms)
+    return None if fault == _FINE else (int(molecule), _MEANINGS[fault].format(first, second))
+
+
+@njit(cache=True, nogil=True)
+def _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms):
+    num_atoms, num_bonds = len(atoms) // len(_LIMITS), min(len(begins), len(ends), len(bond_type_ids))
+    for g in range(min(len(atom_ptr), len(bond_ptr)) - 1):
+        first, last = np.int64(atom_ptr[g]), np.int64(atom_ptr[g + 1])
+        if not 0 <= first <= last <= num_atoms:
+            return g, _ATOM_ROWS, 0, 0
+        if last - first > max_atoms:
+            return g, _SIZE, last - first, max_atoms
+        begin, end = np.int64(bond_ptr[g]), np.int64(bond_ptr[g + 1])
+        if not 0 <= begin <= end <= num_bonds:
+            return g, _BOND_ROWS, 0, 0
+        fault, one, other = _bond_fault(last - first, begins[begin:end], ends[begin:end], bond_type_ids[begin:end])
+        if fault != _FINE:
+            return g, fault, one, other
+    if _features_within(atoms):
+        return 0, _FINE, 0, 0
+    for g in range(min(len(atom_ptr), len(bond_ptr)) - 1):
+        for a in range(atom_ptr[g], atom_ptr[g + 1]):
+            for f in range(len(_LIMITS)):
+                if atoms[a * len(_LIMITS) + f] >= _LIMITS[f]:
+                    return g, _ATOM_VALUE, f, np.int64(atoms[a * len(_LIMITS) + f])
+    return 0, _FINE, 0, 0  # only in atoms of no molecule
+
+
+@njit(cache=True)
+def _features_within(atoms):
+    """Whether all features are below their limits: the largest of each, by vectors of some atoms' features."""
+    width = _LANES * len(_LIMITS)
+    largest = np.zeros(width, np.uint8)
+    for block in range(len(atoms) // width):
+        some = atoms[block * width : (block + 1) * width]
+        for k in range(width):
+            largest[k] = max(largest[k], some[k])
+    for k in range(len(atoms) // width * width, len(atoms)):
+        largest[k % width] = max(largest[k % width], atoms[k])
+    beyond = 0
+    for k in range(width):
+        beyond += largest[k] >= _LIMITS[k % len(_LIMITS)]
+    return beyond == 0
+
+
+@njit(cache=True)
+def _bond_fault(size, begins, ends, bond_type_ids):
+    """What is wrong with the bonds of a molecule of ``size`` atoms: a fault and its two numbers."""
+    before, ascending = np.int64(-1), True
+    for m in range(len(begins)):
+        a, b = np.int64(begins[m]), np.int64(ends[m])
+        if not 0 <= a < size or not 0 <= b < size:
+            return _BOND_END, (b if 0 <= a < size else a), size
+        if a == b:
+            return _LOOP, a, a
+        if bond_type_ids[m] >= NUM_BOND_TYPES:
+            return _BOND_TYPE, np.int64(bond_type_ids[m]), NUM_BOND_TYPES
+        key = a * size + b
+        ascending = ascending and a < b and key > before
+        before = key
+    if not ascending:  # in the canonical order they are: then none can stand there twice
+        a, b = _bond_twice(size, begins, ends)
+        if a != b:
+            return _TWICE, a, b
+    if len(begins) > MAX_DEGREE:
+        degrees = np.zeros(size, np.int64)
+        for m in range(len(begins)):
+            degrees[begins[m]] += 1
+            degrees[ends[m]] += 1
+        if degrees.max() > MAX_DEGREE:
+            return _DEGREE, degrees.max(), MAX_DEGREE
+    return _FINE, np.int64(0), np.int64(0)
+
+
+@njit(cache=True)
+def _bond_twice(size, begins, ends):
+    """The two atoms that have a bond twice, in either direction; twice the same number where none have."""
+    if size <= 64:
+        neighbours = np.zeros(size, np.uint64)
+        for m in range(len(begins)):
+            a, b = np.int64(min(begins[m], ends[m])), np.int64(max(begins[m], ends[m]))
+            bit = np.uint64(1) << np.uint64(b)
+            if neighbours[a] & bit:
+                return a, b
+            neighbours[a] |= bit
+        return np.int64(0), np.int64(0)
+    keys = np.empty(len(begins), np.int64)
+    for m in range(len(begins)):
+        keys[m] = np.int64(min(begins[m], ends[m])) * size + np.int64(max(begins[m], ends[m]))
+    keys.sort()
+    for m in range(1, len(keys)):
+        if keys[m] == keys[m - 1]:
+            return keys[m] // size, keys[m] % size
+    return np.int64(0), np.int64(0)

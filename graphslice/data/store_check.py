@@ -1,0 +1,83 @@
+"""Whether a store's file holds what compiled code takes for granted, row by row: asked once, when it is opened.
+
+A right checksum says that nobody changed the file since, not that who wrote it wrote a store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from graphslice.chem.molecule_check import molecule_fault
+from graphslice.data.arrow import valid_rows
+from graphslice.data.splits import SPLITS
+
+
+class StoreFault(ValueError):
+    """What is wrong with a store, in one clause."""
+
+
+def check_contents(path: Path, max_atoms: int) -> None:
+    """Check every row of a store whose schema is that of a store.
+
+    The record batches are read one by one, not through a memory map: so that a large file does not fill the memory.
+
+    Args:
+        path: of the file.
+        max_atoms: the largest molecule that the store says it holds.
+
+    Raises:
+        StoreFault: if there is anything that compiled code must not read.
+    """
+    row = 0
+    with pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            _check_columns(batch, row)
+            fault = _molecule_fault(batch, max_atoms)
+            if fault is not None:
+                raise StoreFault(f"row {row + fault[0] + 1} has {fault[1]}")
+            row += batch.num_rows
+
+
+def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
+    """Arrow's own rules (how long buffers are, which texts a number stands for), and which values may be null."""
+    batch.validate()
+    atoms, bonds, split = batch.column("atoms"), batch.column("bonds"), batch.column("split")
+    for column in (batch.column("error"), split):
+        column.validate(full=True)
+    values = [atoms.values, atoms.values.values, bonds.values, *bonds.values.flatten()]
+    if "targets" in batch.schema.names:
+        values.append(batch.column("targets"))
+    if any(array.null_count for array in values):
+        raise StoreFault("values of its molecules or targets are null")
+    if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
+        raise StoreFault(f"its splits are not {', '.join(SPLITS)}")
+    for column, name in ((atoms, "atoms"), (bonds, "bonds")):
+        present = np.diff(_offsets(column)) > 0
+        if (wrong := present & ~valid_rows(column)).any():
+            raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} has {name} where it says null")
+
+
+def _molecule_fault(batch: pa.RecordBatch, max_atoms: int) -> tuple[int, str] | None:
+    atoms, bonds = batch.column("atoms"), batch.column("bonds")
+    begins, ends, kinds = (
+        _numbers(bonds.values.field(name), dtype)
+        for name, dtype in (("begin", np.uint16), ("end", np.uint16), ("kind", np.uint8))
+    )
+    features = _numbers(atoms.values.values, np.uint8)
+    return molecule_fault(_offsets(atoms), _offsets(bonds), features, begins, ends, kinds, max_atoms)
+
+
+def _offsets(column: pa.ListArray) -> np.ndarray:
+    """``int32 [R + 1]``, where each row begins; of no rows too, where Arrow need not have any."""
+    buffer = column.buffers()[1]
+    return np.frombuffer(buffer, np.int32, len(column) + 1) if len(column) else np.zeros(1, np.int32)
+
+
+def _numbers(array: pa.Array, dtype: type) -> np.ndarray:
+    buffer = array.buffers()[1]
+    return np.frombuffer(buffer, dtype, len(array)) if len(array) else np.empty(0, dtype)

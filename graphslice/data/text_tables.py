@@ -12,8 +12,8 @@ import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -131,18 +131,31 @@ class _Block:
 
     Attributes:
         records: the fields of each.
-        ends: for each the number of the line after its last, counted from the first line of the block.
+        lines: that they were made of; the record after the last may go on beyond them, and is not among them.
+        first_line: the number of the first of them in the file, from 1.
+        delimiter: between fields.
+        ends: for each record how many lines it ends after; None until :meth:`where` asks.
         broken: reason by record, for those whose quotes go wrong.
-        first_line: the number of its first line in the file, from 1.
     """
 
     records: list[list[str]]
-    ends: list[int] | range
-    broken: dict[int, str]
+    lines: list[str]
     first_line: int
+    delimiter: str
+    ends: list[int] | None = None
+    broken: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def used(self) -> int:
+        """How many of the lines the records have."""
+        return len(self.lines) if self.ends is None else self.ends[-1] if self.ends else 0
 
     def where(self, record: int, file: str) -> str:
         """``"line 7 of t.csv"``."""
+        if self.ends is None:
+            with _long_fields():
+                reader = csv.reader(self.lines, delimiter=self.delimiter, strict=True)
+                self.ends = [reader.line_num for _ in reader]
         begin, end = self.ends[record - 1] if record else 0, self.ends[record]
         first, last = self.first_line + begin, self.first_line + end - 1
         return f"line {first} of {file}" if first == last else f"lines {first} to {last} of {file}"
@@ -159,10 +172,9 @@ def _blocks(lines: Iterator[str], first_line: int, delimiter: str, file: str) ->
         with _long_fields():
             block = _parse(held, len(more) < wanted, first_line, delimiter, file)
         yield block
-        used = block.ends[-1] if block.ends else 0
-        held = held[used:]
-        first_line += used
-        wanted = _BLOCK_LINES if used else 2 * wanted  # a record of many lines: parsed again, but few times
+        held = held[block.used :]
+        first_line += block.used
+        wanted = _BLOCK_LINES if block.used else 2 * wanted  # a record of many lines: parsed again, but few times
 
 
 @contextmanager
@@ -179,14 +191,9 @@ def _parse(lines: list[str], at_end: bool, first_line: int, delimiter: str, file
 
     A record whose quotes go wrong ends with the line of the quote that is to blame: those that follow are read anew.
     """
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    try:
-        records = list(reader)
-        if len(records) == len(lines):  # as in most files: every record is a line
-            return _Block(records, range(1, len(lines) + 1), {}, first_line)
-    except csv.Error:
-        pass
-    block = _Block([], ends := [], {}, first_line)
+    with suppress(csv.Error):  # quickly, as nearly always
+        return _Block(list(csv.reader(lines, delimiter=delimiter, strict=True)), lines, first_line, delimiter)
+    block = _Block([], lines, first_line, delimiter, ends := [])
     done = 0
     while done < len(lines):
         begin = done
@@ -231,7 +238,7 @@ def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
         else:  # not about a quote: a field longer than any machine likes
             break
     ends = list(itertools.accumulate(map(len, lines)))
-    return bisect_right(ends, at), closed
+    return min(bisect_right(ends, at), len(lines) - 1), closed
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -256,8 +263,8 @@ def _part(rows: TextRows, begin: int, end: int) -> TextRows:
 
 def _add(block: _Block, width: int, file: str, rows: TextRows) -> None:
     """Add the records of a block to some rows, with as many cells as the header has."""
-    if not block.broken and set(map(len, block.records)) == {width}:
-        rows.cells += block.records
+    if not block.broken and set(map(len, block.records)) <= {width, 0}:
+        rows.cells += filter(None, block.records)
         return
     for number, record in enumerate(block.records):
         if len(record) == width and number not in block.broken:

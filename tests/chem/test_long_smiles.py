@@ -23,7 +23,7 @@ def test_too_many_atoms(smiles, atoms):
 
 @pytest.mark.parametrize("smiles", ["x" * 200_000, "(" * 200_000, "[" * 200_000, "C" * 9 + "(" * 9_000])
 def test_no_molecule(smiles):
-    with pytest.raises(MoleculeError, match="^not a valid SMILES$"):
+    with pytest.raises(MoleculeError, match=r"^not a valid SMILES$"):
         smiles_to_graph(smiles)
 
 

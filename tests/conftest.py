@@ -14,12 +14,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import settings
 
 import graphslice
 from graphslice.resources import DEMO_CSV
 
 # Seconds after which a process hangs, on a machine however busy.
 HANG = 300
+
+settings.register_profile("thorough", max_examples=35_000)
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported

@@ -6,6 +6,7 @@ because OGB's takes three times as long and stops at stereo labels it does not k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ _WILDCARD = ATOM_DIMS[0] - 1
 
 # The three features of every bond type id.
 _BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
+
+
+# An atom as a SMILES writes it.
+_ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
 
 
 class MoleculeError(ValueError):
@@ -267,6 +272,8 @@ def canonical_ranks(mol: Chem.Mol) -> list[int]:
 def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
+    if len(smiles) > 10 * max_atoms and (written := _written_atoms(smiles)) > max_atoms:
+        raise MoleculeError(f"{written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
     try:
         mol = Chem.MolFromSmiles(smiles)
     except UnicodeEncodeError:  # bytes of a file that are no text
@@ -282,6 +289,11 @@ def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
     if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) stands for no element")
     return mol
+
+
+def _written_atoms(smiles: str) -> int:
+    """About how many atoms a long SMILES has: RDKit would look for rings among 100,000 of them for hours."""
+    return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
 
 
 def _why_not(smiles: str) -> str:

@@ -34,5 +34,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if len(result["targets"]) > 1:
         for name, score in result["targets"].items():
             print(f"  {name}: MAE {score['mae']:.6f}, RMSE {score['rmse']:.6f}, R2 {score['r2']:.4f}")
+    if lost := source.unreadable():
+        row, reason = next(iter(lost.items()))
+        print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)
     if result["unanswered"]:
         print(f"{result['unanswered']:,} molecules have no prediction and are left out", file=sys.stderr)

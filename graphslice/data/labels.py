@@ -6,7 +6,9 @@ and may then find the column to predict by itself (:func:`find_target`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import pyarrow as pa
 from graphslice.config import DataConfig
 from graphslice.data.rows import Rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.tables import decoded, open_table, texts
+from graphslice.data.tables import as_in_file, decoded, malformed_rows, open_table, texts
 from graphslice.errors import InputError, nearest
 
 #: Names of SMILES columns that need not be given, in the order they are looked for.
@@ -33,6 +35,7 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 COLUMN_SPLITS = tuple(_SPLIT_WORDS)
 # Cells that say that there is no value.
 _NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 
 # --- which columns --------------------------------------------------------------------------------
@@ -120,11 +123,11 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) ->
     Raises:
         InputError: if there is not exactly one.
     """
-    others = [column for column in chunks[0].column_names if column not in (columns.smiles, columns.split)]
+    others = [column for column in as_in_file(chunks[0]).column_names if column not in (columns.smiles, columns.split)]
     check_unique(others, others, name)
 
     def holds_numbers(column: str) -> bool:
-        return any(np.isfinite(parse_numbers(chunk.column(column))[0]).any() for chunk in chunks)
+        return any(np.isfinite(_label_cells(chunk, column)[0]).any() for chunk in chunks)
 
     numeric = [column for column in others if holds_numbers(column)]
     if len(numeric) == 1:
@@ -170,8 +173,17 @@ def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[Rows]:
     Raises:
         InputError: if the table cannot be read to its end, or a word of the split column names no split.
     """
-    with open_table(path) as table:
+    with open_table(path) as table, about(str(path)):
         yield from parse_chunks(table.chunks, columns)
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Let an :class:`InputError` about a row say of which table."""
+    try:
+        yield
+    except InputError as error:
+        raise error if name in str(error) else InputError(f"{name}: {error}") from None
 
 
 def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[Rows]:
@@ -185,6 +197,8 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
 def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> Rows:
     """Some rows of a table. A row with a label that is no number is rejected; a gap is no reason for that.
 
+    A malformed row has no SMILES and no label, and is rejected too.
+
     ``first_row`` is the row of the table that the chunk begins with, for messages.
 
     Raises:
@@ -192,6 +206,8 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> R
     """
     smiles = texts(chunk.column(columns.smiles), decoded)
     targets, rejected = _parse_targets(chunk, columns.targets)
+    for row, reason in malformed_rows(chunk).items():
+        smiles[row], rejected[row] = "", reason
     split = np.full(len(chunk), NO_SPLIT, np.int8)
     if columns.split is not None:
         # The split of a row without a label does not matter: it may be empty, or any word.
@@ -206,14 +222,23 @@ def _parse_targets(chunk: pa.Table, targets: Sequence[str]) -> tuple[np.ndarray,
     values = np.empty((len(chunk), len(targets)), dtype=np.float64)
     rejected: dict[int, str] = {}
     for t, target in enumerate(targets):
-        column = chunk.column(target)
-        numbers, empty = parse_numbers(column)
+        numbers, empty = _label_cells(chunk, target)
         wrong = ~empty & ~np.isfinite(numbers)
         for row in np.flatnonzero(wrong).tolist():
             if row not in rejected:
-                rejected[row] = f"target {target!r} is not a finite number: {_cell_text(column, row)!r}"
+                cell = _cell_text(chunk.column(target), row)
+                rejected[row] = f"target {target!r} is not a finite number: {cell!r}{_with_a_point(cell)}"
         values[:, t] = np.where(wrong, np.nan, numbers)
     return values, rejected
+
+
+def _label_cells(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`parse_numbers` of a column; the cells of malformed rows are empty."""
+    numbers, empty = parse_numbers(chunk.column(target))
+    if malformed := list(malformed_rows(chunk)):
+        numbers, empty = numbers.copy(), empty.copy()
+        numbers[malformed], empty[malformed] = np.nan, True
+    return numbers, empty
 
 
 def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -242,6 +267,11 @@ def _parse_number(cell: str) -> float:
         return float(cell)
     except ValueError:
         return np.nan
+
+
+def _with_a_point(cell: str) -> str:
+    """``" (write 12.5)"`` for the cell ``12,5``. Not read as that: 1,234 may as well be a thousand."""
+    return f" (write {cell.strip().replace(',', '.')})" if _DECIMAL_COMMA.fullmatch(cell.strip()) else ""
 
 
 def _cell_text(column: pa.ChunkedArray, row: int) -> str:
@@ -274,7 +304,7 @@ def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = 
 
 
 def check_targets(rows: Rows, chunks: Sequence[pa.Table], targets: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if one of the targets has no number in any row.
+    """Raise :class:`InputError` if one of the targets has no number in any row, or mostly decimal commas.
 
     Args:
         rows: all of the table.
@@ -283,11 +313,26 @@ def check_targets(rows: Rows, chunks: Sequence[pa.Table], targets: Sequence[str]
         name: of the table, for messages.
     """
     for t, target in enumerate(targets):
-        if not np.isnan(rows.targets[:, t]).all():
-            continue
-        for column in (chunk.column(target) for chunk in chunks):
-            given = np.flatnonzero(~parse_numbers(column)[1])
-            if len(given):
-                example = _cell_text(column, int(given[0]))
-                raise InputError(f"{name}: the target {target!r} is not numeric (its first value is {example!r})")
-        raise InputError(f"{name}: the target {target!r} is empty in every row")
+        numbers = len(rows) - int(np.isnan(rows.targets[:, t]).sum())
+        wrong = _wrong_cells(chunks, target) if rows.rejected else []
+        commas = [(row, cell) for row, cell in wrong if _with_a_point(cell)]
+        if len(commas) > numbers:  # the rest would be the whole numbers alone
+            row, cell = commas[0]
+            raise InputError(
+                f"{name}: the target {target!r} has decimal commas: {cell!r} in row {row}{_with_a_point(cell)}"
+            )
+        if wrong and not numbers:
+            raise InputError(f"{name}: the target {target!r} is not numeric (its first value is {wrong[0][1]!r})")
+        if not numbers:
+            raise InputError(f"{name}: the target {target!r} is empty in every row")
+
+
+def _wrong_cells(chunks: Sequence[pa.Table], target: str) -> list[tuple[int, str]]:
+    """The rows, counted from 1, and the texts of the cells of a column that are no finite number."""
+    found, first_row = [], 1
+    for chunk in chunks:
+        numbers, empty = _label_cells(chunk, target)
+        for row in np.flatnonzero(~empty & ~np.isfinite(numbers)).tolist():
+            found.append((first_row + row, _cell_text(chunk.column(target), row)))
+        first_row += len(chunk)
+    return found

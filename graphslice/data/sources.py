@@ -14,6 +14,7 @@ import numpy as np
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.labels import (
     COLUMN_SPLITS,
+    about,
     check_targets,
     find_columns,
     find_target,
@@ -25,7 +26,7 @@ from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
 from graphslice.data.rows import Rows
 from graphslice.data.splits import SPLITS, Splits, name_splits, number_splits
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore
-from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, open_table
+from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
 # Splits that are made, not read from a column.
 _SPLIT_METHODS = ("random", "scaffold")
+# Why a row is rejected that has nothing wrong but that there is no label.
+_UNLABELLED = "no target value"
 
 
 @dataclass
@@ -71,6 +74,11 @@ class Source:
     def is_pcqm4m(self) -> bool:
         """Whether OGB's evaluator judges this data."""
         return self.name in FOLDERS
+
+    def unreadable(self) -> dict[int, str]:
+        """The reason by row, in order, for rows that have a label of which nothing can be made, or are malformed."""
+        lost = np.isnan(self.targets).all(axis=1)
+        return {row: why for row, why in sorted(self.rejected.items()) if lost[row] and why != _UNLABELLED}
 
     def fingerprint(self) -> str:
         """A hash of molecules, labels and splits, to notice that a run's data has changed."""
@@ -161,9 +169,13 @@ def table_source(path: Path, config: DataConfig) -> Source:
     with open_table(path) as table:
         columns = find_columns(table.columns, config, name, _SPLIT_METHODS)
         chunks = list(table.chunks)
+    malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
+    if len(malformed) == sum(map(len, chunks)):
+        raise InputError(f"{name}: no row is as the header says; the first: {malformed[0]}")
     if not columns.targets:
         columns = replace(columns, targets=[find_target(chunks, columns, name)])
-    rows = Rows.join(list(parse_chunks(chunks, columns)))
+    with about(name):
+        rows = Rows.join(list(parse_chunks(chunks, columns)))
     check_targets(rows, chunks, columns.targets, name)
     rejected = _reject_unlabelled(rows.targets, rows.rejected)
     splits = None
@@ -212,7 +224,7 @@ def _errors_of(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
 def _reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
     """The rejected rows, and those without any label. ``targets``: ``float64 [R, T]``."""
     unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
-    return rejected | {row: "no target value" for row in unlabelled if row not in rejected}
+    return rejected | {row: _UNLABELLED for row in unlabelled if row not in rejected}
 
 
 def _usable(rows: int, rejected: dict[int, str]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tables of molecules as streams: read in chunks, written whole or not at all."""
+"""Tables of molecules as streams: read in chunks, written whole or not at all. What is special to text: text_tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from graphslice.data.arrow import float_values
+from graphslice.data.arrow import float_values, text_array
+from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
 from graphslice.errors import InputError
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
@@ -27,6 +28,9 @@ PARQUET_SUFFIXES = (".parquet",)
 READABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
+# The name of the last column of a chunk. A column, so that the reasons go wherever the rows go, to other machines too.
+_MALFORMED = "graphslice: malformed"
+
 
 @dataclass
 class TableStream:
@@ -34,8 +38,9 @@ class TableStream:
 
     Attributes:
         columns: their names.
-        chunks: consecutive rows, in the file's order. CSV, TSV and ``.smi`` cells are the bytes of the file;
-            Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and ``name``.
+        chunks: consecutive rows, in the file's order. CSV, TSV and ``.smi`` cells are the bytes of the file
+            (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
+            ``name``. A last column beyond ``columns`` is for :func:`malformed_rows` and :func:`as_in_file`.
         estimated_rows: how many rows there may be.
     """
 
@@ -53,7 +58,8 @@ def is_table_name(name: str) -> bool:
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
     """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, to be read in chunks of some rows.
 
-    The files of a folder are read in the order of their names, and have the same columns.
+    The files of a folder are read in the order of their names, and have the same columns. A CSV file without a
+    comma in its header is separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with its mark.
 
     Raises:
         InputError: if it is missing, empty, of another kind or damaged; the last also while the
@@ -85,6 +91,19 @@ def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
         yield from table.chunks
 
 
+def malformed_rows(chunk: pa.Table) -> dict[int, str]:
+    """The reason by row, for rows of a chunk that are not as the header says."""
+    if chunk.column_names[-1:] != [_MALFORMED] or chunk.columns[-1].null_count == len(chunk):
+        return {}
+    return {row: reason for row, reason in enumerate(chunk.columns[-1].to_pylist()) if reason is not None}
+
+
+def as_in_file(chunk: pa.Table) -> pa.Table:
+    """A chunk with the columns of its file alone; a malformed row has the first of its cells there."""
+    last = chunk.num_columns - 1
+    return chunk.remove_column(last) if chunk.column_names[-1:] == [_MALFORMED] else chunk
+
+
 def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
     """The types that hold the columns of all files of a folder: texts, if there are files of texts."""
     schemas = []
@@ -92,12 +111,12 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
         with _reading(file):
             if not _is(file, PARQUET_SUFFIXES):
                 with _open_file(file, 1) as table:
-                    return pa.schema([(name, pa.binary()) for name in table.columns])
+                    return pa.schema([*((name, pa.binary()) for name in table.columns), (_MALFORMED, pa.string())])
             schemas.append(pq.read_schema(file).remove_metadata())
     if any(schema.names != schemas[0].names for schema in schemas):
         return None  # open_table says which, when it comes to that file
     try:
-        return pa.unify_schemas(schemas, promote_options="permissive")
+        return pa.unify_schemas(schemas, promote_options="permissive").append(pa.field(_MALFORMED, pa.string()))
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"the files of {folder} have columns of types that do not go together: {error}") from None
 
@@ -165,7 +184,9 @@ def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, EOFError, csv.Error, zlib.error, pa.ArrowException) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} begins as {error.encoding} and goes on as something else: save it as UTF-8") from None
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         lines = str(error).strip().splitlines()
         raise InputError(f"cannot read {path}: {lines[0] if lines else type(error).__name__}") from None
 
@@ -182,7 +203,7 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     def chunks() -> Iterator[pa.Table]:
         with _reading(path):
             for batch in file.iter_batches(rows):
-                yield pa.Table.from_batches([batch])
+                yield _with_reasons(pa.Table.from_batches([batch]), {})
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
 
@@ -190,43 +211,36 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not _is(path, READABLE):
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
-    # Odd bytes of some other encoding pass through as they are.
-    opener = gzip.open if _is(path, (".gz",)) else open
-    file = stack.enter_context(opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=""))
+    file = open_text(path, stack)
     if _is(path, SMILES_SUFFIXES):
-        header = ["smiles", "name"]
-        lines = (_smiles_line(line) for line in file if line.strip())
+        header, parts = ["smiles", "name"], read_smiles_lines(file, rows)
     else:
-        reader = csv.reader(file, delimiter="\t" if _is(path, TSV_SUFFIXES) else ",", strict=True)
-        header = next(reader, [])
-        lines = (_fit(line, len(header), reader.line_num, path) for line in reader if line)
-    first = next(lines, None)
+        header, parts = read_csv(file, rows, path.name, "\t" if _is(path, TSV_SUFFIXES) else None)
+    first = next(parts, None)
     if first is None:
         raise InputError(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
     columns = [decoded(_storable(name)) for name in header]
-    chunks = _chunks_of_lines(columns, itertools.chain([first], lines), rows, path)
+    chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
     return TableStream(columns, chunks, estimated_rows=path.stat().st_size // 32)
 
 
-def _smiles_line(line: str) -> list[str]:
-    smiles, *name = line.split(None, 1)
-    return [smiles, name[0].strip() if name else ""]
+def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:
+    with _reading(path):
+        for part in parts:
+            cells = [_binary(column) for column in zip(*part.cells, strict=True)]
+            yield _with_reasons(pa.Table.from_arrays(cells, names=columns), part.malformed)
 
 
-def _fit(line: list[str], width: int, number: int, path: Path) -> list[str]:
-    if len(line) > width:
-        raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {width}")
-    return line + [""] * (width - len(line))
+def _with_reasons(chunk: pa.Table, malformed: dict[int, str]) -> pa.Table:
+    reasons = text_array([malformed.get(row) for row in range(len(chunk))] if malformed else [None] * len(chunk))
+    return chunk.append_column(_MALFORMED, reasons)
 
 
-def _chunks_of_lines(columns: list[str], lines: Iterator[list[str]], rows: int, path: Path) -> Iterator[pa.Table]:
-    while True:
-        with _reading(path):
-            chunk = list(itertools.islice(lines, rows))
-        if not chunk:
-            return
-        cells = [[_storable(cell) for cell in column] for column in zip(*chunk, strict=True)]
-        yield pa.Table.from_arrays([pa.array(column, pa.binary()) for column in cells], names=columns)
+def _binary(column: Sequence[str]) -> pa.Array:
+    try:
+        return pa.array(column, pa.string()).cast(pa.binary())
+    except UnicodeEncodeError:  # bytes of another encoding
+        return pa.array([_storable(cell) for cell in column], pa.binary())
 
 
 def _storable(cell: str) -> bytes:
@@ -260,11 +274,12 @@ class _CsvSink:
     def __init__(self, file: IO[str], delimiter: str, decode: Callable[[bytes], str] = verbatim) -> None:
         self.decode = decode
         self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        self.quoting_writer = csv.writer(file, csv.unix_dialect, delimiter=delimiter)
         self.begun = False
 
     def write(self, chunk: pa.Table) -> None:
         if not self.begun:
-            self.writer.writerow(chunk.column_names)
+            self._write([[name] for name in chunk.column_names])
             self.begun = True
         columns = []
         for column in chunk.columns:
@@ -273,7 +288,12 @@ class _CsvSink:
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
             else:
                 columns.append(texts(column, self.decode))
-        self.writer.writerows(zip(*columns, strict=True))
+        self._write(columns)
+
+    def _write(self, columns: list[list[str]]) -> None:
+        # Before Python 3.13 the module leaves a carriage return unquoted where lines do not end with one.
+        returns = any("\r" in "".join(column) for column in columns)
+        (self.quoting_writer if returns else self.writer).writerows(zip(*columns, strict=True))
 
 
 class _ParquetSink:

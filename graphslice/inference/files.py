@@ -16,7 +16,7 @@ from graphslice.data.arrow import number_array, text_array
 from graphslice.data.featurize import Pool, check_graphs, featurizers
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import open_table, read_chunks, table_files, texts, write_table
+from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictions, Predictor
 
@@ -46,7 +46,8 @@ def predict_file(
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
     The same rows come out in the same order, with their columns, then one ``<target>_pred`` a
-    target, then ``error``. Memory does not grow with the file. Of a store of ``graphslice
+    target, then ``error``. A row with more or fewer fields than the header has the first of them,
+    no prediction, and the reason. Memory does not grow with the file. Of a store of ``graphslice
     featurize``, which has no SMILES, the one column before those is ``row``, from 1.
 
     Args:
@@ -112,17 +113,29 @@ def answer_columns(targets: Sequence[str]) -> list[str]:
 def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
     """A chunk of a table with the columns of :func:`answer_columns`."""
     *predicted, error = answer_columns(answers.targets)
+    errors = list(answers.errors)
+    for row, reason in malformed_rows(chunk).items():
+        errors[row] = reason
+    chunk = as_in_file(chunk)
     for name, values in zip(predicted, answers.values.T, strict=True):
         chunk = chunk.append_column(name, number_array(values))
-    return chunk.append_column(error, text_array(answers.errors))
+    return chunk.append_column(error, text_array(errors))
 
 
 def _predict_chunks(
     predictor: Predictor, chunks: Iterator[pa.Table], column: int, pool: Pool = None
 ) -> Iterator[pa.Table]:
     kept, parsed = itertools.tee(chunks)
-    answers = predictor.predict_stream((texts(chunk.column(column)) for chunk in parsed), pool)
+    answers = predictor.predict_stream((_smiles(chunk, column) for chunk in parsed), pool)
     return map(with_answers, kept, answers)
+
+
+def _smiles(chunk: pa.Table, column: int) -> list[str]:
+    """The SMILES of a chunk; none of a malformed row, whose cells may be those of other columns."""
+    smiles = texts(chunk.column(column))
+    for row in malformed_rows(chunk):
+        smiles[row] = ""
+    return smiles
 
 
 def _predict_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:

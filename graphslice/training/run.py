@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
+# Fewer usable rows than these are worth a warning.
+_FEW_ROWS = 10
+
+
 @dataclass
 class RunResult:
     """What came of a run.
@@ -198,6 +202,11 @@ def _what_it_took(module: Regression, trainer: pl.Trainer, seconds: float, compi
 
 
 def _describe(console: Console, data: MoleculeData, module: Regression, devices: Devices, trainer: pl.Trainer) -> None:
+    if len(data.kept) < _FEW_ROWS:
+        few = (
+            f"{len(data.kept)} of {len(data.source):,} rows can be used: too few to learn from, or to judge a model by"
+        )
+        console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""

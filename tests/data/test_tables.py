@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import zlib
@@ -8,7 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from graphslice.data.tables import TableStream, count_rows, is_table_name, open_table, table_files, texts, write_table
+from graphslice.data.tables import (
+    TableStream,
+    as_in_file,
+    count_rows,
+    is_table_name,
+    malformed_rows,
+    open_table,
+    table_files,
+    texts,
+    write_table,
+)
 from graphslice.errors import InputError
 
 
@@ -17,6 +28,9 @@ def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
     with open_table(path, rows) as table:
         assert isinstance(table, TableStream)
         chunks = list(table.chunks)
+    assert not any(map(malformed_rows, chunks))
+    chunks = [as_in_file(chunk) for chunk in chunks]
+    assert all(chunk.column_names == table.columns for chunk in chunks)
     assert all(len(chunk) == rows for chunk in chunks[:-1]) and 0 < len(chunks[-1]) <= rows
     cells = [list(row) for chunk in chunks for row in zip(*(texts(c) for c in chunk.columns), strict=True)]
     return table.columns, cells
@@ -25,7 +39,7 @@ def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
 def copy(source, out, rows: int = 2) -> None:
     with open_table(source, rows) as table, write_table(out) as sink:
         for chunk in table.chunks:
-            sink.write(chunk)
+            sink.write(as_in_file(chunk))
 
 
 ROWS = [
@@ -58,16 +72,39 @@ def test_every_cell_comes_back(tmp_path, name, rows):
         (b'smiles,"a,b"\nC,"x,""y"""', ["smiles", "a,b"], [["C", 'x,"y"']]),
         (b'smiles,n\nC,"one\r\ntwo"\n', ["smiles", "n"], [["C", "one\r\ntwo"]]),
         (b"smiles,y,y\nC,1,2\n", ["smiles", "y", "y"], [["C", "1", "2"]]),
-        (b"smiles,y,z\nC\nN,2\n", ["smiles", "y", "z"], [["C", "", ""], ["N", "2", ""]]),
+        (b"\n\r\nsmiles,y\nC,1\n", ["smiles", "y"], [["C", "1"]]),
+        (b"smiles,y\rC,1\r\rN,2", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
+        (b"smiles;y\nC;1,5\nN;2\n", ["smiles", "y"], [["C", "1,5"], ["N", "2"]]),
+        (b'smiles;"a,b"\nC;\'\n', ["smiles", "a,b"], [["C", "'"]]),
+        (b"smiles\ty;z\ta\nC\t1\t2\n", ["smiles", "y;z", "a"], [["C", "1", "2"]]),
+        (b"smiles,a;b;c\nC,1\n", ["smiles", "a;b;c"], [["C", "1"]]),
+        (b'"smiles;y"\n"C,"\n', ["smiles;y"], [["C,"]]),
+        (b"smiles,y\nC," + b"x" * 200_000 + b"\n", ["smiles", "y"], [["C", "x" * 200_000]]),
+        (b"smiles,y\nC\0,1\n", ["smiles", "y"], [["C\0", "1"]]),
         (b"smiles,y\n,\n", ["smiles", "y"], [["", ""]]),
         (b"smiles,y\nC,1\n\n\nN,2\n\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
         (b"smiles,y\nC,NA\nN,nan\n", ["smiles", "y"], [["C", "NA"], ["N", "nan"]]),
     ],
-    ids=["bom", "crlf", "quotes", "newline", "same-names", "short-rows", "empty-cells", "blank-lines", "no-guesses"],
+    ids=[
+        *("bom", "crlf", "quotes", "newline", "same-names", "blank-lines-first", "mac", "semicolons"),
+        *("semicolons-and-a-comma", "tabs", "comma-first", "one-column", "long-cell", "nul", "empty-cells"),
+        *("blank-lines", "no-guesses"),
+    ],
 )
 def test_csv_dialects(tmp_path, content, columns, rows):
     (tmp_path / "t.csv").write_bytes(content)
     assert read(tmp_path / "t.csv") == (columns, rows)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_encodings_that_say_so(name, encoding, tmp_path):
+    """The cells are those of the same file in UTF-8."""
+    text = 'smiles,caf\u00e9\nC,\U0001f600\r\nN,"\u010a\n"'  # bytes 0a that are no end of a line
+    content = text.replace(",", "\t" if ".tsv" in name else ",").encode(encoding)
+    content = codecs.BOM_UTF16_BE + content if encoding == "utf-16-be" else content
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert read(tmp_path / name) == (["smiles", "caf\u00e9"], [["C", "\U0001f600"], ["N", "\u010a\n"]])
 
 
 def test_latin_1_in_the_header_is_read(tmp_path):
@@ -128,8 +165,18 @@ def _damaged_gzip(content: bytes) -> bytes:
         ("t.smi", b"\n\n", "is empty"),
         ("t.csv", b"smiles,y\n", "has no rows"),
         ("t.tsv", b"smiles\ty\n\n", "has no rows"),
-        ("t.csv", b"smiles,y\nC,1\nN,2,3\n", "line 3: 3 fields where the header has 2"),
-        ("t.csv", b"smiles,y\nC," + b"x" * 200_000 + b"\n", "cannot read"),
+        (
+            "t.csv",
+            b'smiles,"y\nC,1\nN,2\n',
+            r"header cannot be read, a quote opens in line 1 of t\.csv and is not closed",
+        ),
+        ("t.csv", b'\nsmiles,"y"x\nC,1\n', r"header cannot be read, text follows a closing quote in line 2 of t\.csv"),
+        ("t.csv", "smiles,y\nC,1\n".encode("utf-16-le"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
+        ("t.csv", "smiles,y\nC,1\n".encode("utf-16-be"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
+        ("t.smi", "C methane\n".encode("utf-16-le"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
+        ("t.csv.gz", gzip.compress("smiles,y\nC,1\n".encode("utf-16-le"), mtime=0), "NUL bytes"),
+        ("t.csv", "smiles,y\nC,1\n".encode("utf-16")[:-1], "begins as utf-16.* goes on as something else: save it as"),
+        ("t.csv", codecs.BOM_UTF16_LE, "is empty"),
         ("t.parquet", b"PAR1 no more", "cannot read"),
         ("t.parquet", b"", "cannot read|is empty"),
         ("t.csv.gz", b"smiles,y\nC,1\n", "cannot read"),
@@ -183,7 +230,7 @@ def test_a_folder_of_shards(tmp_path):
     for rows in (3, 8192):
         with open_table(folder, rows) as table:
             assert table.columns == ["smiles", "n"] and table.estimated_rows > 0
-            chunks = list(table.chunks)
+            chunks = [as_in_file(chunk) for chunk in table.chunks]
         assert max(map(len, chunks)) <= rows
         assert [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)] == expected
     assert count_rows(folder) == 29
@@ -192,7 +239,8 @@ def test_a_folder_of_shards(tmp_path):
 def test_files_of_several_kinds(tmp_path):
     fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.parquet": "smiles,y\nC,1\n"})
     with open_table(tmp_path) as table:
-        cells = [list(row) for chunk in table.chunks for row in zip(*map(texts, chunk.columns), strict=True)]
+        chunks = map(as_in_file, table.chunks)
+        cells = [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)]
     assert cells == [["C", "1"], ["N", "2"], ["O", "3"]]
 
 
@@ -304,6 +352,13 @@ def test_stdout(capsys):
         sink.write(pa.table({"smiles": ["C"], "x": ["a,b"]}))
         sink.write(pa.table({"smiles": ["N"], "x": [None]}))
     assert capsys.readouterr().out == 'smiles,x\nC,"a,b"\nN,\n'
+
+
+def test_a_carriage_return_is_no_end_of_a_row(tmp_path):
+    rows = [["C", "a\rb"], ["N", ""]]
+    with write_table(tmp_path / "t.csv") as sink:
+        sink.write(pa.table({"smiles": ["C", "N"], "no\rte": ["a\rb", None]}))
+    assert read(tmp_path / "t.csv") == (["smiles", "no\rte"], rows)
 
 
 @pytest.mark.parametrize(("text", "answer"), [("a.csv", True), ("A.SMI.GZ", True), ("CCO", False), ("C.N", False)])

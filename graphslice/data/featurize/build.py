@@ -73,7 +73,8 @@ def to_batch(rows: Rows, info: StoreInfo, pool: Pool = None, progress: Progress 
     """Parse some rows into rows of a store."""
     arrays, reasons = parse(rows.smiles, info, pool, progress)
     for row, reason in rows.rejected.items():
-        reasons[row] = reasons[row] or reason
+        if rows.smiles[row] == "" or reasons[row] is None:  # of a bad label and a bad SMILES, the SMILES
+            reasons[row] = reason
     return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split)
 
 

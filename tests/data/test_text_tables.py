@@ -1,0 +1,270 @@
+"""Rows that are not as the header says keep their place and say why; arbitrary tables and bytes."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.config import DataConfig
+from graphslice.data import text_tables
+from graphslice.data.sources import table_source
+from graphslice.data.tables import as_in_file, malformed_rows, open_table, texts, write_table
+from graphslice.errors import InputError
+
+
+def read(path: Path, rows: int = 8192) -> tuple[list[str], list[list[str]], dict[int, str]]:
+    """Columns, rows, and the reason by row."""
+    cells: list[list[str]] = []
+    malformed: dict[int, str] = {}
+    with open_table(path, rows) as table:
+        for chunk in table.chunks:
+            malformed |= {len(cells) + row: reason for row, reason in malformed_rows(chunk).items()}
+            cells += map(list, zip(*map(texts, as_in_file(chunk).columns), strict=True))
+    return table.columns, cells, malformed
+
+
+MALFORMED = {
+    "too-many": (
+        b"smiles,y\nC,1\nN,2,3\nO,4\n",
+        [["C", "1"], ["N", "2"], ["O", "4"]],
+        {1: "3 fields where the header has 2 (line 3 of t.csv)"},
+    ),
+    "too-few": (
+        b"smiles,y\nC\nN,2\n",
+        [["C", ""], ["N", "2"]],
+        {0: "1 field where the header has 2 (line 2 of t.csv)"},
+    ),
+    "row-is-not-line": (
+        b'smiles,n\n\nC,"a\nb"\n\nN\nO,"a\r\nb",\nF,1\n',
+        [["C", "a\nb"], ["N", ""], ["O", "a\r\nb"], ["F", "1"]],
+        {
+            1: "1 field where the header has 2 (line 6 of t.csv)",
+            2: "3 fields where the header has 2 (lines 7 to 8 of t.csv)",
+        },
+    ),
+    "header-of-two-lines": (
+        b'smiles,"a\nb"\nC\n',
+        [["C", ""]],
+        {0: "1 field where the header has 2 (line 3 of t.csv)"},
+    ),
+    "open-to-the-end": (
+        b'smiles,n\nC,1\nN,"two, three\nO,"4"\nF,5\n',
+        [["C", "1"], ["N", "two, three"], ["O", "4"], ["F", "5"]],
+        {1: "a quote opens in line 3 of t.csv and is not closed"},
+    ),
+    "open-in-the-last-line": (
+        b'smiles,n\nC,1\nN,"2',
+        [["C", "1"], ["N", "2"]],
+        {1: "a quote opens in line 3 of t.csv and is not closed"},
+    ),
+    "opens-in-a-later-line": (
+        b'smiles,n\n"C\nC",1,"2\nN,3\n',
+        [["C\nC", "1"], ["N", "3"]],
+        {0: "a quote opens in line 3 of t.csv and is not closed"},
+    ),
+    "two-open": (
+        b'smiles,n\nC,"1\nN,"2\nO,3\n',
+        [["C", "1"], ["N", "2"], ["O", "3"]],
+        {
+            0: "a quote opens in line 2 of t.csv and is not closed",
+            1: "a quote opens in line 3 of t.csv and is not closed",
+        },
+    ),
+    "doubled-quotes": (
+        b'smiles,n\nC,"1""\nN,"""2"""\n',
+        [["C", '1"'], ["N", '"2"']],
+        {0: "a quote opens in line 2 of t.csv and is not closed"},
+    ),
+    "text-after-a-quote": (
+        b'smiles,n\nC,"a"b\nN,5"\n',
+        [["C", "ab"], ["N", '5"']],
+        {0: "text follows a closing quote in line 2 of t.csv (a quote within quotes is written twice)"},
+    ),
+    "carriage-returns": (
+        b'smiles,n\rC,1,2\rN,"\rO,3',
+        [["C", "1"], ["N", ""], ["O", "3"]],
+        {
+            0: "3 fields where the header has 2 (line 2 of t.csv)",
+            1: "a quote opens in line 3 of t.csv and is not closed",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("block", [1, 2, 4096])
+@pytest.mark.parametrize("rows", [1, 2, 8192])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_rows(name, rows, block, tmp_path, monkeypatch):
+    """However many lines are parsed at a time."""
+    monkeypatch.setattr(text_tables, "_BLOCK_LINES", block)
+    content, cells, malformed = MALFORMED[name]
+    (tmp_path / "t.csv").write_bytes(content)
+    assert read(tmp_path / "t.csv", rows)[1:] == (cells, malformed)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content))
+    assert read(tmp_path / "t.csv.gz", rows)[1] == cells
+
+
+def test_a_record_of_many_lines(tmp_path, monkeypatch):
+    """It is waited for as long as it may be, and then given up."""
+    note = "line\n" * 20_000
+    (tmp_path / "t.csv").write_text(f'smiles,n\nC,"{note}"\nN,2\n')
+    assert read(tmp_path / "t.csv") == (["smiles", "n"], [["C", note], ["N", "2"]], {})
+    monkeypatch.setattr(text_tables, "_MOST_CHARACTERS", 60_000)
+    _, cells, malformed = read(tmp_path / "t.csv")
+    assert malformed[0] == "a quote opens in line 2 of t.csv and is not closed"
+    assert cells[0] == ["C", "line"] and cells[1] == ["line", ""] and cells[-1] == ["N", "2"]
+
+
+def test_the_limit_of_the_csv_module_is_as_it_was(tmp_path):
+    (tmp_path / "t.csv").write_text(f"smiles,n\nC,{'x' * 300_000}\n")
+    before = csv.field_size_limit()
+    assert len(read(tmp_path / "t.csv")[1][0][1]) == 300_000
+    assert csv.field_size_limit() == before
+
+
+def test_malformed_rows_of_a_folder(tmp_path):
+    """The file is named, of text beside Parquet too."""
+    (tmp_path / "a.csv").write_text("smiles,y\nC,1\nN\n")
+    (tmp_path / "b.tsv").write_text("smiles\ty\nO\t2\t3\n")
+    pd.DataFrame({"smiles": ["F"], "y": [4]}).to_parquet(tmp_path / "c.parquet")
+    columns, cells, malformed = read(tmp_path)
+    assert columns == ["smiles", "y"] and cells == [["C", "1"], ["N", ""], ["O", "2"], ["F", "4"]]
+    assert malformed == {
+        1: "1 field where the header has 2 (line 3 of a.csv)",
+        2: "3 fields where the header has 2 (line 2 of b.tsv)",
+    }
+
+
+def test_malformed_rows_of_a_slice(tmp_path):
+    """The reasons go with the rows, wherever a cluster takes them."""
+    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nN\nO,2\n")
+    with open_table(tmp_path / "t.csv") as table:
+        chunk = pa.concat_tables(table.chunks)
+    assert list(malformed_rows(chunk.slice(1))) == [0] and malformed_rows(chunk.slice(2)) == {}
+
+
+# --- arbitrary tables and bytes -------------------------------------------------------------------
+
+# What a CSV file is made of; other characters stand for themselves.
+ODD = 'Ca,;\t"\n\r \0\u00e9\u0085\u2028\U0001f600'
+CELLS = st.text(st.sampled_from(ODD) | st.characters(exclude_categories=["Cs"]), max_size=6)
+TABLES = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=6))
+PIECES = [
+    b"smiles",
+    b"y",
+    b"split",
+    b"train",
+    b"C",
+    b"1",
+    b"1,5",
+    b",",
+    b";",
+    b"\t",
+    b'"',
+    b'""',
+    b"\n",
+    b"\r\n",
+    b"\r",
+]
+PIECES += [b"\xe9", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b" ", b"NA", b"smiles,y\n", b'smiles;"y"\n', b"C,1\n"]
+CONTENTS = st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=25).map(b"".join)
+
+
+# Or as many as a profile says: pytest --hypothesis-profile thorough tests/data/test_text_tables.py
+FEW_HUNDRED = settings(max_examples=max(200, settings().max_examples), deadline=None)
+
+
+@contextmanager
+def file_of(content: bytes, name: str = "t.csv") -> Iterator[Path]:
+    """A file in a folder of its own, for each of many examples."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+        yield path
+
+
+def as_csv(rows: list[list[str]], delimiter: str, end: str) -> bytes:
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
+    return file.getvalue().encode()
+
+
+def read_by_another(path: Path, delimiter: str) -> list[list[str]]:
+    """The rows as Arrow's own reader of CSV has them."""
+    table = pa.csv.read_csv(
+        path,
+        pa.csv.ReadOptions(use_threads=False),
+        pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=True),
+        pa.csv.ConvertOptions(column_types={f"column {i}": pa.string() for i in range(4)}, strings_can_be_null=False),
+    )
+    return [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+
+@FEW_HUNDRED
+@given(TABLES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 9))
+def test_well_formed_tables(rows, delimiter, end, size):
+    """Every cell comes back, as another reader says too, also when the table is written and read again."""
+    header = [f"column {i}" for i in range(len(rows[0]))]
+    with pytest.MonkeyPatch.context() as patch, file_of(as_csv([header, *rows], delimiter, end)) as path:
+        patch.setattr(text_tables, "_BLOCK_LINES", size)
+        found = read(path, size)
+        with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
+            for chunk in table.chunks:
+                sink.write(as_in_file(chunk))
+        again = read(path.with_name("again.csv"))
+        assert read_by_another(path, delimiter) == rows
+    assert found == (header, rows, {}) and again == (header, rows, {})
+
+
+@FEW_HUNDRED
+@given(CONTENTS, st.sampled_from(["t.csv", "t.tsv", "t.smi", "t.csv.gz"]), st.integers(1, 3))
+def test_arbitrary_bytes(content, name, size):
+    """One sentence, or the same rows however they are read: as many as there are lines, where nothing is quoted."""
+    with file_of(content, name) as path:
+        try:
+            columns, cells, malformed = read(path)
+        except InputError as error:
+            assert name in str(error) and "\n" not in str(error)
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(text_tables, "_BLOCK_LINES", size)
+            assert read(path, size) == (columns, cells, malformed)
+    assert all(len(row) == len(columns) for row in cells)
+    assert set(malformed) <= set(range(len(cells))) and all(malformed.values())
+    assert all(name in reason and "\n" not in reason for reason in malformed.values())
+    if b'"' not in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        lines = [line for line in re.split(b"\r\n|\r|\n", content.removeprefix(b"\xef\xbb\xbf")) if line]
+        if name != "t.smi":
+            assert len(cells) == len(lines) - 1
+        else:
+            assert len(cells) == sum(bool(line.decode(errors="surrogateescape").strip()) for line in lines)
+
+
+@FEW_HUNDRED
+@given(CONTENTS, st.sampled_from(["t.csv", "t.tsv"]), st.sampled_from([None, "y"]))
+def test_arbitrary_labels(content, name, targets):
+    """One sentence, or for every row a label or a reason."""
+    with file_of(content, name) as path:
+        try:
+            source = table_source(path, DataConfig(dataset=str(path), targets=targets))
+        except InputError as error:
+            assert name in str(error) and "\n" not in str(error)
+            return
+        rows = read(path)[1]
+    labelled = np.isfinite(source.targets).all(axis=1)
+    assert len(source) == len(source.smiles) == len(rows)
+    assert [row in source.rejected for row in range(len(rows))] == (~labelled).tolist()

@@ -32,7 +32,7 @@ def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int
 
 
 def encodes_on(device: torch.device | str) -> bool:
-    """Whether torch has on a device what the encodings are made of: sums of embeddings, which some have not for Macs."""
+    """Whether torch has on a device what the encodings are made of: some versions sum no embeddings on Macs."""
     try:
         table = torch.ones(1, 1, device=device, requires_grad=True)
         row, first = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))

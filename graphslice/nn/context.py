@@ -48,6 +48,7 @@ class AttentionContext:
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
         self._attn_weights, self._attn_bias = attn_weights, attn_bias
+        self._rounded: dict[torch.dtype, Tensor] = {}
 
     @classmethod
     def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:
@@ -86,14 +87,28 @@ class AttentionContext:
     def aggregate(self, v: Tensor, dropout: float = 0.0) -> Tensor:
         """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
         weights = self.attn_weights
-        return v if weights is None else aggregate(weights, v, dropout)
+        return v if weights is None else aggregate(self.rounded(weights, v.dtype), v, dropout)
 
     def aggregate_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
         """``Sort_col(P V)``: :meth:`aggregate`, then :func:`~graphslice.ops.column_sort`."""
         weights = self.attn_weights
         if weights is None:
             return column_sort(v, self.lengths, order)
-        return aggregate_sort(weights, v, self.lengths, order, dropout)
+        return aggregate_sort(self.rounded(weights, v.dtype), v, self.lengths, order, dropout)
+
+    def rounded(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The weights or the bias in the dtype of a layer's V, as mixed precision has it; no gradient is rounded.
+
+        All layers share one copy, but each has a gradient of its own: these add up in the dtype of ``tensor``, where
+        that of a shared copy would add up in ``dtype``.
+        """
+        if tensor.dtype == dtype:
+            return tensor
+        if torch.compiler.is_compiling():  # it makes one copy for all layers by itself
+            return tensor.to(dtype)
+        if dtype not in self._rounded:
+            self._rounded[dtype] = tensor.detach().to(dtype)
+        return _Rounded.apply(tensor, self._rounded[dtype])
 
     # --- as plain tensors, which are cut into shares, cast and traced --------------------------------
 
@@ -101,3 +116,16 @@ class AttentionContext:
         """The lengths and what was declared, each ``[B, ...]``."""
         found = {"lengths": self.lengths, "attn_weights": self._attn_weights, "attn_bias": self._attn_bias}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+class _Rounded(torch.autograd.Function):
+    """``tensor.to(dtype)``, given what comes out."""
+
+    @staticmethod
+    def forward(ctx, tensor: Tensor, rounded: Tensor) -> Tensor:
+        ctx.dtype = tensor.dtype
+        return rounded.detach()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return grad.to(ctx.dtype), None

@@ -31,6 +31,18 @@ def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int
     return starts, sum(dims)
 
 
+def encodes_on(device: torch.device | str) -> bool:
+    """Whether torch has on a device what the encodings are made of: some versions sum no embeddings on Macs."""
+    try:
+        table = torch.ones(1, 1, device=device, requires_grad=True)
+        row, first = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
+        found = F.embedding_bag(row, table, first, mode="sum", per_sample_weights=table.detach()[0])
+        found.sum().backward()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
 class Table(nn.Embedding):
     """An embedding that is read as a whole; ``forward`` gives its weight."""
 

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from graphslice.batch import GraphBatch
 from graphslice.config import READOUTS, ModelConfig
 from graphslice.nn.block import AddNorm, Block
+from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.cpu_parallel import num_shares, run_in_shares
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
 from graphslice.ops import Dropout, column_quantiles
+from graphslice.ops.toolchain import warn_of_missing_compiler
 
 
 class GraphTransformer(nn.Module):
@@ -100,21 +102,20 @@ class GraphTransformer(nn.Module):
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
 
         A compiled function is made for every number of rows that it meets: let them be few, as
-        ``graphslice.data.collate.collate_rows`` makes them with ``multiple``.
+        ``graphslice.data.collate.collate_rows`` makes them with ``multiple``; :func:`row_multiple` says which is
+        best. Beyond 64, other numbers of rows run as before; so do all where there is no compiler, which a line says.
 
         Args:
             batch_size: molecules of a batch.
             options: of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
         """
-        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-        self._compiled = torch.compile(self.run_blocks, dynamic=False, fullgraph=True, **options), batch_size
+        if warn_of_missing_compiler(self.target_mean.device.type):
+            return
+        self._compiled = compiled_or_eager(self.run_blocks, **options), batch_size
 
     def _through_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
         tensors = context.tensors()
-        if torch.is_autocast_enabled(x.device.type):  # once, not in every layer
-            dtype = torch.get_autocast_dtype(x.device.type)
-            tensors = {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
         compiled, batch_size = self._compiled
         if compiled is not None and len(x) == batch_size:
             return compiled(x, tensors)

@@ -16,6 +16,7 @@ A call runs on the backend registered last of those that take it, and on the ref
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+from graphslice.ops.toolchain import warn_of_missing_compiler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,13 +44,9 @@ OPERATORS: dict[str, Operator] = {}
 @cache
 def triton_runs() -> bool:
     """Whether Triton's kernels can run here; only then is Triton imported, which takes a second."""
-    if not (torch.cuda.is_available() or TRITON_INTERPRETED):
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    if TRITON_INTERPRETED:
+        return importlib.util.find_spec("triton") is not None
+    return torch.cuda.is_available() and not warn_of_missing_compiler("cuda")
 
 
 class Backend(Generic[P, R]):

@@ -67,3 +67,20 @@ def test_without_a_graph_the_weights_are_the_identity():
 
 def test_without_a_graph_the_bias_closes_the_padding():
     assert AttentionContext(torch.tensor([2]), 3).attn_bias.tolist() == [[[[0.0, 0.0, -torch.inf]]]]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_the_weights_add_up_in_their_own_precision(compiled):
+    """Of 300 layers in bfloat16, whose sums of ones stop at 256."""
+    weights = torch.full((1, 1, 2, 2), 0.5, requires_grad=True)
+    v = torch.ones(1, 2, 8, dtype=torch.bfloat16)
+
+    def layers(weights):
+        context = AttentionContext(torch.tensor([2]), 2, attn_weights=weights)
+        return torch.stack([context.aggregate(v)[..., 0] for _ in range(300)])
+
+    run = torch.compile(layers, backend="aot_eager", fullgraph=True) if compiled else layers
+    out = run(weights)
+    assert out.dtype == torch.bfloat16
+    out.backward(torch.ones_like(out))
+    assert torch.equal(weights.grad, torch.full_like(weights, 300.0))

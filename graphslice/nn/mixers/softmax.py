@@ -17,4 +17,5 @@ class SoftmaxAttention(Projected):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        return attention(q, k, v, context.attn_bias, self.heads, self.active_dropout)
+        attn_bias = context.rounded(context.attn_bias, q.dtype)
+        return attention(q, k, v, attn_bias, self.heads, self.active_dropout)

@@ -1,0 +1,54 @@
+"""Compiled blocks that meet many numbers of rows."""
+
+import pytest
+import torch
+
+from graphslice.chem import smiles_to_graph
+from graphslice.config import ModelConfig
+from graphslice.data.collate import collate
+from graphslice.nn import GraphTransformer, compiled
+
+
+def test_beyond_the_limit_blocks_run_as_they_are(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiled, "MAX_COMPILED", 2)
+    name = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    with torch._dynamo.config.patch(name, 1):
+        torch.manual_seed(0)
+        model = GraphTransformer(ModelConfig(mixer="map-only", layers=1, dim=16, heads=2, ffn_dim=16)).eval()
+        batches = [collate([smiles_to_graph("C" * atoms)]) for atoms in (1, 2, 3, 4)]
+        expected = [model(batch) for batch in batches]
+        model.compile_blocks(1, backend=backend)
+        for _ in range(2):
+            for batch, before in zip(batches, expected, strict=True):
+                torch.testing.assert_close(model(batch), before)
+    assert len(graphs) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "multiple"),
+    [("cpu", torch.float32, 1), ("cuda", torch.float32, 4), ("cuda", torch.bfloat16, 8), ("cuda", torch.float16, 8)],
+)
+def test_rows_begin_at_multiples_of_16_bytes_on_a_gpu(device, dtype, multiple):
+    assert compiled.row_multiple(device, dtype) == multiple
+
+
+def test_in_mixed_precision_the_blocks_get_the_weights_as_they_are(monkeypatch):
+    """What is rounded before it reaches the layers gives a gradient that adds up in 16 bits."""
+    model = GraphTransformer(ModelConfig(mixer="map-only", layers=2, dim=16, heads=2, ffn_dim=16))
+    run, seen = model.run_blocks, []
+
+    def recorded(x, tensors):
+        seen.append(tensors["attn_weights"])
+        return run(x, tensors)
+
+    monkeypatch.setattr(model, "run_blocks", recorded)
+    with torch.autocast("cpu", torch.bfloat16):
+        model.standardised(collate([smiles_to_graph("CCO")])).sum().backward()
+    assert seen[0].dtype == torch.float32

@@ -16,7 +16,11 @@ from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
 def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
     bonds = np.array(pairs, np.int32).reshape(-1, 2)
-    made = {"atoms": np.zeros((size, 9), np.uint8), "bonds": bonds, "bond_features": np.zeros((len(bonds), 3), np.uint8)}
+    made = {
+        "atoms": np.zeros((size, 9), np.uint8),
+        "bonds": bonds,
+        "bond_features": np.zeros((len(bonds), 3), np.uint8),
+    }
     return MolGraph(**{**made, **arrays})
 
 
@@ -33,7 +37,10 @@ def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
         (graph([], 65_536), "65536 atoms, more than the limit of 65535"),
         (graph([], atoms=np.full((3, 9), 2, np.uint8)), "an atom whose feature 7 is 2, outside OGB's values"),
         (graph([(0, 1)], bond_features=np.array([[0, 6, 0]])), "a bond whose features are outside OGB's values"),
-        (graph([(0, 1)], bond_features=np.array([[256, 0, 0]])), "bond_features that are not whole numbers from 0 to 255"),
+        (
+            graph([(0, 1)], bond_features=np.array([[256, 0, 0]])),
+            "bond_features that are not whole numbers from 0 to 255",
+        ),
         (graph([], atoms=np.zeros((3, 9))), "atoms that are not whole numbers"),
         (graph([], atoms=np.zeros((3, 8), np.uint8)), r"atoms of the shape \[3, 8\], not \[rows, 9\]"),
         (graph([], bonds=[[0, 1], [1]]), "bonds that are no array"),

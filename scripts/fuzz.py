@@ -1,4 +1,4 @@
-"""Give GraphSlice inputs that nobody meant: ``python scripts/fuzz.py [TARGET ...] [--examples N] [--seed S] [--only I]``.
+"""Give GraphSlice inputs that nobody meant: ``python scripts/fuzz.py [TARGET ...] [--examples N] [--seed S]``.
 
 Whatever is read from outside must end in an answer or in a reason of one line (InputError, MoleculeError, ValueError):
 never in another exception, and never beyond the end of an array. So the compiled code runs with its bounds checked

@@ -370,6 +370,16 @@ def test_run_folders(own, tmp_path):
         write_run_folder(own, tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize(
+    "size",
+    [{"layers": 2**62}, {"dim": 2**40}, {"dim": 2**62}, {"ffn_dim": 2**45}, {"num_distances": 10**30}, {"layers": 1}],
+)
+def test_no_memory_is_taken_for_a_model_that_is_not_there(size, own):
+    config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
+    with pytest.raises(InputError, match="do not fit its configuration"):
+        Checkpoint(config, own.targets, own.weights).model()
+
+
 def test_weights_must_fit_the_configuration(own, tmp_path):
     own.config.model.dim = 32
     save_checkpoint(own, tmp_path / "a.ckpt")

@@ -18,15 +18,19 @@ def from_pyg(data: Data) -> MolGraph:
             other than those of its ``smiles`` (if it has that), or bonds in one direction only.
     """
     x, edge_index, edge_attr = (getattr(data, name, None) for name in ("x", "edge_index", "edge_attr"))
-    if x is None or x.dim() != 2 or x.shape[1] != len(ATOM_DIMS):
+    if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != len(ATOM_DIMS):
         raise MoleculeError(f"the graph lacks OGB's {len(ATOM_DIMS)} atom features in x")
     if len(x) == 0:
         raise MoleculeError("the graph has no atoms")
     if edge_index is None:
         edge_index = torch.empty(2, 0, dtype=torch.long)
+    if not isinstance(edge_index, torch.Tensor) or edge_index.dim() != 2 or len(edge_index) != 2:
+        raise MoleculeError("edge_index is not two rows of atoms")
+    if edge_index.is_floating_point() or edge_index.is_complex():
+        raise MoleculeError("edge_index holds no whole numbers")
     if edge_attr is None and edge_index.shape[1] == 0:
         edge_attr = torch.empty(0, len(BOND_DIMS), dtype=torch.long)
-    if edge_attr is None or edge_attr.dim() != 2 or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
+    if not isinstance(edge_attr, torch.Tensor) or edge_attr.dim() != 2 or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
         raise MoleculeError(f"the graph lacks OGB's {len(BOND_DIMS)} bond features in edge_attr")
     atoms = _within(x, ATOM_DIMS, "atom")
     features = _within(edge_attr, BOND_DIMS, "bond")
@@ -63,7 +67,9 @@ def _check_vocabulary(atoms: np.ndarray, smiles: str) -> None:
 
 
 def _within(features: torch.Tensor, dims: tuple[int, ...], what: str) -> np.ndarray:
-    values = features.cpu().numpy()
+    if features.is_complex():
+        raise MoleculeError(f"{what} features outside OGB's values")
+    values = features.detach().cpu().double().numpy()
     if (values != np.floor(values)).any() or (values < 0).any() or (values >= np.array(dims)).any():
         raise MoleculeError(f"{what} features outside OGB's values")
     return values.astype(np.uint8)

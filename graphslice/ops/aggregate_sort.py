@@ -43,9 +43,7 @@ def aggregate_sort(
     return column_sort(aggregate(attn_weights, v, p), lengths, order)
 
 
-def _fits(
-    attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
-) -> bool:
+def _fits(attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0) -> bool:
     return shapes_agree(attn_weights, v) and sortable(v, lengths, order)
 
 
@@ -127,9 +125,7 @@ _BLOCK = 256
     "numba",
     dtypes=(torch.float32,),
     fits=lambda attn_weights, v, *args, **kwargs: (
-        _fits(attn_weights, v, *args, **kwargs)
-        and v.shape[1] <= _MAX_ROWS
-        and v.shape[2] // attn_weights.shape[1] >= 8
+        _fits(attn_weights, v, *args, **kwargs) and v.shape[1] <= _MAX_ROWS and v.shape[2] // attn_weights.shape[1] >= 8
     ),
 )
 def _numba(

@@ -75,7 +75,12 @@ def _changed(draw: random.Random, contents: dict[str, Any]) -> Any:
         inside, depth = found, 0
         while True:
             key = draw.choice(list(inside)) if inside else None
-            if key is not None and isinstance(inside[key], dict) and inside[key] and (depth == 0 or draw.random() < 0.9):
+            if (
+                key is not None
+                and isinstance(inside[key], dict)
+                and inside[key]
+                and (depth == 0 or draw.random() < 0.9)
+            ):
                 inside, depth = inside[key], depth + 1
                 continue
             break

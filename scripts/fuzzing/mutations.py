@@ -8,7 +8,22 @@ from typing import Any
 
 #: Numbers at the ends of what bytes, words and floats hold.
 NUMBERS = (0, 1, 2, 7, 60, 127, 128, 255, 256, 511, 32_767, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63)
-_ODD_VALUES: tuple[Any, ...] = (None, True, "", "abc", b"x", 1.5, float("nan"), float("inf"), -1, 10**30, [], {}, [1], ())
+_ODD_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    "",
+    "abc",
+    b"x",
+    1.5,
+    float("nan"),
+    float("inf"),
+    -1,
+    10**30,
+    [],
+    {},
+    [1],
+    (),
+)
 
 
 def mutated_bytes(draw: random.Random, content: bytes) -> bytes:

@@ -33,7 +33,9 @@ def target(folder: Path) -> Callable[[random.Random], None]:
     known = [(mol.ToBinary(0), mol.GetNumAtoms(), mol.GetNumBonds()) for mol in molecules]
 
     def run(draw: random.Random) -> None:
-        data, atoms, bonds = known[min(draw.randrange(12), len(known) - 1)] if draw.random() < 0.3 else draw.choice(known)
+        data, atoms, bonds = (
+            known[min(draw.randrange(12), len(known) - 1)] if draw.random() < 0.3 else draw.choice(known)
+        )
         data = draw.randbytes(draw.randrange(200)) if draw.random() < 0.02 else mutated_bytes(draw, data)
         if draw.random() < 0.05:
             atoms, bonds = draw.randrange(300), draw.randrange(300)

@@ -74,7 +74,21 @@ def _write_changed(draw: random.Random, content: bytes, path: Path) -> None:
         columns[at] = _changed_buffer(draw, columns[at])
     elif kind == 6:
         metadata[draw.choice(list(metadata))] = draw.choice(
-            (b"", b"-1", b"abc", b"0", b"1e3", b"true", b"[1]", b'["y"]', b"[" * 5000, b"9" * 30, b"{}", b"\xff", b"null")
+            (
+                b"",
+                b"-1",
+                b"abc",
+                b"0",
+                b"1e3",
+                b"true",
+                b"[1]",
+                b'["y"]',
+                b"[" * 5000,
+                b"9" * 30,
+                b"{}",
+                b"\xff",
+                b"null",
+            )
         )
     elif kind == 7:
         names[at] = draw.choice(("", "atoms", "split", "more"))

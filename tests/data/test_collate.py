@@ -1,12 +1,15 @@
 """collate: what stands where, whatever else is in the batch."""
 
+import dataclasses
+
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from graphslice import smiles_to_graph
+from graphslice import InputError, smiles_to_graph
 from graphslice.batch import GraphBatch
+from graphslice.chem.molecule import read_smiles
 from graphslice.data.collate import collate, collate_rows
 from graphslice.data.store import GraphStore
 
@@ -131,3 +134,29 @@ def test_pinned_memory_goes_to_the_gpu(graphs):
 def test_an_unknown_rule_is_refused(graphs):
     with pytest.raises(KeyError):
         collate(graphs, path_ties="first")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_path": 0}, "max_path must be from 1 to 509, not 0"),
+        ({"max_path": 2**40}, "max_path must be from 1 to 509"),
+        ({"multiple": 0}, "multiple must be at least 1"),
+        ({"multiple": -8}, "multiple must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(graphs, settings, message):
+    with pytest.raises(InputError, match=message):
+        collate(graphs, **settings)
+
+
+def test_rows_without_a_molecule_are_refused():
+    store = GraphStore.from_arrays(*read_smiles(["C", "oops", "CC"]))
+    with pytest.raises(InputError, match="row 1 of the store has no molecule"):
+        collate_rows(store, [0, 2, 1])
+
+
+def test_a_molecule_that_is_none_is_named(graphs):
+    bad = dataclasses.replace(graphs[0], bonds=graphs[0].bonds + 1)
+    with pytest.raises(InputError, match="the molecule at index 6 has a bond to atom 7 of 7"):
+        collate([*graphs, bad])

@@ -84,6 +84,12 @@ def changed(name, index, value):
         (changed("x", (0, 0), float("nan")), "atom features outside"),
         (changed("edge_attr", (0, 1), 6), "bond features outside"),
         (changed("edge_index", (0, 0), 4), "outside the atoms"),
+        (lambda data: setattr(data, "edge_index", data.edge_index[0]), "not two rows"),
+        (lambda data: setattr(data, "edge_index", data.edge_index[:1]), "not two rows"),
+        (lambda data: setattr(data, "edge_index", data.edge_index.tolist()), "not two rows"),
+        (lambda data: setattr(data, "edge_index", data.edge_index + 0.5), "no whole numbers"),
+        (lambda data: setattr(data, "x", data.x.numpy()), "9 atom features"),
+        (lambda data: setattr(data, "x", data.x.to(torch.complex64)), "atom features outside"),
         (changed("edge_index", (0, 0), -1), "outside the atoms"),
         (changed("edge_index", (0, 0), 1), "once in each direction"),  # a loop
         (changed("edge_attr", (0, 0), 2), "same features"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -96,6 +98,28 @@ def test_a_graph_of_no_use_is_a_bad_row(predictor):
     result = predictor.predict([broken, gs.smiles_to_graph("C" * 600, max_atoms=600), "C"], details=True)
     assert "bond features" in result.errors[0] and "600 atoms" in result.errors[1] and result.errors[2] is None
     assert np.isnan(result.values[:2]).all() and np.isfinite(result.values[2]).all()
+
+
+HAND_MADE = {
+    "a bond to atom 3 of 3": {"bonds": [[0, 1], [1, 3]]},
+    "a bond of atom 1 with itself": {"bonds": [[0, 1], [1, 1]]},
+    "two bonds between atoms 0 and 1": {"bonds": [[0, 1], [1, 0]]},
+    "an atom whose feature 0 is 200": {"atoms": np.full((3, 9), 200, np.uint8)},
+    "a bond whose features are outside": {"bond_features": np.full((2, 3), 9, np.uint8)},
+    "atoms of the shape": {"atoms": np.zeros((3, 8), np.uint8)},
+    "bonds that are no array": {"bonds": [[0, 1], [1]]},
+}
+
+
+def test_graphs_that_are_none_get_their_reason(predictor):
+    """And the others their answer."""
+    graph = gs.smiles_to_graph("CCO")
+    bad = [dataclasses.replace(graph, **arrays) for arrays in HAND_MADE.values()]
+    result = predictor.predict([graph, *bad, "CCO", graph], details=True)
+    for reason, error in zip(HAND_MADE, result.errors[1:-2], strict=True):
+        assert error.startswith(f"the graph has {reason}")
+    assert result.errors[0] is None and result.errors[-2:] == [None, None]
+    assert np.isnan(result.values[1:-2]).all() and len(np.unique(result.values[[0, -2, -1]].round(5))) == 1
 
 
 @pytest.mark.parametrize("empty", [[], (), iter([])])

@@ -1,0 +1,149 @@
+"""What compiled code must not be given, found in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice import InputError, MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import MolArrays, check_graph, check_molecules
+from graphslice.chem.molecule_check import molecule_fault
+from graphslice.chem.renumber import renumber
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
+
+
+def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
+    bonds = np.array(pairs, np.int32).reshape(-1, 2)
+    made = {
+        "atoms": np.zeros((size, 9), np.uint8),
+        "bonds": bonds,
+        "bond_features": np.zeros((len(bonds), 3), np.uint8),
+    }
+    return MolGraph(**{**made, **arrays})
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (graph([(0, 1), (1, 3)]), "a bond to atom 3 of 3"),
+        (graph([(0, 1), (-1, 2)]), "a bond to atom -1 of 3"),
+        (graph([(0, 1)], 0), "a bond to atom 0 of 0"),
+        (graph([(0, 1), (2, 2)]), "a bond of atom 2 with itself"),
+        (graph([(0, 1), (0, 2), (1, 0)]), "two bonds between atoms 0 and 1"),
+        (graph([(0, 1), (70, 69), (1, 2), (69, 70)], 71), "two bonds between atoms 69 and 70"),
+        (graph([(0, i) for i in range(1, 257)], 257), "an atom with 256 bonds, more than 255"),
+        (graph([], 65_536), "65536 atoms, more than the limit of 65535"),
+        (graph([], atoms=np.full((3, 9), 2, np.uint8)), "an atom whose feature 7 is 2, outside OGB's values"),
+        (graph([(0, 1)], bond_features=np.array([[0, 6, 0]])), "a bond whose features are outside OGB's values"),
+        (
+            graph([(0, 1)], bond_features=np.array([[256, 0, 0]])),
+            "bond_features that are not whole numbers from 0 to 255",
+        ),
+        (graph([], atoms=np.zeros((3, 9))), "atoms that are not whole numbers"),
+        (graph([], atoms=np.zeros((3, 8), np.uint8)), r"atoms of the shape \[3, 8\], not \[rows, 9\]"),
+        (graph([], bonds=[[0, 1], [1]]), "bonds that are no array"),
+        (graph([], bonds=np.array([[0, 2**32 + 1]])), "bonds that are not whole numbers"),
+        (graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)), "1 bonds and features of 2"),
+    ],
+)
+def test_what_is_wrong_is_said(bad, reason):
+    with pytest.raises(MoleculeError, match=f"^the graph has {reason}"):
+        check_graph(bad)
+    with pytest.raises(InputError, match=f"the molecule at index 1 has {reason}"):
+        check_molecules(MolArrays.from_graphs([smiles_to_graph("C"), bad, bad]))
+
+
+def test_other_whole_numbers_are_taken():
+    plain = smiles_to_graph("CC=O")
+    wide = MolGraph(plain.atoms.astype(np.int64), plain.bonds.tolist(), plain.bond_features.astype(np.uint16)[::1])
+    for name in MolGraph.__slots__:
+        np.testing.assert_array_equal(getattr(check_graph(wide), name), getattr(plain, name), strict=True)
+    assert check_graph(graph([], bonds=[], bond_features=[])).num_bonds == 0
+    assert check_graph(graph([(0, i) for i in range(1, 256)], 256)).num_bonds == 255
+
+
+def wrong(sizes, bonds, kinds, atoms) -> int | None:
+    """The first molecule that is wrong, by a plain loop; bonds come before features of atoms."""
+    for g, size in enumerate(sizes):
+        ends = [tuple(sorted(bond)) for bond in bonds[g]]
+        if any(not 0 <= end < size for bond in ends for end in bond) or any(a == b for a, b in ends):
+            return g
+        if len(set(ends)) < len(ends) or any(kind >= NUM_BOND_TYPES for kind in kinds[g]):
+            return g
+    return next((g for g, rows in enumerate(atoms) if (rows >= ATOM_DIMS).any()), None)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.002, 0.05]))
+def test_the_first_wrong_molecule_is_found(seed, share):
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, 70, 12).tolist()
+    bonds = []
+    for size in sizes:
+        pairs = [(a, b) for a in range(size) for b in range(a + 1, min(size, a + 3)) if random.random() < 0.6]
+        if random.random() < 0.5:
+            random.shuffle(pairs)
+        shift = (random.random((len(pairs), 2)) < share) * random.integers(-70, 70)
+        bonds.append((np.array(pairs, np.int64).reshape(-1, 2) + shift).tolist())
+    kinds = [(random.integers(0, NUM_BOND_TYPES, len(some)) + 9 * (random.random(len(some)) < share)) for some in bonds]
+    atoms = [random.integers(0, ATOM_DIMS, (size, 9)) + (random.random((size, 9)) < share / 9) for size in sizes]
+    ends = np.array([bond for some in bonds for bond in some], np.int32).reshape(-1, 2)
+    fault = molecule_fault(
+        np.cumsum([0, *sizes]),
+        np.cumsum([0, *map(len, bonds)]).astype(np.int32),
+        np.concatenate(atoms).astype(np.uint8).reshape(-1),
+        ends[:, 0],
+        np.ascontiguousarray(ends[:, 1]),
+        np.concatenate(kinds).astype(np.uint8),
+    )
+    assert (fault and fault[0]) == wrong(sizes, bonds, kinds, atoms)
+
+
+@pytest.mark.parametrize(
+    ("atom_ptr", "bond_ptr", "fault"),
+    [
+        ([0, 2, 3], [0, 1, 1], None),
+        ([1, 2, 3], [0, 0, 0], None),
+        ([0, 2, 4], [0, 1, 1], (1, "atoms that lie outside")),
+        ([0, 2, 1], [0, 1, 1], (1, "atoms that lie outside")),
+        ([-1, 2, 3], [0, 1, 1], (0, "atoms that lie outside")),
+        ([0, 2, 3], [0, 1, 2], (1, "bonds that lie outside")),
+        ([0, 2, 3], [1, 0, 1], (0, "bonds that lie outside")),
+        ([0, 2**31 - 1, 3], [0, 1, 1], (0, "atoms that lie outside")),
+        ([0, 3, 3], [0, 1, 1], (0, "3 atoms, more than the limit of 2")),
+    ],
+)
+def test_offsets_are_not_believed(atom_ptr, bond_ptr, fault):
+    ends = np.array([0], np.uint16), np.array([1], np.uint16)
+    ptr = np.array(atom_ptr, np.int32), np.array(bond_ptr, np.int32)
+    found = molecule_fault(*ptr, np.zeros(27, np.uint8), *ends, np.zeros(1, np.uint8), 2)
+    assert found is fault is None or (found[0] == fault[0] and found[1].startswith(fault[1]))
+
+
+def test_every_feature_of_every_atom_is_compared():
+    for size in (1, 31, 32, 33, 70):
+        for f, limit in enumerate(ATOM_DIMS):
+            for a in {0, size // 2, size - 1}:
+                atoms = np.full((size, 9), 1, np.uint8)
+                atoms[a, f] = limit - 1
+                check_graph(graph([], atoms=atoms))
+                atoms[a, f] = limit
+                with pytest.raises(MoleculeError, match=f"feature {f} is {limit}"):
+                    check_graph(graph([], atoms=atoms))
+
+
+@pytest.mark.parametrize("ranks", [[0, 1, 3], [0, -1, 2], [0, 1], [0, 1, 2, 3]])
+def test_ranks_that_number_no_atoms_are_refused(ranks):
+    arrays = MolArrays.from_graphs([graph([(0, 1)])])
+    with pytest.raises(ValueError, match="rank"):
+        renumber(np.array(ranks, np.int32), *(getattr(arrays, name) for name in MolArrays.__slots__))
+
+
+def test_every_bond_of_ogb_has_a_number_and_no_other():
+    from graphslice.chem.molecule import bond_type_ids
+
+    known = np.array(list(np.ndindex(BOND_DIMS)))
+    assert bond_type_ids(known).tolist() == list(range(NUM_BOND_TYPES))
+    assert bond_type_ids(np.array([[5, 0, 0], [0, 6, 0], [0, 0, 2], [255, 255, 255]])).tolist() == [255] * 4

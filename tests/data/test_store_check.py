@@ -1,0 +1,175 @@
+"""Stores whose checksum is right and whose contents are not."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from graphslice import InputError
+from graphslice.chem.molecule import MolArrays, smiles_to_graph
+from graphslice.data.checksum import seal
+from graphslice.data.featurize import build_store
+from graphslice.data.gather import column_starts
+from graphslice.data.rows import Rows
+from graphslice.data.splits import SPLITS
+from graphslice.data.store import GraphStore, StoreInfo, record_batch
+
+SMILES = ["CCO", "oops", "c1ccccc1O", "C"]
+INFO = StoreInfo("some data", "", ("y",))
+
+
+def arrays() -> MolArrays:
+    return MolArrays.from_graphs([smiles_to_graph(text) for text in SMILES if text != "oops"])
+
+
+def batch_of(molecules: MolArrays) -> pa.RecordBatch:
+    return record_batch(INFO.schema(), molecules, [None] * len(molecules), np.zeros((len(molecules), 1)))
+
+
+def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **options) -> Path:
+    schema = batches[0].schema.with_metadata({**INFO.to_metadata(), **(metadata or {})})
+    with pa.ipc.new_file(str(path), schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for batch in batches:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    seal(path)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        GraphStore.open(path)
+    message = str(caught.value)
+    assert message.startswith(str(path)) and "\n" not in message
+    assert message.endswith("make it again with graphslice featurize")
+    return message.removeprefix(f"{path} ")
+
+
+def test_what_is_right_opens(tmp_path):
+    found = GraphStore.open(write(tmp_path / "s.arrow", batch_of(arrays())))
+    assert [graph.num_atoms for graph in found] == [3, 7, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value", "reason"),
+    [
+        ("bonds", (8, 1), 9, "row 2 has a bond to atom 9 of 7"),
+        ("bonds", (0, 0), 65_535, "row 1 has a bond to atom 65535 of 3"),
+        ("bonds", (0, 1), 0, "row 1 has a bond of atom 0 with itself"),
+        ("bonds", (1,), (0, 2), "row 1 has two bonds between atoms 0 and 2"),
+        ("bond_type_ids", (2,), 60, "row 2 has a bond whose features are outside OGB's values"),
+        ("atoms", (10, 0), 119, "row 3 has an atom whose feature 0 is 119"),
+        ("atom_ptr", (1,), 2, "row 1 has a bond to atom 2 of 2"),
+        ("atom_ptr", (1,), 11, "row 2 has atoms that lie outside"),
+        ("atom_ptr", (2,), 2**30, "row 2 has atoms that lie outside"),
+        ("bond_ptr", (1,), -1, "row 1 has bonds that lie outside"),
+    ],
+)
+def test_rows_that_are_no_molecules(name, index, value, reason, tmp_path):
+    changed = arrays()
+    if name == "bonds" and len(index) == 1:
+        changed.bonds[0] = value  # of the two of the first molecule
+    getattr(changed, name)[index] = value
+    assert f"is damaged: {reason}" in refusal(write(tmp_path / "s.arrow", batch_of(changed)))
+
+
+def test_more_atoms_than_the_store_says(tmp_path):
+    metadata = {"graphslice.max_atoms": "6"}
+    path = write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
+    assert "row 2 has 7 atoms, more than the limit of 6" in refusal(path)
+
+
+def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
+    batch = batch_of(arrays())
+    at = batch.schema.get_field_index(column)
+    return batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
+
+
+def with_null_rows() -> pa.RecordBatch:
+    column = batch_of(arrays()).column("atoms")
+    buffers = [pa.py_buffer(b"\x05"), *column.buffers()[1:]]
+    values = pa.Array.from_buffers(column.type.value_type, 11, buffers[2:3], children=[column.values.values])
+    return replaced("atoms", pa.Array.from_buffers(column.type, 3, buffers[:2], children=[values]))
+
+
+def split_of(texts: list) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(texts, pa.string()))
+
+
+BATCHES = {
+    "null": (with_null_rows, "row 2 has atoms where it says null"),
+    "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "are null"),
+    "other splits": (lambda: replaced("split", split_of(["valid", "train"])), f"splits are not {', '.join(SPLITS)}"),
+    "another type": (lambda: replaced("error", pa.nulls(3, pa.int64())), "no GraphStore that this version reads"),
+    "a wider target": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))), "no GraphStore"),
+    "a column less": (lambda: batch_of(arrays()).drop_columns("error"), "no GraphStore"),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_columns_that_are_not_those_of_a_store(kind, tmp_path):
+    make, reason = BATCHES[kind]
+    assert reason in refusal(write(tmp_path / "s.arrow", make()))
+
+
+def test_fewer_splits_are_fine(tmp_path):
+    found = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split_of(["train", "valid"]))))
+    assert found.split.tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("number", [5, 100, -7])
+def test_a_split_that_has_no_name(number, tmp_path):
+    numbers = pa.array([0, number, 0], pa.int8())
+    split = pa.DictionaryArray.from_arrays(numbers, pa.array(SPLITS), safe=False)
+    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", replaced("split", split)))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_columns_lie_outside_the_file(codec, tmp_path):
+    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec))
+
+
+def test_batches_of_other_sizes(tmp_path):
+    batch = batch_of(arrays())
+    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch, batch))
+    assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_atoms", v) for v in ("abc", "-1", "0", "65536", "true", "1e2", '"5"', "9" * 5000, "[" * 100_000)]
+    + [("targets", v) for v in ("7", '"y"', "[1]", "{}", "[]", '["y", "z"]', "\udcff")]
+    + [("atom_order", "random")],
+)
+def test_metadata_of_another_type(name, value, tmp_path):
+    metadata = {f"graphslice.{name}": value.encode(errors="surrogateescape")}
+    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
+
+
+@pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
+def test_arrays_of_a_length_that_cannot_be(length, tmp_path):
+    """Arrow ends the process when a child of an array of negative length is asked for."""
+    rows = Rows(SMILES, np.zeros((4, 1)), np.zeros(4, np.int8), {})
+    build_store(tmp_path / "s.arrow", [rows], INFO, workers=1)
+    content = (tmp_path / "s.arrow").read_bytes()
+    nodes = struct.pack("<4q", 4, 1, 11, 0)  # lengths and nulls of the rows and of their atoms
+    for old, new in ((4, length), (11, length if length != 4 else 12)):
+        changed = struct.pack("<4q", *(new if number == old else number for number in (4, 1, 11, 0)))
+        if changed == nodes:
+            continue
+        assert content.count(nodes) == 1
+        (tmp_path / "t.arrow").write_bytes(content.replace(nodes, changed))
+        seal(tmp_path / "t.arrow")
+        assert "no GraphStore" in refusal(tmp_path / "t.arrow")
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_numbers_that_begin_at_odd_places_are_not_read(shift, tmp_path):
+    content = write(tmp_path / "s.arrow", batch_of(arrays())).read_bytes()
+    outer = pa.py_buffer(bytes(shift) + content)
+    batch = pa.ipc.open_file(outer[shift:]).get_batch(0)
+    with pytest.raises(ValueError, match="middle of a number"):
+        column_starts(batch, outer)

@@ -1,0 +1,110 @@
+"""Calls whose shapes do not agree: no kernel takes them, and torch says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphslice.ops import OPERATORS
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+TRUE = torch.ones(2, 3, dtype=torch.bool)
+V, P, LENGTHS = ones(2, 3, 16), ones(2, 2, 3, 3) / 3, ints(3, 2)
+TYPES = torch.zeros(2, 3, 3, dtype=torch.int16)
+
+CALLS = {
+    "aggregate": [
+        (P, ones(8, 3, 16)),
+        (P, ones(2, 5, 16)),
+        (ones(2, 2, 3, 5), V),
+        (ones(2, 2, 5, 3), V),
+        (ones(2, 1, 3, 3)[0], V),
+        (ones(2, 3, 3, 3), ones(2, 3, 32)),
+        (ones(8, 2, 3, 3), V),
+    ],
+    "aggregate_sort": [
+        (P, ones(8, 3, 16), torch.full((8,), 3)),
+        (P, V, ints(3)),
+        (P, V, ints(3, 3, 3)),
+        (P, V, LENGTHS, torch.ones(15, dtype=torch.bool)),
+        (P, V, LENGTHS, torch.ones(16, dtype=torch.int64)),
+        (ones(2, 3, 3, 3), ones(2, 3, 32), LENGTHS),
+    ],
+    "attention": [
+        (V, V, ones(8, 3, 16), ones(8, 2, 3, 3), 2),
+        (V, ones(2, 2, 16), V, ones(2, 2, 3, 3), 2),
+        (ones(1, 3, 16), V, V, ones(2, 2, 3, 3), 2),
+        (ones(2, 3, 32), ones(2, 3, 32), ones(2, 3, 32), ones(2, 3, 3, 3), 3),
+        (V, V, V, ones(2, 1, 3, 3), 2),
+    ],
+    "linear_attention": [
+        (V, V, V, ints(3), 2),
+        (V, V, V, ints(3, 3, 3), 2),
+        (ones(1, 3, 16), V, V, LENGTHS, 2),
+        (V, ones(2, 2, 16), V, LENGTHS, 2),
+        (ones(2, 3, 32), ones(2, 3, 32), ones(2, 3, 32), LENGTHS, 3),
+        (V, V, V, LENGTHS, -1),
+    ],
+    "column_sort": [
+        (V, ints(3)),
+        (V, ints(3, 3, 3)),
+        (V, LENGTHS, torch.ones(15, dtype=torch.bool)),
+        (V, LENGTHS, torch.ones(1, 16, dtype=torch.bool)),
+        (ones(2, 3), LENGTHS),
+    ],
+    "max_exchange": [(V, TRUE[:1]), (V, TRUE[:, :2]), (V, TRUE.int()), (V[0], TRUE)],
+    "broadcast_max": [
+        (V, TRUE[:1], torch.ones(16, dtype=torch.bool)),
+        (V, TRUE[:, :2], torch.ones(16, dtype=torch.bool)),
+        (V, TRUE, torch.ones(15, dtype=torch.bool)),
+        (V, TRUE, ones(16)),
+    ],
+    "add_norm": [
+        (V, ones(2, 1, 16), ones(16), ones(16)),
+        (V, ones(2, 3, 32), ones(16), ones(16)),
+        (V, V, ones(8), ones(8)),
+        (V, V, ones(16), ones(1)),
+    ],
+    "path_softmax": [
+        (ones(4, 2), TYPES + 3, LENGTHS),
+        (ones(4, 2), TYPES - 2, LENGTHS),
+        (ones(4, 2), TYPES + torch.eye(3, dtype=torch.int16) * 32_767, LENGTHS),
+        (ones(4, 2), TYPES[:, :2], LENGTHS),
+        (ones(4, 2), TYPES[0], LENGTHS),
+        (ones(4), TYPES, LENGTHS),
+        (ones(4, 2), TYPES, ints(3)),
+        (ones(4, 2), TYPES, LENGTHS.double()),
+        (ones(1, 2), TYPES, LENGTHS),
+    ],
+    "dropout": [(V, 1.0), (V, 1.5), (V, -0.5)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, calls in CALLS.items() for number in range(len(calls))]
+)
+def test_no_kernel_takes_shapes_that_do_not_agree(name, number):
+    op, args = OPERATORS[name], CALLS[name][number]
+    assert op.choose(*args) == "torch"
+    for backend in op.backends:
+        with pytest.raises(ValueError, match=f"the {backend} backend of {name} does not take"):
+            op.using(backend)(*args)
+
+
+def test_every_operator_that_can_disagree_is_tried():
+    assert set(OPERATORS) - set(CALLS) == {"gelu"}
+
+
+def test_torch_says_what_is_wrong():
+    with pytest.raises(RuntimeError, match="size"):
+        OPERATORS["aggregate"](P, ones(8, 3, 16))
+    with pytest.raises(IndexError, match="out of range"):
+        OPERATORS["path_softmax"](ones(4, 2), TYPES + 3, LENGTHS)

@@ -1,0 +1,67 @@
+"""Batches made by hand: what compiled code would read beyond is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from graphslice import smiles_to_graph
+from graphslice.batch import GraphBatch
+from graphslice.data.collate import collate
+
+
+@pytest.fixture(scope="module")
+def batch() -> GraphBatch:
+    return collate([smiles_to_graph(smiles) for smiles in ("c1ccccc1O", "C", "[Na+].[Cl-]")])
+
+
+def test_what_collate_makes_passes(batch):
+    assert vars(GraphBatch(**vars(batch))) == vars(batch)
+    GraphBatch(**vars(collate([smiles_to_graph("C")])))
+    GraphBatch(**vars(collate([])))
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value"),
+    [
+        ("atoms", (0, 0, 0), 119),
+        ("atoms", (2, 1, 8), 2),
+        ("lengths", 1, 8),
+        ("lengths", 1, -1),
+        ("path_types", (0, 1, 2), 10_000),
+        ("path_types", (0, 1, 2), -2),
+        ("path_distances", 1, 511),
+        ("path_distances", 1, -1),
+        ("path_ptr", -1, 10_000),
+        ("path_ptr", 0, 1),
+        ("path_ptr", -2, -3),
+        ("path_codes", 0, -1),
+        ("path_codes", 0, 509 * 60),
+    ],
+)
+def test_numbers_that_lead_elsewhere_are_refused(name, index, value, batch):
+    changed = getattr(batch, name).clone()
+    changed[index] = value
+    with pytest.raises(ValueError, match=f"^{name} of the batch"):
+        dataclasses.replace(batch, **{name: changed})
+
+
+def test_offsets_that_fall_are_refused(batch):
+    changed = batch.path_ptr.clone()
+    changed[3] = changed[-1]
+    with pytest.raises(ValueError, match="never fall"):
+        dataclasses.replace(batch, path_ptr=changed)
+
+
+@pytest.mark.parametrize(
+    "name", ["atoms", "degrees", "lengths", "path_types", "path_distances", "path_ptr", "path_codes", "path_weights"]
+)
+def test_shapes_that_do_not_agree_are_refused(name, batch):
+    with pytest.raises(ValueError, match="has the shape"):
+        dataclasses.replace(batch, **{name: getattr(batch, name)[:-1]})
+
+
+def test_nothing_on_another_device_is_looked_at(batch):
+    moved = batch.to("meta")
+    assert dataclasses.replace(moved, lengths=moved.lengths[:1]).lengths.shape == (1,)

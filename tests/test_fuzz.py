@@ -1,0 +1,34 @@
+"""Some inputs of ``scripts/fuzz.py``; ``python scripts/fuzz.py`` gives many more, with the kernels' bounds checked."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+import fuzz
+
+INPUTS = {"rdkit_pickle": 400, "store": 150, "paths": 150, "checkpoint": 60}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_inputs_that_nobody_meant_end_in_an_answer_or_a_reason(name, tmp_path):
+    outcomes, findings = fuzz.fuzz(name, range(INPUTS[name]), 1, tmp_path)
+    assert not findings, findings[0][1]
+    assert outcomes["answered"] and outcomes["refused"] and sum(outcomes.values()) == INPUTS[name]
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_an_input_is_known_by_its_number(name, tmp_path, monkeypatch):
+    """And what it does is told: an exception that is no reason is a finding."""
+    drawn = []
+
+    def target(folder):
+        return lambda draw: drawn.append(draw.random()) or [][0 if len(drawn) == 2 else slice(0)]
+
+    monkeypatch.setattr(f"fuzzing.{name}.target", target)
+    outcomes, findings = fuzz.fuzz(name, range(3, 6), 1, tmp_path)
+    assert outcomes == {"answered": 2, "found": 1} and findings[0][0] == 4 and "IndexError" in findings[0][1]
+    fuzz.fuzz(name, range(5, 6), 1, tmp_path)
+    assert drawn[2] == drawn[3] and len(set(drawn)) == 3

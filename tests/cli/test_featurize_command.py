@@ -62,12 +62,13 @@ def test_featurize_a_folder(cli, tmp_path, demo_rows):
 
 
 def test_featurize_bad_rows(cli, tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\n")
+    (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\nCCO,1,2\n")
     code, out, err = cli("featurize", tmp_path / "t.csv", "--targets", "y", "-o", tmp_path / "s.arrow")
-    assert code == 0 and "4 rows" in out
-    assert err == "2 of 4 rows cannot be used: the column 'error' says why\n"
+    assert code == 0 and "5 rows" in out
+    assert err == "3 of 5 rows cannot be used: the column 'error' says why\n"
     errors = pd.read_feather(tmp_path / "s.arrow")["error"]
-    assert errors.notna().tolist() == [False, True, True, False] and "'high'" in errors[2]
+    assert errors.notna().tolist() == [False, True, True, False, True] and "'high'" in errors[2]
+    assert errors[4] == "3 fields where the header has 2 (line 6 of t.csv)"
 
 
 def test_featurize_nothing_but_bad_rows(cli, tmp_path):
@@ -115,7 +116,7 @@ def test_a_random_split_of_a_store_is_that_of_its_table(split, cli, demo_rows, t
     """Also beside rows that are left out."""
     table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
     table.loc[3, "smiles"], table.loc[8, "gap_ev"], table.loc[9, "gap_ev"] = "oops", "high", None
-    table.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "t.csv").write_text(table.to_csv(index=False) + "CCO\n")
     assert cli("featurize", tmp_path / "t.csv", "--targets", "gap_ev", "-o", tmp_path / "t.arrow")[0] == 0
     flags = [*tiny_flags, "--seed", "5", "--trainer.max_epochs=1", *(["--split", split] if split else [])]
     for suffix in ("csv", "arrow"):
@@ -124,7 +125,7 @@ def test_a_random_split_of_a_store_is_that_of_its_table(split, cli, demo_rows, t
     for name in ("metrics.json", "split.csv"):
         assert (tmp_path / "csv" / name).read_text() == (tmp_path / "arrow" / name).read_text()
     ours, theirs = (pd.read_csv(tmp_path / suffix / "rejected.csv") for suffix in ("arrow", "csv"))
-    assert ours[["row", "reason"]].equals(theirs[["row", "reason"]]) and ours["row"].tolist() == [4, 9, 10]
+    assert ours[["row", "reason"]].equals(theirs[["row", "reason"]]) and ours["row"].tolist() == [4, 9, 10, 61]
 
 
 def test_a_store_of_other_graphs(store_run, demo_csv, tiny_flags, cli, tmp_path):

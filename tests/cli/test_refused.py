@@ -35,6 +35,7 @@ def bad_inputs(run_folder, tmp_path_factory):
         "empty.csv": "",
         "header.csv": "smiles,y\n",
         "ragged.csv": "smiles,y\nCCO,1,2,3\n",
+        "utf-16.csv": "\0".join("smiles,y\nCCO,1\n") + "\0",
         "broken.parquet": "PAR1",
         "broken.csv.gz": "no gzip",
         "table.xlsx": "PK",
@@ -92,7 +93,7 @@ REFUSED = {
     "train-too-few": (train_on("good.csv", "--graph.max_atoms", "2"), "none of its 3 rows"),
     "train-empty": (train_on("empty.csv"), "is empty"),
     "train-header-only": (train_on("header.csv"), "has no rows"),
-    "train-ragged": (train_on("ragged.csv"), "cannot read|fields"),
+    "train-ragged": (train_on("ragged.csv"), "no row is as the header says; the first: 4 fields where"),
     "train-parquet": (train_on("broken.parquet"), "cannot read"),
     "train-gzip": (train_on("broken.csv.gz"), "cannot read"),
     "train-suffix": (train_on("table.xlsx"), "GraphSlice reads labelled molecules from .csv"),
@@ -130,7 +131,7 @@ REFUSED = {
     "predict-given-column": (predict_of("good.csv", "--smiles-column", "smles"), "did you mean 'smiles'"),
     "predict-empty": (predict_of("empty.csv"), "is empty"),
     "predict-header-only": (predict_of("header.csv"), "has no rows"),
-    "predict-ragged": (predict_of("ragged.csv"), "line 2: 4 fields where the header has 2"),
+    "predict-utf-16": (predict_of("utf-16.csv"), "save it as UTF-8"),
     "predict-parquet": (predict_of("broken.parquet"), "cannot read"),
     "predict-gzip": (predict_of("broken.csv.gz"), "cannot read"),
     "predict-suffix": (predict_of("table.xlsx"), "GraphSlice reads .csv"),
@@ -206,7 +207,12 @@ def test_refused(case, cli, run_folder, bad_inputs, tmp_path, monkeypatch):
 
 
 def test_no_row_could_be_predicted(cli, run_folder, bad_inputs, tmp_path):
-    for molecules in ([bad_inputs / "bad.csv"], ["oops"]):
+    not_possible = "not a possible"
+    for molecules, reason in (
+        ([bad_inputs / "bad.csv"], not_possible),
+        (["oops"], not_possible),
+        ([bad_inputs / "ragged.csv"], r"4 fields where the header has 2 \(line 2 of ragged\.csv\)"),
+    ):
         code, _, err = cli("predict", run_folder, *molecules, "-o", tmp_path / "out.csv")
         assert code == 2 and len(err.splitlines()) == 1
-        assert re.search(r"none of the \d rows could be predicted; the first: not a possible", err)
+        assert re.search(rf"none of the \d rows could be predicted; the first: {reason}", err)

@@ -178,9 +178,45 @@ def test_more_fields_than_the_header_are_no_row_names(tmp_path):
         load_source(write(tmp_path / "t.csv", "smiles,y\nC,1,\nN,2,\n", targets="y"))
 
 
+def test_malformed_rows(tmp_path):
+    """They are rejected and say why; their cells neither count as labels nor make a column one of numbers."""
+    content = "smiles,y,note\nC,1,a\nN,2\nO,3,4,5\nF,x,b\nCl,6,c\n"
+    found = load_source(write(tmp_path / "t.csv", content))
+    assert found.target_names == ["y"] and found.smiles == ["C", "", "", "F", "Cl"]
+    np.testing.assert_array_equal(found.targets[:, 0], [1, np.nan, np.nan, np.nan, 6])
+    assert found.rejected == {
+        1: "2 fields where the header has 3 (line 3 of t.csv)",
+        2: "4 fields where the header has 3 (line 4 of t.csv)",
+        3: "target 'y' is not a finite number: 'x'",
+    }
+    assert found.unreadable() == found.rejected
+
+
+def test_a_row_without_a_label_is_none_of_the_unreadable(source):
+    found = source({"smiles": ["C", "N", "O"], "y": ["", "1", "x"]})
+    assert set(found.rejected) == {0, 2} and set(found.unreadable()) == {2}
+
+
+def test_a_split_of_a_malformed_row_does_not_matter(tmp_path):
+    found = load_source(write(tmp_path / "t.csv", 'smiles,y,split\nC,1,train\nN,2,"a",b\nO,3,valid\n'))
+    assert named(found.splits) == {"train": [0], "valid": [2], "test": []} and set(found.rejected) == {1}
+
+
+def test_semicolons_and_decimal_commas(tmp_path):
+    """Some such labels are rejected row by row; where most are such, what is left would be the whole numbers."""
+    found = load_source(write(tmp_path / "few.csv", "smiles;y\nC;1.5\nN;12,5\nO;3\n"))
+    assert found.targets[::2, 0].tolist() == [1.5, 3]
+    assert found.rejected == {1: "target 'y' is not a finite number: '12,5' (write 12.5)"}
+    with pytest.raises(
+        InputError, match=r"most\.csv: the target 'y' has decimal commas: '12,5' in row 2 \(write 12\.5\)"
+    ):
+        load_source(write(tmp_path / "most.csv", "smiles;y\nC;3\nN;12,5\nO;-,5e3\n"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
+        ("t.csv", b"smiles,y,split\nC,1,tran\n", "row 1: 'split' is 'tran'; it must be train, valid or test"),
         ("t.csv", b"", "is empty"),
         ("t.csv", b"smiles,y\n", "has no rows"),
         ("t.csv", b'smiles,y\n"C,1\n', "no row is as the header says; the first: a quote opens in line 2 of t.csv"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize_dataset
@@ -164,3 +169,60 @@ def test_a_table_without_smiles(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("id,y\n1,2\n")
     with pytest.raises(InputError, match=r"in\.csv: which column holds the SMILES.*there are 'id', 'y'"):
         predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
+
+
+MALFORMED = 'id,smiles,note\n1,CCO,a\n2,C\n3,CC,b,c\n4,CCC,"d\n5,CCCC,e\n'
+
+
+@pytest.mark.parametrize("rows", [2, 8192])
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_malformed_rows(name, rows, predictor, tmp_path, monkeypatch):
+    """They keep their place and the cells that they have; the others are answered."""
+    monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=rows))
+    (tmp_path / "in.csv").write_text(MALFORMED)
+    report = predict_file(predictor, tmp_path / "in.csv", tmp_path / name)
+    assert (report.rows, report.failed) == (5, 3)
+    found = pd.read_parquet(tmp_path / name) if "parquet" in name else pd.read_csv(tmp_path / name)
+    assert list(found) == ["id", "smiles", "note", "gap_ev_pred", "error"]
+    assert found["id"].astype(int).tolist() == [1, 2, 3, 4, 5]
+    assert found["smiles"].tolist() == ["CCO", "C", "CC", "CCC", "CCCC"]
+    assert found["note"].fillna("").tolist() == ["a", "", "b", "d", "e"]
+    assert found["error"].fillna("").tolist() == [
+        "",
+        "2 fields where the header has 3 (line 3 of in.csv)",
+        "4 fields where the header has 3 (line 4 of in.csv)",
+        "a quote opens in line 5 of in.csv and is not closed",
+        "",
+    ]
+    expected = predictor.predict(["CCO", "", "", "", "CCCC"])[:, 0]
+    np.testing.assert_allclose(found["gap_ev_pred"].astype(float), expected, rtol=1e-5)
+
+
+def test_a_text_as_long_as_no_molecule(predictor, tmp_path):
+    (tmp_path / "in.csv").write_text(f"smiles,note\nCC,{'x' * 200_000}\n{'C' * 200_000},\n")
+    assert predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv").failed == 1
+    with open_table(tmp_path / "out.csv") as table:
+        (chunk,) = table.chunks
+    assert chunk.column("error").to_pylist()[1].startswith(b"200000 atoms, more than the limit")
+    assert len(chunk.column("note")[0].as_py()) == 200_000
+
+
+PIECES = st.sampled_from(
+    [b"C", b"1", b",", b";", b'"', b"\n", b"\r\n", b"\r", b"\xe9", b"\0", b" ", b"\nCC,1\n", b"\nO\n"]
+)
+
+
+@settings(max_examples=max(40, settings().max_examples // 10), deadline=None)
+@given(st.lists(PIECES, max_size=20).map(b"".join))
+def test_arbitrary_rows(predictor, content):
+    """As many rows come out as go in, each with an answer or a reason, and never both."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder) / "in.csv", Path(folder) / "out.csv"
+        source.write_bytes(b"smiles,y\nCC,1\n" + content)
+        report = predict_file(predictor, source, out)
+        with open_table(source) as table:
+            rows = sum(map(len, table.chunks))
+        with out.open(newline="", encoding="latin-1") as file:
+            found = list(csv.DictReader(file))
+    assert len(found) == report.rows == rows and found[0]["gap_ev_pred"]
+    assert all((row["gap_ev_pred"] == "") == (row["error"] != "") for row in found)

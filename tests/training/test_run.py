@@ -206,14 +206,27 @@ def test_rejected_rows(tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
     table.loc[3, "smiles"], table.loc[10, "smiles"] = "oops", None
     table.loc[20, "gap_ev"], table.loc[30, "gap_ev"] = "n/d", None
-    table.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "t.csv").write_text(table.to_csv(index=False) + "CCO,1,2\n")
     train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev"}), tmp_path / "run")
     rejected = {int(row["row"]): row for row in read_rows(tmp_path / "run" / "rejected.csv")}
-    assert set(rejected) == {4, 11, 21, 31}
+    assert set(rejected) == {4, 11, 21, 31, 61}
     assert rejected[4]["smiles"] == "oops" and rejected[11]["reason"] == "empty SMILES"
     assert "n/d" in rejected[21]["reason"] and rejected[21]["smiles"] == table["smiles"][20]
+    assert rejected[61]["reason"] == "3 fields where the header has 2 (line 62 of t.csv)"
     split = [int(row["row"]) for row in read_rows(tmp_path / "run" / "split.csv")]
     assert split == [row for row in range(1, 61) if row not in rejected]
+
+
+@pytest.mark.parametrize(("rows", "said"), [(9, "9 of 12 rows can be used: too few"), (10, None)])
+def test_a_warning_where_little_can_be_used(rows, said, tmp_path, demo_rows, tiny_config):
+    table = demo_rows[["smiles", "gap_ev"]].head(12).copy()
+    table.loc[rows:, "smiles"] = "oops"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    output = io.StringIO()
+    config = tiny_config(tmp_path / "t.csv", trainer={"max_steps": 1})
+    train(config, tmp_path / "run", console=Console(file=output, width=60))
+    warnings = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
+    assert len(warnings) == (said is not None) and (said is None or said in warnings[0])
 
 
 def test_several_targets_with_gaps(tmp_path, demo_rows, tiny_config):

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytorch_lightning as pl
 
+from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
+from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import store_of
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.sources import Source
@@ -95,6 +97,13 @@ class MoleculeData(pl.LightningDataModule):
     def num_train_lengths(self) -> int:
         """How many different numbers of rows the training batches of this device have."""
         return len(self._train_batches(self.splits["train"]).widths(self._multiple()))
+
+    def smallest_train_batch(self, size: int) -> GraphBatch:
+        """The smallest training molecules, some of them again where there are fewer, padded as training batches are."""
+        rows = self.splits["train"]
+        order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
+        settings = self.config.collate_settings | {"multiple": self._multiple()}
+        return collate_rows(self.store, np.resize(order, size) if len(order) < size else order[:size], **settings)
 
     def _train_batches(self, rows: np.ndarray) -> TrainBatches:
         trainer = self._trainer()

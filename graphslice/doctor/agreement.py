@@ -37,15 +37,17 @@ def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any
 
 
 def step_of(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
-    """The predictions of a batch, and the gradients of a sum of them with signs; dropout is off meanwhile.
+    """The predictions of a batch, and the gradients of a sum of them with signs, without dropout.
 
     Args:
         model: on the device of the batch; neither its gradients nor its mode change.
         batch: of molecules.
         dtype: of the products; other than float32 by autocast.
     """
-    training = model.training
-    model.eval()
+    training, config = model.training, model.config
+    # Nothing but dropout depends on the mode; a model without it stays as it is, for each mode is compiled by itself.
+    if max(config.dropout, config.input_dropout, config.attention_dropout) > 0:
+        model.eval()
     device = batch.lengths.device.type
     torch.compiler.cudagraph_mark_step_begin()
     try:
@@ -128,6 +130,32 @@ def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: Graph
     """A step in which one backend of one operator is used, and plain torch for all else."""
     with only_references(but=(op, backend)):
         return step_of(model, batch, dtype)
+
+
+def compile_checked(
+    model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32, **options: Any
+) -> str | None:
+    """Compile a model's blocks for batches as large as one; where they fail on it or compute something else, do not.
+
+    Args:
+        model: on the device of the batch.
+        batch: compiling takes seconds to minutes for every number of rows; this one is compiled first.
+        dtype: as for :func:`step_of`.
+        options: of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
+
+    Returns:
+        None, or why the model goes on as before.
+    """
+    expected = step_of(model, batch, dtype)
+
+    def compiled_step() -> Step:
+        model.compile_blocks(len(batch), **options)
+        return step_of(model, batch, dtype)
+
+    reason = _problem(compiled_step, expected, dtype)
+    if reason is not None:
+        model.run_eagerly()
+    return reason
 
 
 def _problem(step: Callable[[], Step], expected: Step, dtype: torch.dtype) -> str | None:

@@ -101,6 +101,8 @@ class GraphTransformer(nn.Module):
     def compile_blocks(self, batch_size: int, **options) -> None:
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
 
+        So do batches for which no gradients are wanted: validation would be compiled by itself, for a few batches.
+
         A compiled function is made for every number of rows that it meets: let them be few, as
         ``graphslice.data.collate.collate_rows`` makes them with ``multiple``; :func:`row_multiple` says which is
         best. Beyond 64, other numbers of rows run as before; so do all where there is no compiler, which a line says.
@@ -113,11 +115,15 @@ class GraphTransformer(nn.Module):
             return
         self._compiled = compiled_or_eager(self.run_blocks, **options), batch_size
 
+    def run_eagerly(self) -> None:
+        """Compute all batches again as before :meth:`compile_blocks`."""
+        self._compiled = None, -1
+
     def _through_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
         tensors = context.tensors()
         compiled, batch_size = self._compiled
-        if compiled is not None and len(x) == batch_size:
+        if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
             return compiled(x, tensors)
         shares = num_shares(x, self._block_parameters)
         if shares == 1:

@@ -10,7 +10,8 @@ from graphslice.doctor.agreement import extreme_batches, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.training.module import Regression
 
-_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+#: The dtype of the products by Lightning's name of a precision.
+DTYPES = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 class BackendCheck(pl.Callback):
@@ -29,7 +30,7 @@ class BackendCheck(pl.Callback):
         assert isinstance(module, Regression)
         data = trainer.datamodule  # type: ignore[attr-defined]
         batches = extreme_batches(data.store, data.splits["train"], module.config.collate_settings)
-        dtype = _DTYPES.get(str(trainer.precision), torch.float32)
+        dtype = DTYPES[str(trainer.precision)]
         for name, reason in faulty_backends(module.model, [b.to(module.device) for b in batches], dtype).items():
             for backend in OPERATORS[name].backends:
                 OPERATORS[name].avoid(backend)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from rich.console import Console
 
 from graphslice.config import RunConfig
+from graphslice.doctor.agreement import compile_checked
+from graphslice.training.backend_check import DTYPES
 
 # Seconds that torch.compile took for one number of rows, forward and backward with CUDA graphs: some 40 for the four
 # layers of the preset `small` and 60 for the twelve of the paper's size.
@@ -41,19 +45,22 @@ class Compilation(pl.Callback):
 
     The steps that are measured are waited for, one by one; the first device decides for all. Compiling goes on
     within the training, so that it counts as time of training. Compiled steps give what eager ones do up to
-    rounding; a resumed run decides anew.
+    rounding, which is checked on the smallest molecules; a resumed run decides anew.
 
     Args:
         config: of the run.
         steps: its length in optimiser steps.
         seconds_left: gives the seconds of the run's minutes that are left; None without a limit.
+        console: where it is told that compiled steps fail or compute something else than eager ones.
 
     Attributes:
         compiled: whether the steps are compiled by now.
     """
 
-    def __init__(self, config: RunConfig, steps: int, seconds_left: Callable[[], float | None]) -> None:
-        self.config, self.steps, self.seconds_left = config, steps, seconds_left
+    def __init__(
+        self, config: RunConfig, steps: int, seconds_left: Callable[[], float | None], console: Console
+    ) -> None:
+        self.config, self.steps, self.seconds_left, self.console = config, steps, seconds_left, console
         self.compiled = False
         self._measuring = False
         self._times: list[float] = []
@@ -69,8 +76,19 @@ class Compilation(pl.Callback):
     def _compile(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         share = len(range(trainer.global_rank, self.config.trainer.batch_size, trainer.world_size))
         mode = "reduce-overhead" if module.device.type == "cuda" else "default"
-        module.model.compile_blocks(share, mode=mode)  # type: ignore[operator,union-attr]
-        self.compiled = True
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        batch = data.smallest_train_batch(share).to(module.device)
+        reason = compile_checked(module.model, batch, DTYPES[str(trainer.precision)], mode=mode)  # type: ignore[arg-type]
+        # The first device decides for all: those that compute differently would wait for each other.
+        self.compiled = not trainer.strategy.broadcast(reason is not None)
+        if not self.compiled:
+            module.model.run_eagerly()  # type: ignore[operator,union-attr]
+        if reason is not None:
+            self.console.print(
+                f"compiled steps: {reason}; this run goes on without them (graphslice doctor shows more)",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._since = None  # between two epochs there is a validation

@@ -159,7 +159,7 @@ def _run(
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
 
     progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
-    compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left)
+    compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
     watching = [budget, StepLimit(steps), BackendCheck(console), compilation, progress]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 import graphslice as gs
 from graphslice.config import RunConfig
@@ -29,6 +31,13 @@ def test_what_is_saved_exceeds_what_compiling_costs(minutes, layers, lengths, wo
     assert is_worth_compiling(60.0 * minutes, layers, lengths) == worth
 
 
+class Molecules(list):
+    """A batch that goes wherever it is sent."""
+
+    def to(self, device: torch.device) -> Molecules:
+        return self
+
+
 class Steps:
     """A run of so many steps on a GPU, of which every one takes ``seconds``; some of the first take longer."""
 
@@ -39,16 +48,24 @@ class Steps:
         config = RunConfig()
         config.trainer.compile, config.trainer.batch_size = trainer.pop("compile", "auto"), 50
         left = None if minutes_left is None else 60 * minutes_left
-        self.callback = Compilation(config, steps, seconds_left=lambda: left)
+        self.callback = Compilation(config, steps, seconds_left=lambda: left, console=Console(quiet=True))
         self.trainer = SimpleNamespace(
             global_step=trainer.get("begin", 0),
             global_rank=trainer.get("rank", 0),
             world_size=trainer.get("world", 1),
             strategy=SimpleNamespace(broadcast=lambda decision: decision),
-            datamodule=SimpleNamespace(num_train_lengths=lambda: 10),
+            precision="bf16-mixed",
+            datamodule=SimpleNamespace(
+                num_train_lengths=lambda: 10, smallest_train_batch=lambda size: Molecules(range(size))
+            ),
         )
-        model = SimpleNamespace(compile_blocks=lambda share, **options: self.compiled.append((share, options)))
-        self.module = SimpleNamespace(device=torch.device(trainer.get("device", "cuda")), model=model)
+
+        def compile_checked(model, batch, dtype, **options) -> None:
+            self.compiled.append((len(batch), options))
+
+        monkeypatch.setattr("graphslice.training.compilation.compile_checked", compile_checked)
+        device = torch.device(trainer.get("device", "cuda"))
+        self.module = SimpleNamespace(device=device, model=None)
         self.callback.on_train_start(self.trainer, self.module)
 
     def run(self, count: int, epoch: int = 100) -> Steps:
@@ -105,3 +122,29 @@ def test_compiling_is_time_of_training(demo_csv, tiny_config, tmp_path, monkeypa
     config = tiny_config(demo_csv, trainer={"compile": "on", "max_minutes": 1e-3, "max_epochs": 1000})
     training = train(config, tmp_path / "run").training
     assert training["compiled"] is True and training["steps"] == 1 and training["seconds"] > 1
+
+
+def fails(self, batch_size, **options):
+    raise RuntimeError("gcc: internal compiler error")
+
+
+def lies(self, batch_size, **options):
+    run = self.run_blocks
+    self._compiled = (lambda x, tensors: run(x, tensors) * 1.1), batch_size
+
+
+@pytest.mark.parametrize(
+    ("compile_blocks", "reason"), [(fails, "RuntimeError: gcc: internal compiler error"), (lies, "predictions differ")]
+)
+def test_compiled_steps_that_fail_or_lie_are_left(
+    compile_blocks, reason, demo_csv, tiny_flags, tmp_path, cli, monkeypatch
+):
+    flags = ["train", "--dataset", demo_csv, *tiny_flags]
+    assert cli(*flags, "-o", tmp_path / "eager")[0] == 0
+    monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", compile_blocks)
+    code, _, err = cli(*flags, "--trainer.compile", "on", "-o", tmp_path / "run")
+    said = [line for line in err.splitlines() if line.startswith("compiled steps:")]
+    assert code == 0 and len(said) == 1 and reason in said[0] and "graphslice doctor" in said[0]
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["compiled"] is False
+    scores = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "eager")]
+    assert scores[0] == scores[1]

@@ -12,7 +12,7 @@ import torch
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.data.collate import collate
-from graphslice.inference.gpu import TF32_MIXERS
+from graphslice.inference.on_gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS

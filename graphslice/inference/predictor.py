@@ -17,7 +17,7 @@ from graphslice.data.collate import collate_rows
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
-from graphslice.inference.gpu import free_memory, molecules_of_a_batch, tf32_products
+from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.machine import default_device
 from graphslice.ops.threads import one_core_each
 

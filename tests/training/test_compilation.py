@@ -87,6 +87,12 @@ def test_the_first_steps_foretell_the_run(steps, compiled, monkeypatch):
     assert not Steps(monkeypatch, steps, seconds=0.005).run(100).compiled
 
 
+def test_validations_are_no_steps(monkeypatch):
+    """Of 1,000 s each, after every other step."""
+    run = Steps(monkeypatch, 2000, seconds=0.05).run(200, epoch=2)
+    assert len(run.callback._times) == 30 and not run.compiled
+
+
 def test_a_resumed_run_has_only_its_rest_to_gain(monkeypatch):
     assert Steps(monkeypatch, 100_000, seconds=0.05).run(100).compiled
     assert not Steps(monkeypatch, 100_000, seconds=0.05, begin=80_000).run(100).compiled

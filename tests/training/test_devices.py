@@ -96,7 +96,7 @@ def test_a_number_of_devices_is_obeyed(gpus):
 
 def test_more_devices_than_molecules(gpus):
     gpus(*[AMPERE] * 8)
-    with pytest.raises(InputError, match=r"8 devices need at least as many molecules.* batch_size is 7"):
+    with pytest.raises(InputError, match=r"8 devices need at least as many molecules.*batch_size is 7"):
         choose_devices(TrainerConfig(batch_size=7, devices="8"))
 
 

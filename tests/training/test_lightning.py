@@ -40,20 +40,17 @@ def test_float16_with_its_scaler(tiny_config, demo_csv, weights_of, tmp_path, mo
     config = tiny_config(
         demo_csv,
         model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
-        trainer={"gradient_clip": 0.1, "max_epochs": 3},
+        trainer={"gradient_clip": 0.1, "max_epochs": 6},
     )
-    train(config, tmp_path / "32")
-    scaler, whole = torch.amp.GradScaler("cpu", init_scale=2.0**40), pl.Trainer
+    expected = train(config, tmp_path / "32").metrics["valid"]["mae"]
+    scaler, trainer = torch.amp.GradScaler("cpu", init_scale=2.0**18), pl.Trainer
 
     def in_float16(**settings):
         del settings["precision"]  # Lightning makes bf16-mixed of it on a CPU
-        return whole(**settings, plugins=MixedPrecision("16-mixed", "cpu", scaler))
+        return trainer(**settings, plugins=MixedPrecision("16-mixed", "cpu", scaler))
 
     monkeypatch.setattr(pl, "Trainer", in_float16)
-    config.trainer.max_epochs = 20
     result = train(config, tmp_path / "16")
-    assert result.training["precision"] == "16-mixed" and 1 < scaler.get_scale() < 2.0**40
-    found, start = weights_of(tmp_path / "16"), weights_of(tmp_path / "32")
-    assert all(torch.isfinite(weight).all() for weight in found.values())
-    assert not torch.equal(found["head.weight"], start["head.weight"])
-    assert result.metrics["valid"]["mae"] > 0
+    assert result.training["precision"] == "16-mixed" and 1 < scaler.get_scale() < 2.0**18
+    assert all(torch.isfinite(weight).all() for weight in weights_of(tmp_path / "16").values())
+    assert result.metrics["valid"]["mae"] == pytest.approx(expected, rel=0.05)

@@ -140,7 +140,13 @@ def test_the_data_are_gone(short_run):
 @pytest.mark.parametrize("folder", ["absent", "."])
 def test_nothing_to_resume(folder, tmp_path, cli):
     code, out, err = cli("train", "--resume", tmp_path / folder)
-    assert code == 2 and out == "" and "no run to continue" in err and len(err.splitlines()) == 1
+    assert (
+        code == 2
+        and out == ""
+        and "no run to continue" in err
+        and "without --resume" in err
+        and len(err.splitlines()) == 1
+    )
     assert list(tmp_path.iterdir()) == []
 
 

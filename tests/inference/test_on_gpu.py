@@ -16,7 +16,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
-from graphslice.inference.gpu import TF32_MIXERS, free_memory, molecules_of_a_batch, tf32_products
+from graphslice.inference.on_gpu import TF32_MIXERS, free_memory, molecules_of_a_batch, tf32_products
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops.dispatch import Operator
 

@@ -30,7 +30,7 @@ def from_pyg(data: Data) -> MolGraph:
         raise MoleculeError("edge_index holds no whole numbers")
     if edge_attr is None and edge_index.shape[1] == 0:
         edge_attr = torch.empty(0, len(BOND_DIMS), dtype=torch.long)
-    if not isinstance(edge_attr, torch.Tensor) or edge_attr.dim() != 2 or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
+    if not isinstance(edge_attr, torch.Tensor) or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
         raise MoleculeError(f"the graph lacks OGB's {len(BOND_DIMS)} bond features in edge_attr")
     atoms = _within(x, ATOM_DIMS, "atom")
     features = _within(edge_attr, BOND_DIMS, "bond")

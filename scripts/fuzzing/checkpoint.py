@@ -108,7 +108,7 @@ def _copied(value: Any) -> Any:
 
 def _changed_tensor(draw: random.Random, tensor: torch.Tensor) -> torch.Tensor:
     changes: tuple[Callable[[], torch.Tensor], ...] = (
-        lambda: tensor[:0],
+        lambda: torch.empty(0, *tensor.shape[1:]),
         lambda: tensor[None],
         lambda: tensor.reshape(-1),
         lambda: tensor.to(draw.choice((torch.int64, torch.float64, torch.bool, torch.complex64, torch.bfloat16))),

@@ -15,7 +15,7 @@ from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.simd.small_product import AttnShape
 from graphslice.ops.simd.sorting_network import sort_values, sort_with_rows, unsort
 from graphslice.ops.threads import parallel_for
-from graphslice.ops.triton_tiles import DTYPES, MAX_AGGREGATE_ROWS, OLDEST, capability
+from graphslice.ops.triton_tiles import DTYPES, aggregate_fits, capability
 
 if triton_runs():
     from graphslice.ops import triton_sort
@@ -50,7 +50,7 @@ if triton_runs():
     @aggregate_sort.backend(
         "triton",
         dtypes=DTYPES,
-        fits=lambda attn_weights, v, *_, **__: v.shape[1] <= MAX_AGGREGATE_ROWS and capability(v.device) >= OLDEST,
+        fits=lambda attn_weights, v, *_, **__: aggregate_fits(v.shape[1], v.dtype, capability(v.device)),
         compiles=True,
     )
     def _triton(

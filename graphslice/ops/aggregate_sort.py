@@ -15,7 +15,7 @@ from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.simd.small_product import AttnShape
 from graphslice.ops.simd.sorting_network import sort_values, sort_with_rows, unsort
 from graphslice.ops.threads import parallel_for
-from graphslice.ops.triton_tiles import DTYPES, MAX_AGGREGATE_ROWS, OLDEST, capability
+from graphslice.ops.triton_tiles import DTYPES, aggregate_fits, capability
 
 if triton_runs():
     from graphslice.ops import triton_sort
@@ -55,9 +55,7 @@ if triton_runs():
         "triton",
         dtypes=DTYPES,
         fits=lambda attn_weights, v, *args, **kwargs: (
-            _fits(attn_weights, v, *args, **kwargs)
-            and v.shape[1] <= MAX_AGGREGATE_ROWS
-            and capability(v.device) >= OLDEST
+            _fits(attn_weights, v, *args, **kwargs) and aggregate_fits(v.shape[1], v.dtype, capability(v.device))
         ),
         compiles=True,
     )

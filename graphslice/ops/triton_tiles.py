@@ -18,8 +18,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHARED_MEMORY = 48 << 10
 #: The oldest compute capability that the kernels are for, Turing's: for older ones Triton's compiler aborts.
 OLDEST = (7, 5)
-# The oldest that multiplies 16-bit numbers of both types in units of its own.
-_TENSOR_CORES = (8, 0)
+# The oldest that has units for products of 16 bits, and instructions for bfloat16 (Ampere).
+_AMPERE = (8, 0)
 
 
 class SortTile(NamedTuple):
@@ -56,23 +56,27 @@ def capability(device: torch.device) -> tuple[int, int]:
 capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Whether the kernels of ``Sort_col(P V)`` take a sample: before Ampere not in bfloat16, which has no arithmetic."""
+    oldest = _AMPERE if dtype == torch.bfloat16 else OLDEST
+    return width <= MAX_AGGREGATE_ROWS and capability >= oldest
+
+
 def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:
     """The tile of a sort of ``width`` rows, at most ``MAX_SORT_ROWS``."""
     rows = _power_of_two(max(2, width))
-    return SortTile(rows, max(1, min(_power_of_two(channels), _sorted_values(dtype) // rows, 64)))
+    # More of float32 would spill registers on Triton 3.2 and 3.3.
+    values = 1024 if dtype == torch.float32 else 4096
+    return SortTile(rows, max(1, min(_power_of_two(channels), values // rows, 64)))
 
 
 def aggregate_tile(width: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> AggregateTile:
     """The tile of ``Sort_col(P V)`` of ``width`` rows, at most ``MAX_AGGREGATE_ROWS``, and ``head_dim`` channels."""
-    in_float32 = dtype == torch.float32 or capability < _TENSOR_CORES
+    in_float32 = dtype == torch.float32 or capability < _AMPERE
     rows = max(16, _power_of_two(width))
-    columns = min(max(16, _power_of_two(head_dim)), 32, _sorted_values(dtype) // rows)
+    # A float32 and its row take twice the registers of a value of 16 bits and its row.
+    columns = min(max(16, _power_of_two(head_dim)), 32, (2048 if dtype == torch.float32 else 4096) // rows)
     return AggregateTile(rows, columns, min(rows, 32 if in_float32 else 64), in_float32, {16: 1, 32: 4}.get(rows, 8))
-
-
-def _sorted_values(dtype: torch.dtype) -> int:
-    """How many a program sorts: with its row, a float32 takes twice the registers of a value of 16 bits."""
-    return 2048 if dtype == torch.float32 else 4096
 
 
 def _power_of_two(at_least: int) -> int:

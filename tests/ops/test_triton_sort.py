@@ -105,7 +105,7 @@ def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
-@pytest.mark.parametrize(("arch", "calls"), [(90, "bf16-20,fp32-20"), (75, "bf16-20,fp32-128")])
+@pytest.mark.parametrize(("arch", "calls"), [(90, "bf16-20,fp32-20"), (75, "fp16-20,fp32-128")])
 def test_the_kernels_compile_for_a_gpu_that_is_not_there(arch, calls):
     """To machine code, with no more shared memory than any card gives, at a usual number of rows and at the largest."""
     code = """
@@ -130,7 +130,7 @@ def check(kernel, dtype, options, **constants):
 for call in sys.argv[2].split(","):
     dtype, width = call.split("-")
     capability = divmod(int(sys.argv[1]), 10)
-    torch_dtype, width = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype], int(width)
+    torch_dtype, width = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype], int(width)
     infinity = triton_sort._INFINITY[torch_dtype]
     constants = triton_sort._constants(triton_tiles.aggregate_tile(width, 24, torch_dtype, capability))
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}

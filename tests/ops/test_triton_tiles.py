@@ -30,8 +30,12 @@ def test_a_tile_holds_a_sample_and_what_it_multiplies_fits_any_card(dtype, capab
             assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= SHARED_MEMORY, tile
 
 
-def test_what_has_no_16_bit_products_multiplies_in_float32():
-    assert [aggregate_tile(20, 24, torch.bfloat16, (major, 5)).in_float32 for major in (7, 8)] == [True, False]
+def test_turing_multiplies_in_float32_and_leaves_bfloat16_to_the_reference():
+    half, bf16 = torch.float16, torch.bfloat16
+    assert [aggregate_tile(20, 24, half, (major, 5)).in_float32 for major in (7, 8)] == [True, False]
+    assert [aggregate_fits(20, half, capability) for capability in ((7, 0), (7, 5), (8, 0))] == [False, True, True]
+    assert [aggregate_fits(20, bf16, capability) for capability in ((7, 0), (7, 5), (8, 0))] == [False, False, True]
+    assert [aggregate_fits(width, bf16, (9, 0)) for width in (1, 128, 129)] == [True, True, False]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -41,4 +45,4 @@ def test_a_sorted_tile_stays_in_the_registers_of_its_threads(dtype):
             rows, columns = sort_tile(width, channels, dtype)
             assert rows >= width and power_of_two(rows) and power_of_two(columns)
             values = rows * columns * (8 if dtype == torch.float32 else 4)
-            assert values <= 16 << 10 or columns == 1
+            assert values <= (8 if dtype == torch.float32 else 16) << 10 or columns == 1

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphslice.config import DataConfig
@@ -216,6 +216,8 @@ def read_by_another(path: Path, delimiter: str) -> list[list[str]]:
 
 @FEW_HUNDRED
 @given(TABLES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 9))
+@example([["a\rb"], [""]], ",", "\n", 1)  # once written without quotes, and read as two rows
+@example([['"', ""]], ";", "\r", 1)
 def test_well_formed_tables(rows, delimiter, end, size):
     """Every cell comes back, as another reader says too, also when the table is written and read again."""
     header = [f"column {i}" for i in range(len(rows[0]))]
@@ -232,6 +234,9 @@ def test_well_formed_tables(rows, delimiter, end, size):
 
 @FEW_HUNDRED
 @given(CONTENTS, st.sampled_from(["t.csv", "t.tsv", "t.smi", "t.csv.gz"]), st.integers(1, 3))
+@example(b'smiles,y\nC,"1\nN,2\n', "t.csv", 1)  # for each of these the whole file was once refused
+@example(b"smiles,y\nC,1,2\n", "t.csv.gz", 1)
+@example(b"\ns,y\nC,1\n", "t.csv", 1)
 def test_arbitrary_bytes(content, name, size):
     """One sentence, or the same rows however they are read: as many as there are lines, where nothing is quoted."""
     with file_of(content, name) as path:

@@ -60,6 +60,19 @@ def test_stores_are_the_same(cluster, folder, tmp_path):
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
+def test_malformed_rows_are_the_same(cluster, predictor, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles,y\n" + "CCO,1\n" * 5_000 + "C,1,2\nN\nO,2\n")
+    for engine in ("local", "ray"):
+        settings = {"engine": engine, "workers": 2}
+        assert predict_file(predictor, tmp_path / "in.csv", tmp_path / f"{engine}.csv", **settings).failed == 2
+        data = DataConfig(str(tmp_path / "in.csv"), targets="y")
+        assert featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", **settings).failed == 2
+    local, other = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
+    pd.testing.assert_frame_equal(local, other, rtol=1e-5)
+    assert local["error"].dropna().index.tolist() == [5_000, 5_001] and "line 5003" in local["error"][5_001]
+    assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def lines():
     """What reads a file of numbers. A function in a function, which is sent whole: workers cannot import this file."""
@@ -91,8 +104,8 @@ def test_a_worker_that_is_killed_loses_nothing(cluster, lines, tmp_path):
 
 
 def test_what_is_wrong_with_a_file_is_said(cluster, tmp_path):
-    (tmp_path / "in.csv").write_text("smiles,x\n" + "C,1\n" * 3 + "C,1,2,3\n")
-    with pytest.raises(InputError, match="line 5: 4 fields"):
+    (tmp_path / "in.csv").write_bytes("smiles,x\nC,1\n".encode("utf-16")[:-1])
+    with pytest.raises(InputError, match=r"in\.csv begins as utf-16.* and goes on as something else"):
         list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
 
 

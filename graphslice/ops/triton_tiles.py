@@ -57,7 +57,7 @@ capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
-    """Whether the kernels of ``Sort_col(P V)`` take a sample: before Ampere not in bfloat16, which has no arithmetic."""
+    """Whether the kernels of ``Sort_col(P V)`` take a sample; bfloat16 has instructions since Ampere only."""
     oldest = _AMPERE if dtype == torch.bfloat16 else OLDEST
     return width <= MAX_AGGREGATE_ROWS and capability >= oldest
 

@@ -57,7 +57,7 @@ capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
-    """Whether the kernels of ``Sort_col(P V)`` take a sample: before Ampere not in bfloat16, which has no arithmetic."""
+    """Whether the kernels of ``Sort_col(P V)`` take a sample; bfloat16 has instructions since Ampere only."""
     oldest = _AMPERE if dtype == torch.bfloat16 else OLDEST
     return width <= MAX_AGGREGATE_ROWS and capability >= oldest
 
@@ -65,7 +65,7 @@ def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) 
 def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:
     """The tile of a sort of ``width`` rows, at most ``MAX_SORT_ROWS``."""
     rows = _power_of_two(max(2, width))
-    # More of float32 would spill registers on Triton 3.2 and 3.3.
+    # Of float32 fewer: on Triton 3.2 and 3.3 more spill several times as many registers.
     values = 1024 if dtype == torch.float32 else 4096
     return SortTile(rows, max(1, min(_power_of_two(channels), values // rows, 64)))
 

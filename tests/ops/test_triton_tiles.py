@@ -8,6 +8,7 @@ from graphslice.ops.triton_tiles import (
     MAX_AGGREGATE_ROWS,
     MAX_SORT_ROWS,
     SHARED_MEMORY,
+    aggregate_fits,
     aggregate_tile,
     sort_tile,
 )

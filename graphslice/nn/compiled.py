@@ -7,12 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from graphslice.ops.triton_tiles import capability
+
 #: The shapes and modes that a function is compiled for; each costs seconds to minutes, and on a GPU memory.
 MAX_COMPILED = 64
 
 
 def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Tensor]:
     """``run``, compiled for each of the first shapes that it meets, and as it is for those beyond ``MAX_COMPILED``.
+
+    On a GPU for which the compiler has no code it runs as it is, too.
 
     Args:
         run: without breaks in its graph.
@@ -30,13 +34,10 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
     eager: set[tuple] = set()
 
     def run_compiled(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        key = (
-            x.shape,
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled(x.device.type),
-        )
-        if key in eager:
+        autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        key = (x.shape, dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        if key in eager or not inductor_takes(capability(x.device), dtype):
             return run(x, tensors)
         try:
             return compiled(x, tensors)
@@ -45,6 +46,11 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
             return run(x, tensors)
 
     return run_compiled
+
+
+def inductor_takes(capability: tuple[int, int], dtype: torch.dtype) -> bool:
+    """Whether torch's compiler has code for a GPU of a compute capability: since Volta, of bfloat16 since Ampere."""
+    return capability >= ((8, 0) if dtype == torch.bfloat16 else (7, 0))
 
 
 def row_multiple(device_type: str, dtype: torch.dtype) -> int:

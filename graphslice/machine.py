@@ -22,6 +22,20 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def fast_dtype(capability: tuple[int, int] | None) -> str:
+    """The numbers that a device multiplies fastest: ``"bf16"``, ``"16"`` or ``"32"``.
+
+    GPUs compute with bfloat16 from compute capability 8.0 (A100, RTX 30) on: those before (V100, T4, RTX 20)
+    emulate it, slower than float32, but have float16 from 7.0 on.
+
+    Args:
+        capability: of a GPU; None for any other device.
+    """
+    if capability is None or capability < (7, 0):
+        return "32"
+    return "bf16" if capability >= (8, 0) else "16"
+
+
 def device_name(device: torch.device | str = "cpu") -> str:
     """What a device is called: the model of the GPU, or of the processor."""
     import torch

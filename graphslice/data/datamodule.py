@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytorch_lightning as pl
+import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
@@ -16,9 +17,7 @@ from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.sources import Source
 from graphslice.data.splits import Splits, random_split, scaffold_split
 from graphslice.errors import InputError
-
-# Rows of a batch on a GPU are a multiple of it: few different lengths, as kernels are compiled and captured for each.
-_GPU_MULTIPLE = 4
+from graphslice.nn.compiled import row_multiple
 
 
 class MoleculeData(pl.LightningDataModule):
@@ -149,7 +148,9 @@ class MoleculeData(pl.LightningDataModule):
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def _multiple(self) -> int:
-        return _GPU_MULTIPLE if self._on_gpu() else 1
+        if not self._on_gpu():
+            return 1
+        return row_multiple("cuda", torch.float32 if "32" in str(self._trainer().precision) else torch.bfloat16)
 
     def _threads(self) -> int:
         if self.config.trainer.workers != "auto":

@@ -16,7 +16,8 @@ from graphslice._version import __version__
 from graphslice.doctor.isolated import Died, isolated
 from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
 from graphslice.doctor.presets import PresetCheck, check_compiled, check_eager
-from graphslice.machine import machine
+from graphslice.machine import fast_dtype, machine
+from graphslice.ops.toolchain import compiler_missing
 
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "torch-scatter", "ogb")
 
@@ -76,6 +77,8 @@ def describe_machine() -> dict[str, Any]:
         "graphslice": __version__,
         **versions,
         "cuda": torch.version.cuda,
+        "missing for torch.compile": compiler_missing("cpu"),
+        "missing for Triton": compiler_missing("cuda"),
         "gpus": gpus,
         "mps": torch.backends.mps.is_available(),
     }
@@ -92,7 +95,8 @@ def examine(
         progress: called with what is checked next.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]
     found = Diagnosis(describe_machine(), str(device))
     found.operators = list(_operators(device, progress))
     checks = {preset: PresetCheck(preset, "", str(dtype).removeprefix("torch.")) for preset in presets}

@@ -11,7 +11,8 @@ import torch
 
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
-from graphslice.machine import default_device
+from graphslice.machine import default_device, fast_dtype
+from graphslice.nn.encodings import encodes_on
 
 #: The fewest molecules of a batch that are worth a GPU of their own: a smaller share takes it about as long.
 MOLECULES_A_GPU = 32
@@ -71,6 +72,10 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     used = range(min(count, gpus) if isinstance(count, int) else gpus)
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":
+        if not encodes_on("mps"):
+            raise InputError(
+                "torch has not all that the model needs on mps here: without --trainer.accelerator the CPU is taken"
+            )
         note = "training on mps is not proven: some operators may be missing or slow; --trainer.accelerator cpu is"
     return Devices(accelerator, count, machines, precision, note)
 
@@ -102,9 +107,6 @@ def worthwhile_gpus(gpus: int, batch_size: int) -> int:
 def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> str:
     """The precision of a run, in Lightning's words.
 
-    GPUs compute with bfloat16 from compute capability 8.0 (A100, RTX 30) on: those before (V100, T4, RTX 20)
-    emulate it, slower than float32, but have float16 from 7.0 on.
-
     Args:
         wanted: auto, 32, bf16-mixed or 16-mixed.
         capabilities: compute capability of every GPU used; none on another device.
@@ -118,8 +120,5 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
             f"a GPU of compute capability {weakest[0]}.{weakest[1]} has no bfloat16: leave out --trainer.precision, "
             "or give 16-mixed or 32"
         )
-    if wanted != "auto":
-        return "32-true" if wanted == "32" else wanted
-    if weakest is None or weakest < (7, 0):
-        return "32-true"
-    return "bf16-mixed" if weakest >= (8, 0) else "16-mixed"
+    kind = fast_dtype(weakest) if wanted == "auto" else wanted.removesuffix("-mixed")
+    return "32-true" if kind == "32" else f"{kind}-mixed"

@@ -27,7 +27,12 @@ def test_help_lists_the_commands(option, cli):
 def test_help_of_a_command(command, cli):
     code, out, err = cli(command, "--help")
     assert (code, err) == (0, "") and out.startswith("usage: graphslice")
-    expected = {"train": ["--model.mixer", "--preset", "--resume"], "evaluate": ["--split"], "inspect": ["--orders"]}
+    expected = {
+        "train": ["--model.mixer", "--preset", "--resume"],
+        "evaluate": ["--split"],
+        "inspect": ["--orders"],
+        "doctor": ["--json"],
+    }
     assert all(option in out for option in expected.get(command, ["-o"]))
 
 

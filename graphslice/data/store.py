@@ -224,7 +224,7 @@ class GraphStore(Sequence[MolGraph]):
         try:
             store = cls(buffer, str(path))
             if store.info.features == FEATURES:
-                check_contents(path, store.info.max_atoms)
+                check_contents(path, len(store.batches), BATCH_ROWS, store.info.max_atoms)
         except StoreFault as fault:
             raise InputError(f"{path} is damaged: {fault}: {again}") from None
         except Exception:  # what Arrow says of a file that is none of its own

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MODULE = "graphslice.doctor.examine"
 
 
+_STEP_COLUMNS = ("batch", "ms a step", "molecules/s", "MB a molecule", "largest batch", "s to compile", "compiled is")
+
+
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
@@ -68,24 +71,16 @@ def _print_tables(found: Diagnosis, console: Console) -> None:
         operators.add_row(name, *(cells.get(dtype, "") for dtype in dtypes))
     console.print(operators)
 
-    presets = Table(
-        "preset",
-        "dtype",
-        "batch",
-        "ms a step",
-        "molecules/s",
-        "MB a molecule",
-        "largest batch",
-        "compilation s",
-        "compiled over eager",
-        "",
-        title=f"Training steps on {found.device}",
-    )
+    dtype = found.presets[0].dtype if found.presets else ""
+    presets = Table(title=f"Training steps on {found.device}, {dtype}")
+    presets.add_column("preset", no_wrap=True)
+    for name in _STEP_COLUMNS:
+        presets.add_column(name, justify="right")
+    presets.add_column("")
     for step in found.presets:
         rate = step.batch_size / step.eager_seconds if step.batch_size and step.eager_seconds else None
         presets.add_row(
             step.preset,
-            step.dtype,
             _number(step.batch_size, "{:,}"),
             _number(step.eager_seconds and 1e3 * step.eager_seconds, "{:.1f}"),
             _number(rate, "{:,.0f}"),

@@ -15,7 +15,8 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
-from graphslice.chem.rdkit_pickle import BOND_STEREO, BOND_TYPE, CHIRALITY, HYBRIDIZATION, SLACK, unpack
+from graphslice.chem.rdkit_features import atom_features, features_of_bond
+from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.chem.renumber import renumber
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
 MAX_ATOMS = 512
-
-_WILDCARD = ATOM_DIMS[0] - 1
 
 # The three features of every bond type id.
 _BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
@@ -332,31 +331,7 @@ def _fill(arrays: MolArrays, row: int, mol: Chem.Mol) -> None:
     """Fill the rows of one molecule through RDKit's interface, where the compiled reader could not."""
     atoms = slice(arrays.atom_ptr[row], arrays.atom_ptr[row + 1])
     bonds = slice(arrays.bond_ptr[row], arrays.bond_ptr[row + 1])
-    arrays.atoms[atoms] = [_atom_features(atom) for atom in mol.GetAtoms()]
+    arrays.atoms[atoms] = [atom_features(atom) for atom in mol.GetAtoms()]
     if mol.GetNumBonds():
         arrays.bonds[bonds] = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
-        arrays.bond_type_ids[bonds] = bond_type_ids(np.array([_bond_features(bond) for bond in mol.GetBonds()]))
-
-
-def _atom_features(atom: Chem.Atom) -> tuple[int, ...]:
-    number = atom.GetAtomicNum()
-    charge = atom.GetFormalCharge()
-    return (
-        number - 1 if 1 <= number <= 118 else _WILDCARD,
-        CHIRALITY[int(atom.GetChiralTag())],
-        min(atom.GetTotalDegree(), 11),
-        charge + 5 if -5 <= charge <= 5 else 11,
-        min(atom.GetTotalNumHs(), 9),
-        min(atom.GetNumRadicalElectrons(), 5),
-        HYBRIDIZATION[int(atom.GetHybridization())],
-        atom.GetIsAromatic(),
-        atom.IsInRing(),
-    )
-
-
-def _bond_features(bond: Chem.Bond) -> tuple[int, ...]:
-    return (
-        BOND_TYPE[int(bond.GetBondType())],
-        BOND_STEREO[int(bond.GetStereo())],
-        bond.GetIsConjugated(),
-    )
+        arrays.bond_type_ids[bonds] = bond_type_ids(np.array([features_of_bond(bond) for bond in mol.GetBonds()]))

@@ -115,8 +115,14 @@ def test_a_backend_that_compiles_is_in_the_graph(dynamic):
 
 
 def test_a_backend_that_does_not_compile_cannot_be_forced_into_a_graph():
-    with pytest.raises(Exception, match="does not take"):
-        compiled(lambda x: ops.gelu.using("numba")(x), x)
+    def forced(x: Tensor) -> Tensor:
+        try:
+            return ops.gelu.using("numba")(x)
+        except ValueError:  # caught here, since torch 2.6 tells no caller which error was raised
+            return x + 1
+
+    assert torch.equal(compiled(forced, x), x + 1)
+    assert not torch.equal(forced(x), x + 1)
 
 
 def test_operators_are_typed_as_such():

@@ -109,7 +109,7 @@ def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
 def test_the_kernels_compile_for_a_gpu_that_is_not_there(arch, calls):
     """To machine code, with no more shared memory than any card gives, at a usual number of rows and at the largest."""
     code = """
-import sys, torch, triton
+import inspect, sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from graphslice.ops import triton_sort, triton_tiles
@@ -121,8 +121,12 @@ def check(kernel, dtype, options, **constants):
         name: "constexpr" if name in constants else names.get(name) or sizes.get(name) or "*" + dtype
         for name in kernel.arg_names
     }
-    constants = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, signature, constexprs=constants)
+    if "constexprs" in inspect.signature(ASTSource).parameters:
+        constants = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+        source = ASTSource(kernel, signature, constexprs=constants)
+    else:  # Triton 3.2
+        signature = {name: kind for name, kind in signature.items() if kind != "constexpr"}
+        source = ASTSource(kernel, signature, constants=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options=options)
     assert compiled.asm["cubin"], kernel
     assert compiled.metadata.shared <= triton_tiles.SHARED_MEMORY, (kernel, dtype, compiled.metadata.shared)

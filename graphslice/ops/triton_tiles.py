@@ -1,7 +1,7 @@
 """How the kernels of :mod:`graphslice.ops.triton_sort` cut their work, and what they take. Needs no Triton.
 
 What a program holds in shared memory stays below the 48 KiB that any card gives to a block, in all the versions of
-Triton that torch brings, so that no card is asked how much it has; tests/ops/test_triton_tiles.py compiles for cards
+Triton that torch brings, so that no card is asked how much it has; tests/ops/test_triton_sort.py compiles for cards
 that are not there, and measures it.
 """
 

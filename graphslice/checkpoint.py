@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Checkpoint:
             "pairs.spatial.weight": (config.num_distances, config.heads),
             "pairs.position.weight": (config.num_path_positions * config.heads**2, 1),
             "blocks.0.ffn.expand.weight": (config.ffn_dim, config.dim),
-            "head.bias": (config.tasks,),
+            "head.output.bias" if config.head == "mlp" else "head.bias": (config.tasks,),
         }
         shapes = {name: getattr(self.weights.get(name), "shape", None) for name in sizes}
         return len(layers) == config.layers and shapes == sizes
@@ -113,9 +114,13 @@ def find_checkpoint(path: str | Path) -> Path:
         for name in (BEST, LAST):
             if (path / name).is_file():
                 return path / name
-        raise InputError(f"{path} is no run folder: it holds neither {BEST} nor {LAST}")
+        hint = "; graphslice import-checkpoint makes one of it" if (path / "config.json").is_file() else ""
+        raise InputError(f"{path} is no run folder: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
-        raise InputError(f"no model at {path}: give a run folder or a checkpoint")
+        raise InputError(
+            f"no model at {path}: give a run folder or a checkpoint; published ones are made one by graphslice "
+            "import-checkpoint"
+        )
     return path
 
 
@@ -157,7 +162,9 @@ def load_weights(path: Path) -> dict[str, Any]:
         InputError: if it cannot be read, or asks for code to be run.
     """
     try:
-        contents = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch would have its own users do
+            contents = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file fails in as many ways as there are bytes
         text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # neither archive nor pickle
         if "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:

@@ -27,6 +27,8 @@ def test_every_published_setting_is_there():
         "pcqm4m-slice",
         "pcqm4m-slice-interleave",
         "pcqm4m-slice-max",
+        "pcqm4mv2-graphormer",
+        "pcqm4mv2-slice",
         "zinc12k-slim",
     }
     assert set(PRESETS) >= names
@@ -34,14 +36,23 @@ def test_every_published_setting_is_there():
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pcqm4m")])
 def test_the_settings_of_the_paper(name):
-    """REFERENCE.md: the PCQM4M-LSC model."""
+    """Ying et al. 2021, table 7, and fairseq's examples/property_prediction/pcqv2.sh of the later model."""
+    later = name.startswith("pcqm4mv2")
     config = RunConfig.preset(name)
     model, optimizer, trainer = config.model, config.optimizer, config.trainer
     assert (model.layers, model.dim, model.ffn_dim, model.heads) == (12, 768, 768, 32)
-    assert (model.input_dropout, model.dropout, model.attention_dropout) == (0.1, 0.1, 0.1)
-    assert (optimizer.peak_lr, optimizer.end_lr, optimizer.weight_decay) == (2e-4, 1e-9, 0.01)
+    dropouts = (model.input_dropout, model.dropout, model.attention_dropout, model.activation_dropout)
+    assert dropouts == ((0.0, 0.0, 0.1, 0.1) if later else (0.1, 0.1, 0.1, 0.0))
+    assert (model.norm, model.head, model.embedding_norm) == (
+        ("post", "mlp", True) if later else ("pre", "linear", False)
+    )
+    assert (optimizer.peak_lr, optimizer.end_lr, optimizer.weight_decay) == (2e-4, 1e-9, 0.0 if later else 0.01)
     assert (optimizer.warmup_steps, optimizer.total_steps, trainer.max_steps) == (60_000, 1_000_000, 1_000_000)
-    assert (trainer.batch_size, trainer.gradient_clip, config.data.dataset) == (256, 5.0, "pcqm4m")
+    assert (trainer.batch_size, trainer.gradient_clip, config.data.dataset) == (
+        256,
+        5.0,
+        "pcqm4mv2" if later else "pcqm4m",
+    )
 
 
 def test_the_slim_settings_of_the_paper():

@@ -63,7 +63,7 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed:
             for chunk in shown.to(device).split(max(1, _MOST // (count + 1))):
                 rows = torch.cat([x[:, :1].expand(len(chunk), -1, -1), x[:, 1:] * chunk[:, :, None]], dim=1)
                 tensors = {name: t.expand(len(chunk), *t.shape[1:]) for name, t in context.tensors().items()}
-                normed = model.run_blocks(rows, tensors)
+                normed = model.run_blocks(model.embedding_norm(rows), tensors)
                 found.append(model.predicted(normed, context.mask.expand(len(chunk), -1)).double().cpu())
             return torch.cat(found).numpy()
 

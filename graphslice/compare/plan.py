@@ -196,10 +196,12 @@ def _check_folder(run: Run, data: DataConfig) -> None:
 
     if not (run.folder / CONFIG).exists():
         return
-    found, wanted = read_yaml(run.folder / CONFIG), run.config.to_dict()
+    # By way of a configuration: one of a former version lacks the options that came since.
+    found, wanted = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).to_dict(), run.config.to_dict()
     found["model"]["tasks"] = wanted["model"]["tasks"]  # what the data decides
     wanted["data"] = {key: getattr(data, key) for key in ("dataset", "targets", "split", "seed", "fingerprint")}
-    for section, values in wanted.items():
+    sections = {section: values for section, values in wanted.items() if isinstance(values, dict)}
+    for section, values in sections.items():
         for key, value in values.items():
             if (there := found[section].get(key)) == value:
                 continue

@@ -1,4 +1,4 @@
-"""One block of the transformer: a mixer and a feed-forward network, each behind a sum and a layer norm."""
+"""The parts of the transformer: a block (mixer, feed-forward network, sums and norms) and the heads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from graphslice.config import ModelConfig
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
-from graphslice.ops import add_norm, gelu
+from graphslice.ops import Dropout, add_norm, gelu
 
 
 class AddNorm(nn.LayerNorm):
@@ -30,6 +30,24 @@ class AddNorm(nn.LayerNorm):
         return add_norm(x, y, self.weight, self.bias, self.dropout if self.training else 0.0, self.eps)
 
 
+class Add(nn.Module):
+    """``x + dropout(y)`` where no norm follows; takes and gives what :class:`AddNorm` does.
+
+    Args:
+        dropout: of ``y``, while training.
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sum, twice, ``[..., C]``; without ``y`` it is ``x``."""
+        if y is not None:
+            x = x + self.dropout(y)
+        return x, x
+
+
 class GELU(nn.Module):
     """:func:`graphslice.ops.gelu`."""
 
@@ -38,27 +56,31 @@ class GELU(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """``GELU(x W1 + b1) W2 + b2``."""
+    """``dropout(GELU(x W1 + b1)) W2 + b2``."""
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(dim, hidden)
         self.activation = GELU()
+        self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.contract(self.activation(self.expand(x)))
+        return self.contract(self.dropout(self.activation(self.expand(x))))
 
 
 class Block(nn.Module):
-    """``x += drop(y); y = Mixer(LN(x))``, then ``x += drop(y); y = FFN(LN(x))``.
+    """A mixer and a feed-forward network, each in a residual branch, with the norms before them or behind the sums.
 
-    That is the pre-norm block ``x += drop(Mixer(LN(x))); x += drop(FFN(LN(x)))``, each sum taken where it is
-    read: ``y`` is what the half before has still to add, so that a sum and the norm after it are one operation.
+    Pre-norm: ``x += drop(Mixer(LN(x))); x += drop(FFN(LN(x)))``. Each sum is taken where it is read: ``y`` is what
+    the half before has still to add, so that a sum and the norm after it are one operation.
+
+    Post-norm: ``x = LN(x + drop(Mixer(x))); x = LN(x + drop(FFN(x)))``; nothing is left to add.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
+        self.post_norm = config.norm == "post"
         self.mixer_norm = AddNorm(config.dim, config.dropout)
         self.mixer = build_mixer(
             config.mixer,
@@ -70,11 +92,28 @@ class Block(nn.Module):
             **(config.mixer_settings or {}),
         )
         self.ffn_norm = AddNorm(config.dim, config.dropout)
-        self.ffn = FeedForward(config.dim, config.ffn_dim)
+        self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout)
 
-    def forward(self, x: Tensor, y: Tensor | None, context: AttentionContext) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, y: Tensor | None, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """``x`` and ``y`` after the block, ``[B, N, C]`` both, given those before it (None: nothing to add)."""
+        if self.post_norm:
+            _, x = self.mixer_norm(x, self.mixer(x, context))
+            return self.ffn_norm(x, self.ffn(x))[1], None
         x, normed = self.mixer_norm(x, y)
         y = self.mixer(normed, context)
         x, normed = self.ffn_norm(x, y)
         return x, self.ffn(normed)
+
+
+class MLPHead(nn.Module):
+    """``LN(GELU(x W1 + b1)) W2 + b2``: the head of the later Graphormer."""
+
+    def __init__(self, inputs: int, dim: int, tasks: int) -> None:
+        super().__init__()
+        self.transform = nn.Linear(inputs, dim)
+        self.activation = GELU()
+        self.norm = nn.LayerNorm(dim)
+        self.output = nn.Linear(dim, tasks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.norm(self.activation(self.transform(x))))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
 from graphslice.config import READOUTS, ModelConfig
-from graphslice.nn.block import AddNorm, Block
+from graphslice.nn.block import Add, AddNorm, Block, MLPHead
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.cpu_parallel import num_shares, run_in_shares
@@ -44,11 +44,16 @@ class GraphTransformer(nn.Module):
             config.max_path,
             config.distance_start,
         )
+        self.embedding_norm = nn.LayerNorm(config.dim) if config.embedding_norm else nn.Identity()
         self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = AddNorm(config.dim, config.dropout)
         self.readouts = config.readout.split("+")
-        self.head = nn.Linear(config.dim * sum(READOUTS[readout] for readout in self.readouts), config.tasks)
+        width = config.dim * sum(READOUTS[readout] for readout in self.readouts)
+        # A norm closes what pre-norm blocks have summed up, but where the head has its own.
+        closing = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
+        self.norm: nn.Module = closing or Add(config.dropout)
+        linear = config.head == "linear"
+        self.head: nn.Module = nn.Linear(width, config.tasks) if linear else MLPHead(width, config.dim, config.tasks)
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
         self._compiled: tuple[Callable[..., Tensor] | None, int] = (None, -1)
@@ -61,10 +66,11 @@ class GraphTransformer(nn.Module):
         of_atoms = set(self.atoms.modules())
         blocks = cast(Iterable[Block], self.blocks)
         ends = {end for block in blocks for end in (block.mixer.output, block.ffn.contract)}
+        last = self.head.output if isinstance(self.head, MLPHead) else self.head
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = 0.02 / math.sqrt(layers)
-                if balanced and module is not self.head:
+                if balanced and module is not last:
                     std = (module.in_features * (2 * layers if module in ends else 1)) ** -0.5
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
@@ -81,12 +87,16 @@ class GraphTransformer(nn.Module):
 
     def standardised(self, batch: GraphBatch) -> Tensor:
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
-        x = self.input_dropout(self.atoms(batch))
+        x = self.embed(batch)
         context = self.context(batch)
         normed = self._through_blocks(x, context)
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(x.device.type, enabled=False):
-            return self.head(self.read_out(normed.to(self.head.weight.dtype), context.mask))
+            return self.head(self.read_out(normed.to(self.target_mean.dtype), context.mask))
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """``[B, N + 1, C]``: the rows that enter the first block; row 0 is the graph token."""
+        return self.input_dropout(self.embedding_norm(self.atoms(batch)))
 
     def context(self, batch: GraphBatch) -> AttentionContext:
         """What the mixers of the blocks declared to read of a batch."""

@@ -9,7 +9,7 @@ from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
 from graphslice.data.collate import collate
 from graphslice.nn import GraphTransformer
-from graphslice.nn.block import AddNorm, Block, FeedForward
+from graphslice.nn.block import Add, AddNorm, Block, FeedForward, MLPHead
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS
 
@@ -37,6 +37,43 @@ def test_it_is_its_formula(mixer):
     hidden = F.gelu(F.linear(normed, block.ffn.expand.weight, block.ffn.expand.bias))
     expected = expected + F.linear(hidden, block.ffn.contract.weight, block.ffn.contract.bias)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_a_post_norm_block_is_its_formula(mixer):
+    block, (x, context) = block_of(mixer, norm="post"), sample()
+    found, left = block(x, None, context)
+    mixed = F.layer_norm(x + block.mixer(x, context), (DIM,), block.mixer_norm.weight, block.mixer_norm.bias)
+    expected = F.layer_norm(mixed + block.ffn(mixed), (DIM,), block.ffn_norm.weight, block.ffn_norm.bias)
+    assert left is None
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_where_a_model_ends_with_a_norm():
+    shape = {"layers": 1, "dim": DIM, "heads": 2, "ffn_dim": 48}
+    ends = {
+        (norm, head): type(GraphTransformer(ModelConfig(norm=norm, head=head, **shape)).norm)
+        for norm in ("pre", "post")
+        for head in ("linear", "mlp")
+    }
+    assert ends == {("pre", "linear"): AddNorm, ("pre", "mlp"): Add, ("post", "linear"): Add, ("post", "mlp"): Add}
+
+
+def test_the_head_is_its_formula():
+    torch.manual_seed(0)
+    head, x = MLPHead(2 * DIM, DIM, 3), torch.randn(5, 2 * DIM)
+    hidden = F.gelu(F.linear(x, head.transform.weight, head.transform.bias))
+    normed = F.layer_norm(hidden, (DIM,), head.norm.weight, head.norm.bias)
+    torch.testing.assert_close(head(x), F.linear(normed, head.output.weight, head.output.bias))
+
+
+def test_dropout_after_the_activation_acts_in_training_alone():
+    ffn, x = FeedForward(DIM, 48, dropout=0.5), torch.randn(5, DIM)
+    torch.testing.assert_close(ffn.eval()(x), ffn.contract(F.gelu(ffn.expand(x))))
+    seen = []
+    ffn.contract.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    ffn.train()(x)
+    assert 0.3 < (seen[0] == 0).float().mean() < 0.7
 
 
 def test_what_is_left_to_add_is_added():

@@ -7,6 +7,7 @@ checkpoint, and is the only truth about how a model was made.
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +16,32 @@ from typing import Any
 import yaml
 
 from graphslice.compat import current_config
+from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of
 from graphslice.errors import InputError, nearest
-from graphslice.resources import CONFIGS
+
+__all__ = [
+    "PRESETS",
+    "READOUTS",
+    "DataConfig",
+    "GraphConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "TrainerConfig",
+    "check_keys",
+    "read_preset",
+    "read_yaml",
+]
 
 #: What a prediction may be read from: rows of C channels that each is.
 READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
-#: The names of the presets, each a YAML file in ``configs``.
-PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+_CHOICES = {
+    "init": ("graphormer", "balanced"),
+    "norm": ("pre", "post"),
+    "head": ("linear", "mlp"),
+    "embedding_layout": ("ogb", "graphormer"),
+}
 
 
 @dataclass
@@ -98,9 +117,14 @@ class ModelConfig:
             layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
             layers) of it, so that all branches together add as much as there was.
         distance_start: let head h begin by reading the pairs that are h mod 6 bonds apart.
+        norm: pre (a layer norm before every mixer and feed-forward network, and one after the last) or post
+            (one after each sum, as the later Graphormer).
+        embedding_norm: a layer norm after the atom encoder.
+        head: linear, or mlp (linear, GELU, layer norm, linear), which takes the place of the norm after the last layer.
         dropout: after every mixer and feed-forward network.
         input_dropout: after the atom encoder.
         attention_dropout: on the attention map.
+        activation_dropout: after the GELU of every feed-forward network.
         embedding_layout: of the embedding tables: ogb (as many rows as values) or graphormer (512
             rows a feature, as in the original checkpoints).
         num_degrees: rows of each degree table; larger degrees share the last.
@@ -118,9 +142,13 @@ class ModelConfig:
     readout: str = "token"
     init: str = "graphormer"
     distance_start: bool = False
+    norm: str = "pre"
+    embedding_norm: bool = False
+    head: str = "linear"
     dropout: float = 0.1
     input_dropout: float = 0.1
     attention_dropout: float = 0.1
+    activation_dropout: float = 0.0
     embedding_layout: str = "ogb"
     num_degrees: int = 16
     num_distances: int = 64
@@ -135,10 +163,9 @@ class ModelConfig:
                     f"unknown readout {readout!r}{nearest(readout, READOUTS)}: choose from {', '.join(READOUTS)}, "
                     "or join several with '+'"
                 )
-        if self.init not in ("graphormer", "balanced"):
-            raise InputError(f"model.init is graphormer or balanced, not {self.init!r}")
-        if self.embedding_layout not in ("ogb", "graphormer"):
-            raise InputError(f"model.embedding_layout is ogb or graphormer, not {self.embedding_layout!r}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(f"model.{name} is {' or '.join(choices)}, not {getattr(self, name)!r}")
         for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
@@ -150,7 +177,7 @@ class ModelConfig:
             )
         if self.num_distances < 8 or self.num_degrees < 2:
             raise InputError("model.num_distances must be at least 8 and model.num_degrees at least 2")
-        for name in ("dropout", "input_dropout", "attention_dropout"):
+        for name in ("dropout", "input_dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
 
@@ -172,6 +199,8 @@ class OptimizerConfig:
         weight_decay: of AdamW.
         structure_lr_factor: the learning rate of the spatial and edge encodings over that of the rest.
             An attention score has to move by several units before the map is another, a weight by less.
+        layer_lr_decay: the learning rate of each block over that of the block after it, and of the embeddings over
+            that of the first block; below 1 for fine-tuning.
     """
 
     peak_lr: float = 1e-3
@@ -180,9 +209,10 @@ class OptimizerConfig:
     total_steps: int | None = None
     weight_decay: float = 0.01
     structure_lr_factor: float = 1.0
+    layer_lr_decay: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("peak_lr", "structure_lr_factor"):
+        for name in ("peak_lr", "structure_lr_factor", "layer_lr_decay"):
             if not getattr(self, name) > 0:
                 raise InputError(f"optimizer.{name} must be more than 0, not {getattr(self, name)}")
         for name, least in (("end_lr", 0), ("weight_decay", 0), ("warmup_steps", 0), ("total_steps", 1)):
@@ -210,6 +240,7 @@ class TrainerConfig:
         workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
         patience: stop after this many epochs without a better validation MAE; never when not given.
         checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
+        freeze: what does not learn: none, embeddings, or blocks:N (the embeddings and the first N blocks).
         seed: of the initial weights, the order of the molecules and the dropout.
     """
 
@@ -225,6 +256,7 @@ class TrainerConfig:
     workers: str = "auto"
     patience: int | None = None
     checkpoint_minutes: float = 10.0
+    freeze: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -238,6 +270,8 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"trainer.{name} must be more than 0, not {value}")
+        if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
+            raise InputError(f"trainer.freeze is none, embeddings or blocks:N, not {self.freeze!r}")
         if self.workers != "auto" and not self.workers.isdigit():
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
         if self.compile not in ("auto", "on", "off"):
@@ -248,13 +282,20 @@ class TrainerConfig:
 
 @dataclass
 class RunConfig:
-    """Everything about a run."""
+    """Everything about a run; ``init_from`` is the run folder or checkpoint whose weights it starts from."""
 
     data: DataConfig = field(default_factory=DataConfig)
     graph: GraphConfig = field(default_factory=GraphConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.trainer.freeze != "none" and self.init_from is None:
+            raise InputError(
+                f"trainer.freeze {self.trainer.freeze} keeps weights as they are: without --init-from they are random"
+            )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
@@ -267,12 +308,28 @@ class RunConfig:
         values = current_config(values)
         check_keys(values, cls)
         kinds = typing.get_type_hints(cls)
-        return cls(**{name: _section(kinds[name], name, section) for name, section in values.items()})
+        sections = {name: part for name, part in values.items() if dataclasses.is_dataclass(kinds[name])}
+        found = {name: section_of(kinds[name], name, part) for name, part in sections.items()}
+        return cls(**found, init_from=values.get("init_from"))
 
     @classmethod
     def preset(cls, name: str) -> RunConfig:
         """The run of a preset of :data:`PRESETS`."""
         return cls.from_dict(read_preset(name))
+
+    def continued_from(self, origin: RunConfig, path: str | Path) -> RunConfig:
+        """The configuration of a run that starts from another one's weights: that one's model, molecules and optimiser.
+
+        Its learning rate warms up and decays over its own steps, to the same peak: a quarter of it learned more slowly
+        than a fresh start did.
+
+        Args:
+            origin: configuration of the other.
+            path: its run folder or checkpoint.
+        """
+        optimizer = dataclasses.replace(origin.optimizer, warmup_steps=None, total_steps=None)
+        where = str(Path(path).resolve())
+        return dataclasses.replace(self, model=origin.model, graph=origin.graph, optimizer=optimizer, init_from=where)
 
     @property
     def collate_settings(self) -> dict[str, Any]:
@@ -280,71 +337,10 @@ class RunConfig:
         return {"path_ties": self.graph.path_ties, "max_path": self.model.max_path}
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        if self.init_from is None:
+            del values["init_from"]
+        return values
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
-
-
-def read_preset(name: str) -> dict[str, Any]:
-    """The nested values of a preset.
-
-    Raises:
-        InputError: if there is none of that name.
-    """
-    if name not in PRESETS:
-        raise InputError(f"unknown preset {name!r}{nearest(name, PRESETS)}: choose from {', '.join(PRESETS)}")
-    return read_yaml(CONFIGS / f"{name}.yaml")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The nested values of a configuration file.
-
-    Raises:
-        InputError: if it is missing, no YAML or not a mapping.
-    """
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise InputError(f"{path} is not a YAML file") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
-    return current_config(values)
-
-
-def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
-    """Raise :class:`InputError` for the first key that ``kind`` has no field for."""
-    hints = typing.get_type_hints(kind)
-    for key, value in values.items():
-        if key not in hints:
-            raise InputError(f"unknown configuration key {where + str(key)!r}{nearest(str(key), hints)}")
-        if dataclasses.is_dataclass(hints[key]):
-            if not isinstance(value, dict):
-                raise InputError(f"the configuration section {key!r} must hold keys and values")
-            check_keys(value, hints[key], f"{where}{key}.")
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _section(kind: type, name: str, values: dict[str, Any]) -> Any:
-    hints = typing.get_type_hints(kind)
-    for key, value in values.items():
-        allowed = typing.get_args(hints[key]) or (hints[key],)
-        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
-            values = {**values, key: float(value)}
-        elif float in allowed and isinstance(value, str) and _is_float(value):
-            values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text
-        elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
-            values = {**values, key: str(value)}  # devices: 2
-        elif type(value) not in allowed:
-            names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
-            raise InputError(f"{name}.{key} must be {names}, not {value!r}")
-    return kind(**values)

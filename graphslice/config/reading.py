@@ -1,0 +1,82 @@
+"""Configuration from files: presets and YAML, as nested plain values, and their keys and types checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from graphslice.compat import current_config
+from graphslice.errors import InputError, nearest
+from graphslice.resources import CONFIGS
+
+#: The names of the presets, each a YAML file in ``configs``.
+PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """The nested values of a preset.
+
+    Raises:
+        InputError: if there is none of that name.
+    """
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}{nearest(name, PRESETS)}: choose from {', '.join(PRESETS)}")
+    return read_yaml(CONFIGS / f"{name}.yaml")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The nested values of a configuration file.
+
+    Raises:
+        InputError: if it is missing, no YAML or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise InputError(f"{path} is not a YAML file") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
+    return current_config(values)
+
+
+def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
+    """Raise :class:`InputError` for the first key that ``kind`` has no field for."""
+    hints = typing.get_type_hints(kind)
+    for key, value in values.items():
+        if key not in hints:
+            raise InputError(f"unknown configuration key {where + str(key)!r}{nearest(str(key), hints)}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise InputError(f"the configuration section {key!r} must hold keys and values")
+            check_keys(value, hints[key], f"{where}{key}.")
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def section_of(kind: type, name: str, values: dict[str, Any]) -> Any:
+    """A dataclass of a section's values; raises :class:`InputError` for one of the wrong type."""
+    hints = typing.get_type_hints(kind)
+    for key, value in values.items():
+        allowed = typing.get_args(hints[key]) or (hints[key],)
+        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+            values = {**values, key: float(value)}
+        elif float in allowed and isinstance(value, str) and _is_float(value):
+            values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text
+        elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
+            values = {**values, key: str(value)}  # devices: 2
+        elif type(value) not in allowed:
+            names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
+            raise InputError(f"{name}.{key} must be {names}, not {value!r}")
+    return kind(**values)

@@ -7,29 +7,53 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from graphslice.errors import InputError
+
 #: The module that :func:`run` works with.
 MODULE = "graphslice.originals"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("file", help="a Lightning checkpoint with state_dict, or a plain state dict")
+    parser.add_argument(
+        "file",
+        help="a checkpoint of Graphormer v1, Sliceformer or fairseq's Graphormer, a Hugging Face folder, or the name "
+        "of a published one (a wrong name lists them)",
+    )
     parser.add_argument("-o", "--out", required=True, help="the run folder")
     parser.add_argument("--mixer", help="softmax is recognised; for Sliceformer slice-released is assumed")
     parser.add_argument("--target", default="homolumogap", help="name of the predicted column")
+    parser.add_argument(
+        "--atom_rows",
+        "--atom-rows",
+        help="fairseq, or huggingface for a model that was fine-tuned with Hugging Face's collator (default: fairseq)",
+    )
+    parser.add_argument("--cache", help="folder that keeps what is downloaded (default: the user's cache folder)")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write a run folder, and print what was taken; raises InputError for what cannot be used."""
     from graphslice.checkpoint import write_run_folder
+    from graphslice.data.featurize.cache import default_cache
+    from graphslice.errors import nearest
     from graphslice.originals import import_checkpoint
+    from graphslice.originals.published import PUBLISHED, download
 
-    checkpoint = import_checkpoint(options.file, mixer=options.mixer, target=options.target)
+    path = Path(options.file)
+    if not path.exists():
+        if options.file not in PUBLISHED:
+            raise InputError(
+                f"no checkpoint at {path}, and none is published by that name{nearest(options.file, PUBLISHED)}: "
+                f"give a file, a folder, or one of {', '.join(PUBLISHED)}"
+            )
+        path = download(options.file, (Path(options.cache) if options.cache else default_cache()) / "checkpoints", _say)
+    checkpoint = import_checkpoint(path, mixer=options.mixer, target=options.target, atom_rows=options.atom_rows)
     write_run_folder(checkpoint, Path(options.out))
     config = checkpoint.config.model
     print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
-    if options.mixer is None and config.mixer != "softmax":
-        print(
-            "the weights do not tell which sort they were trained with: --mixer slice-ascend would be the other",
-            file=sys.stderr,
-        )
+    for note in checkpoint.extra["notes"]:
+        _say(note)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

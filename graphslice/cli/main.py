@@ -33,7 +33,8 @@ COMMANDS = {
     "featurize": "Turn the SMILES of a data set into a file that train and evaluate read at once.",
     "inspect": "Look into a model: what each atom adds, spectra, residuals and the attention weights.",
     "doctor": "Check what this machine has, that everything computes right on it, and how fast.",
-    "import-checkpoint": "Make a run folder of a checkpoint of Graphormer v1 or Sliceformer.",
+    "import-checkpoint": "Make a run folder of a checkpoint of Graphormer or Sliceformer, a file or a published one.",
+    "export-checkpoint": "Write a model as the original systems read it.",
 }
 
 

@@ -1,0 +1,24 @@
+"""``graphslice export-checkpoint``."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+#: The module that :func:`run` works with.
+MODULE = "graphslice.originals.export"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """The options of the command; ``arguments`` are the words that follow its name."""
+    parser.add_argument("model", help="a run folder or a checkpoint, of the original's architecture")
+    parser.add_argument("-o", "--out", required=True, help="the folder to write")
+    parser.add_argument("--format", default="huggingface", help="huggingface or graphormer-v1 (default: huggingface)")
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    """Write the files, and print their names; raises InputError for a model that the original cannot hold."""
+    from graphslice.checkpoint import read_checkpoint
+    from graphslice.originals.export import export_checkpoint
+
+    for path in export_checkpoint(read_checkpoint(options.model), options.out, options.format):
+        print(path)

@@ -1,0 +1,106 @@
+"""Checkpoints of the original systems, taken in: Graphormer v1 and Sliceformer, and the later Graphormer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from graphslice.checkpoint import Checkpoint
+from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
+from graphslice.errors import InputError
+from graphslice.nn import GraphTransformer
+from graphslice.originals import graphormer_v1, graphormer_v2
+from graphslice.originals.reading import read_foreign
+
+#: Which rows of its table an atom's features read: see :func:`graphslice.originals.graphormer_v2.take`.
+ATOM_ROWS = ("fairseq", "huggingface")
+
+
+def import_checkpoint(
+    path: str | Path, *, mixer: str | None = None, target: str = "homolumogap", atom_rows: str | None = None
+) -> Checkpoint:
+    """Take in a checkpoint of Graphormer v1, Sliceformer, or the later Graphormer of fairseq and Hugging Face.
+
+    The model keeps the original's atom order (as written) and its choice among tied shortest paths, so that it
+    predicts what the original predicts.
+
+    Args:
+        path: a Lightning or fairseq file, a plain state dict, or a Hugging Face folder.
+        mixer: needed where the weights do not tell: ``softmax`` is recognised by its queries; for Sliceformer the
+            default is ``slice-released``, what its published code runs.
+        target: name of the predicted column (several: separated by commas).
+        atom_rows: one of :data:`ATOM_ROWS`, for the later Graphormer; when not given, what the file says, else fairseq.
+
+    Returns:
+        The model; ``extra["notes"]`` says what was taken, and why.
+
+    Raises:
+        InputError: if it cannot be read or is no such checkpoint.
+    """
+    path = Path(path)
+    if atom_rows not in (None, *ATOM_ROWS):
+        raise InputError(f"--atom-rows is {' or '.join(ATOM_ROWS)}, not {atom_rows!r}")
+    state, settings = read_foreign(path)
+    try:
+        if graphormer_v2.is_graphormer_v2(state):
+            if mixer not in (None, "softmax"):
+                raise InputError(
+                    f"{path} is a Graphormer of fairseq or Hugging Face: its mixer is softmax, not {mixer}"
+                )
+            weights, config, notes = graphormer_v2.take(state, settings, atom_rows)
+        elif graphormer_v1.is_graphormer_v1(state):
+            if atom_rows is not None:
+                raise InputError(f"{path} is a Graphormer v1 or Sliceformer checkpoint: --atom-rows is not for it")
+            weights, config, notes = graphormer_v1.take(state, mixer)
+        else:
+            raise InputError(f"{path} is no Graphormer or Sliceformer checkpoint: {_what_it_has(state)}")
+        graphormer_v1.fold_padding_bond(weights, config)
+    except InputError:
+        raise
+    except KeyError as missing:
+        raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: it lacks {missing}") from None
+    except (IndexError, RuntimeError, ZeroDivisionError, ValueError, TypeError):
+        raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: parts of it are missing") from None
+    for name, value in weights.items():
+        if not bool(value.isfinite().all()):
+            raise InputError(
+                f"{path} holds numbers that are not finite, in {name} by our names: it is no trained model"
+            )
+    tasks = [name.strip() for name in target.split(",")]
+    if not all(tasks):
+        raise InputError(f"--target names a column for each of the {config.tasks} outputs, separated by commas")
+    if len(tasks) != config.tasks:
+        raise InputError(f"{path} predicts {config.tasks} targets, and --target names {len(tasks)}")
+    weights["target_mean"], weights["target_std"] = torch.zeros(config.tasks), torch.ones(config.tasks)
+    graph = GraphConfig(atom_order="input", path_ties="floyd-warshall")
+    # The peak learning rate of the papers, from which fine-tuning takes its own.
+    run = RunConfig(model=config, graph=graph, optimizer=OptimizerConfig(peak_lr=2e-4))
+    run.data.dataset = "pcqm4m"
+    checkpoint = Checkpoint(run, tasks, weights, {"imported_from": path.name, "notes": notes})
+    if difference := _difference(checkpoint):
+        guessed = mixer is None and config.mixer != "softmax"
+        hint = "; if another mixer was trained, name it with --mixer" if guessed else ""
+        raise InputError(f"the weights of {path} are not those of a whole {config.mixer} model: {difference}{hint}")
+    return checkpoint
+
+
+def _difference(checkpoint: Checkpoint) -> str | None:
+    """The first weight that is missing, too many, or of another shape than the configuration makes it; by our names."""
+    with torch.device("meta"):
+        expected = {name: value.shape for name, value in GraphTransformer(checkpoint.config.model).state_dict().items()}
+    for name, shape in expected.items():
+        if name not in checkpoint.weights:
+            return f"{name} is missing"
+        if checkpoint.weights[name].shape != shape:
+            return f"{name} is {list(checkpoint.weights[name].shape)}, not {list(shape)}"
+    extra = [name for name in checkpoint.weights if name not in expected]
+    return f"{extra[0]} is not of it" if extra else None
+
+
+def _what_it_has(state: dict) -> str:
+    if not state:
+        return "it holds no weights"
+    if any(name.startswith("model.atoms.") for name in state):
+        return "it is one of GraphSlice's own, which needs no import"
+    return f"its {len(state):,} weights have other names, such as {next(iter(state))}"

@@ -1,0 +1,191 @@
+"""Models of this package written as the original systems read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphslice.checkpoint import Checkpoint
+from graphslice.config import ModelConfig
+from graphslice.errors import InputError
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.originals import graphormer_v1, graphormer_v2
+from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
+
+#: The formats, and the file that each writes.
+FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
+
+_FEATURE_ROWS, _DEGREES, _DISTANCES, _POSITIONS = 512, 512, 512, 128
+
+
+def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -> list[Path]:
+    """Write a model as the original reads it; returns the files.
+
+    Args:
+        checkpoint: a model of the original's architecture, in the original's atom order and choice of paths.
+        folder: made where it is missing; its files of these names must not be there.
+        layout: one of :data:`FORMATS`. ``huggingface`` is ``config.json`` and ``model.safetensors``, with the atoms at
+            the rows that Hugging Face's collator reads; ``graphormer-v1`` a file with a ``state_dict``.
+
+    Raises:
+        InputError: if the original has no such model, or the folder cannot be written.
+    """
+    if layout not in FORMATS:
+        raise InputError(f"unknown format {layout!r}: choose from {', '.join(FORMATS)}")
+    config = checkpoint.config.model
+    _check(checkpoint, layout)
+    weights = _laid_out_as_the_original(checkpoint)
+    if layout == "huggingface":
+        state, settings = _huggingface_names(weights, config), _huggingface_settings(config)
+    else:
+        state, settings = _v1_names(weights), {}
+    return _write(Path(folder), layout, state, settings)
+
+
+def _check(checkpoint: Checkpoint, layout: str) -> None:
+    config, graph = checkpoint.config.model, checkpoint.config.graph
+    later = layout == "huggingface"
+    needed: list[tuple[str, object, object]] = [
+        ("graph.path_ties", graph.path_ties, "floyd-warshall"),
+        ("graph.atom_order", graph.atom_order, "input"),
+        ("model.readout", config.readout, "token"),
+        ("model.head", config.head, "mlp" if later else "linear"),
+    ]
+    if not later:
+        needed += [("model.norm", config.norm, "pre"), ("model.embedding_norm", config.embedding_norm, False)]
+    wrong = [f"{name} is {found}, and there {there}" for name, found, there in needed if found != there]
+    mixers = ("softmax",) if later else ("softmax", "slice-ascend", "slice-released")
+    if config.mixer not in mixers:
+        wrong.append(f"model.mixer is {config.mixer}, and there {' or '.join(mixers)}")
+    if wrong:
+        raise InputError(f"the model cannot be written as {layout}: {'; '.join(wrong)}")
+
+
+def _laid_out_as_the_original(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The weights with tables of the original's rows, and with the mean and deviation of the targets folded in."""
+    config = checkpoint.config.model
+    weights = {name: value.clone() for name, value in checkpoint.weights.items()}
+    std, mean = weights.pop("target_std"), weights.pop("target_mean")
+    last = "head.output" if config.head == "mlp" else "head"
+    weights[f"{last}.weight"] *= std[:, None]
+    weights[f"{last}.bias"] = weights[f"{last}.bias"] * std + mean
+    if config.embedding_layout == "ogb":
+        weights["atoms.atom.weight"] = _wide(weights["atoms.atom.weight"], ATOM_DIMS, 2)
+        weights["pairs.bond.weight"] = _wide(weights["pairs.bond.weight"], BOND_DIMS, 3)
+    weights["pairs.bond.weight"][0] = 0  # what the original reads behind the end of a path
+    for side in ("in", "out"):
+        name = f"atoms.{side}_degree.weight"
+        weights[name] = _last_repeated(weights[name], _DEGREES)
+    spatial = weights["pairs.spatial.weight"]
+    weights["pairs.spatial.weight"] = torch.cat([_last_repeated(spatial[:-1], _DISTANCES - 1), spatial[-1:]])
+    position = weights["pairs.position.weight"]
+    missing = _POSITIONS * config.heads**2 - len(position)
+    weights["pairs.position.weight"] = torch.cat([position, position.new_zeros(max(0, missing), 1)])
+    return weights
+
+
+def _wide(table: Tensor, dims: tuple[int, ...], first: int) -> Tensor:
+    """A table of as many rows as values, as one of 512 rows a feature."""
+    wide = table.new_zeros(_FEATURE_ROWS * len(dims) + 1, table.shape[1])
+    begin = 0
+    for feature, values in enumerate(dims):
+        at = first + _FEATURE_ROWS * feature
+        wide[at : at + values] = table[begin : begin + values]
+        begin += values
+    return wide
+
+
+def _last_repeated(table: Tensor, rows: int) -> Tensor:
+    """As many rows as the original has; here the last stands for all beyond."""
+    return torch.cat([table, table[-1:].expand(max(0, rows - len(table)), -1)])
+
+
+def _layers(weights: dict[str, Tensor], names: dict[str, str], prefix: str) -> dict[str, Tensor]:
+    """The weights of the blocks by the original's names."""
+    theirs = {ours: name for name, ours in names.items()}
+    found = {}
+    for name, value in weights.items():
+        if name.startswith("blocks."):
+            _, layer, rest = name.split(".", 2)
+            module, kind = rest.rsplit(".", 1)
+            found[f"{prefix}.{layer}.{theirs[module]}.{kind}"] = value
+    return found
+
+
+def _huggingface_names(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    bias = weights.pop("head.output.bias")
+    if not bool((bias == bias[0]).all()):
+        raise InputError(
+            "the model cannot be written as huggingface: its outputs have biases of their own, and the original adds "
+            "one number to all"
+        )
+    state = {"encoder." + theirs: weights[ours] for theirs, ours in graphormer_v2.NAMES.items() if ours in weights}
+    atoms = "encoder." + graphormer_v2.ANCHOR
+    state[atoms] = state[atoms].roll(1, dims=0)
+    state |= _layers(weights, graphormer_v2.LAYER_NAMES, "encoder.graph_encoder.layers")
+    last, shared = graphormer_v2.HUGGINGFACE_HEAD
+    if config.norm == "pre":  # Hugging Face's code makes it, and does not apply it
+        name = "encoder.graph_encoder.final_layer_norm"
+        state |= {f"{name}.weight": torch.ones(config.dim), f"{name}.bias": torch.zeros(config.dim)}
+    return state | {last: weights["head.output.weight"], shared: bias[:1]}
+
+
+def _huggingface_settings(config: ModelConfig) -> dict:
+    return {
+        "architectures": ["GraphormerForGraphClassification"],
+        "model_type": "graphormer",
+        "num_classes": config.tasks,
+        "num_atoms": _FEATURE_ROWS * len(ATOM_DIMS),
+        "num_edges": _FEATURE_ROWS * len(BOND_DIMS),
+        "num_in_degree": _DEGREES,
+        "num_out_degree": _DEGREES,
+        "num_spatial": max(_DISTANCES, config.num_distances),
+        "num_edge_dis": max(_POSITIONS, config.num_path_positions),
+        "edge_type": "multi_hop",
+        "multi_hop_max_dist": config.max_path,
+        "spatial_pos_max": 1024,
+        "num_hidden_layers": config.layers,
+        "embedding_dim": config.dim,
+        "hidden_size": config.dim,
+        "ffn_embedding_dim": config.ffn_dim,
+        "num_attention_heads": config.heads,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "encoder_normalize_before": config.embedding_norm,
+        "pre_layernorm": config.norm == "pre",
+        "activation_fn": "gelu",
+        graphormer_v2.ATOM_ROWS_KEY: "huggingface",
+    }
+
+
+def _v1_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    names = {ours: theirs for theirs, ours in graphormer_v1.NAMES.items() if not theirs.startswith("downstream")}
+    state = {names[name]: value for name, value in weights.items() if name in names}
+    return state | _layers(weights, graphormer_v1.LAYER_NAMES, "layers")
+
+
+def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) -> list[Path]:
+    path = folder / FORMATS[layout]
+    for existing in (path, folder / HF_CONFIG):
+        if existing.exists():
+            raise InputError(f"{existing} is there already: choose another --out")
+    state = {name: value.contiguous() for name, value in state.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        if layout == "huggingface":
+            from safetensors.torch import save_file
+
+            (folder / HF_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+            save_file(state, temporary, metadata={"format": "pt"})
+            temporary.replace(path)
+            return [folder / HF_CONFIG, path]
+        torch.save({"state_dict": state}, temporary)
+        temporary.replace(path)
+        return [path]
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from None

@@ -1,0 +1,165 @@
+"""The later Graphormer: checkpoints of fairseq and of Hugging Face's port, whose weights were published.
+
+What differs from the first: post-norm blocks (or pre-norm ones without a norm at the end), a norm after the
+embeddings, a head with a hidden layer, and the names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import Tensor
+
+from graphslice.config import ModelConfig
+from graphslice.errors import InputError
+
+#: The name by which its checkpoints are known.
+ANCHOR = "graph_encoder.graph_node_feature.atom_encoder.weight"
+
+#: Its names and ours; those of the head differ between the two programs.
+NAMES = {
+    "graph_encoder.graph_node_feature.atom_encoder.weight": "atoms.atom.weight",
+    "graph_encoder.graph_node_feature.in_degree_encoder.weight": "atoms.in_degree.weight",
+    "graph_encoder.graph_node_feature.out_degree_encoder.weight": "atoms.out_degree.weight",
+    "graph_encoder.graph_node_feature.graph_token.weight": "atoms.token.weight",
+    "graph_encoder.graph_attn_bias.edge_encoder.weight": "pairs.bond.weight",
+    "graph_encoder.graph_attn_bias.edge_dis_encoder.weight": "pairs.position.weight",
+    "graph_encoder.graph_attn_bias.spatial_pos_encoder.weight": "pairs.spatial.weight",
+    "graph_encoder.graph_attn_bias.graph_token_virtual_distance.weight": "pairs.token.weight",
+    "graph_encoder.emb_layer_norm.weight": "embedding_norm.weight",
+    "graph_encoder.emb_layer_norm.bias": "embedding_norm.bias",
+    "lm_head_transform_weight.weight": "head.transform.weight",
+    "lm_head_transform_weight.bias": "head.transform.bias",
+    "layer_norm.weight": "head.norm.weight",
+    "layer_norm.bias": "head.norm.bias",
+}
+LAYER_NAMES = {
+    "self_attn.q_proj": "mixer.query",
+    "self_attn.k_proj": "mixer.key",
+    "self_attn.v_proj": "mixer.value",
+    "self_attn.out_proj": "mixer.output",
+    "self_attn_layer_norm": "mixer_norm",
+    "fc1": "ffn.expand",
+    "fc2": "ffn.contract",
+    "final_layer_norm": "ffn_norm",
+}
+#: Of the head: the last linear map, and the number that is added to all outputs.
+FAIRSEQ_HEAD = ("embed_out.weight", "lm_output_learned_bias")
+HUGGINGFACE_HEAD = ("classifier.classifier.weight", "classifier.lm_output_learned_bias")
+
+#: Where a configuration that this package wrote says at which rows the atoms are.
+ATOM_ROWS_KEY = "graphslice_atom_rows"
+
+_LAYER = re.compile(r"graph_encoder\.layers\.(\d+)\.(.+)\.(weight|bias)")
+# Written by pre-norm models, and never applied by them.
+_UNUSED_NORM = "graph_encoder.final_layer_norm.weight"
+# Settings that change what is computed, and the one value of each that this package computes.
+_FIXED = {"edge_type": "multi_hop", "activation_fn": "gelu", "embed_scale": None, "share_input_output_embed": False}
+_UNREACHABLE = 511
+
+
+def is_graphormer_v2(state: dict[str, Tensor]) -> bool:
+    """Whether the names are those of the later Graphormer."""
+    return any(name.endswith(ANCHOR) for name in state)
+
+
+def take(
+    state: dict[str, Tensor], settings: dict[str, Any], atom_rows: str | None
+) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
+    """Our weights, the configuration and what is to be said of them.
+
+    Args:
+        state: the checkpoint's weights.
+        settings: the plain values of its configuration; what is not there is read from the weights.
+        atom_rows: ``"fairseq"`` for models whose atoms were read at row ``2 + 512 i + v`` of their table (feature i
+            with value v), as the published ones; ``"huggingface"`` for those read one row further, as Hugging Face's
+            collator does. None: what the configuration says, if this package wrote it, else ``"fairseq"``.
+
+    Raises:
+        InputError: if the configuration contradicts the weights, or asks for what this package does not compute.
+        KeyError: if weights are missing.
+    """
+    prefix = next(name for name in state if name.endswith(ANCHOR)).removesuffix(ANCHOR)
+    weights: dict[str, Tensor] = {}
+    for name, value in state.items():
+        short = name.removeprefix(prefix)
+        if short in NAMES:
+            weights[NAMES[short]] = value.float()
+        elif (match := _LAYER.fullmatch(short)) and match.group(2) in LAYER_NAMES:
+            weights[f"blocks.{match.group(1)}.{LAYER_NAMES[match.group(2)]}.{match.group(3)}"] = value.float()
+    is_fairseq = prefix + FAIRSEQ_HEAD[0] in state
+    last, bias = (prefix + name for name in FAIRSEQ_HEAD) if is_fairseq else HUGGINGFACE_HEAD
+    weights["head.output.weight"] = state[last].float()
+    weights["head.output.bias"] = state[bias].float().reshape(-1).expand(len(state[last])).clone()
+
+    pre_norm = prefix + _UNUSED_NORM in state
+    config = _config(weights, settings, pre_norm)
+    notes = [f"{'fairseq' if is_fairseq else 'Hugging Face'} checkpoint, {config.norm}-norm"]
+    if pre_norm:
+        notes.append("its norm after the last layer is left out: the original never applies it")
+    rows = atom_rows or settings.get(ATOM_ROWS_KEY, "fairseq")
+    if rows not in ("fairseq", "huggingface"):
+        raise InputError(f"{ATOM_ROWS_KEY} of the configuration is {rows!r}, neither fairseq nor huggingface")
+    if rows == "huggingface":
+        weights["atoms.atom.weight"] = weights["atoms.atom.weight"].roll(-1, dims=0)
+        notes.append("atoms at rows 3 + 512 i + v, as Hugging Face's collator reads them")
+    else:
+        notes.append(
+            "atoms at rows 2 + 512 i + v, as the code that trained the published weights reads them; for a model "
+            "fine-tuned with Hugging Face's collator give --atom-rows huggingface"
+        )
+    return weights, config, notes
+
+
+def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool) -> ModelConfig:
+    rows, heads = weights["pairs.spatial.weight"].shape
+    positions = len(weights["pairs.position.weight"]) // heads**2
+    found = {
+        "num_attention_heads": heads,
+        "embedding_dim": weights["atoms.token.weight"].shape[1],
+        "num_hidden_layers": 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
+        "ffn_embedding_dim": len(weights["blocks.0.ffn.expand.bias"]),
+        "num_classes": len(weights["head.output.weight"]),
+        "pre_layernorm": pre_norm,
+        "encoder_normalize_before": "embedding_norm.weight" in weights,
+    }
+    # fairseq names some of them otherwise, and counts the classes of the training task.
+    said = {name: settings[name] for name in found if name in settings}
+    for name, other in (("num_attention_heads", "encoder_attention_heads"), ("num_hidden_layers", "encoder_layers")):
+        said |= {name: settings[other]} if other in settings else {}
+    for name, value in said.items():
+        if value is not None and value != found[name] and (name != "num_classes" or "edge_type" in settings):
+            raise InputError(
+                f"the configuration contradicts the weights: {name} is {value}, and they have {found[name]}"
+            )
+    for name, value in _FIXED.items():
+        if settings.get(name, value) not in (value, None):
+            raise InputError(f"the checkpoint has {name} {settings[name]!r}, which is not supported: only {value!r} is")
+    if (limit := settings.get("spatial_pos_max")) is not None and limit <= _UNREACHABLE:
+        raise InputError(f"the checkpoint cuts pairs off at a distance of {limit} (spatial_pos_max): not supported")
+    return ModelConfig(
+        mixer="softmax",
+        layers=found["num_hidden_layers"],
+        dim=found["embedding_dim"],
+        heads=heads,
+        ffn_dim=found["ffn_embedding_dim"],
+        tasks=found["num_classes"],
+        norm="pre" if pre_norm else "post",
+        embedding_norm="embedding_norm.weight" in weights,
+        head="mlp",
+        dropout=_rate(settings, "dropout", 0.0),
+        input_dropout=_rate(settings, "dropout", 0.0),
+        attention_dropout=_rate(settings, "attention_dropout", 0.1),
+        activation_dropout=_rate(settings, "activation_dropout", 0.1),
+        embedding_layout="graphormer",
+        num_degrees=len(weights["atoms.in_degree.weight"]),
+        num_distances=rows,
+        num_path_positions=positions,
+        max_path=min(int(settings.get("multi_hop_max_dist") or 5), positions),
+    )
+
+
+def _rate(settings: dict[str, Any], name: str, default: float) -> float:
+    value = settings.get(name, settings.get(name.replace("activation", "act"), default))
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default

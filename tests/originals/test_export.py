@@ -1,0 +1,124 @@
+"""Models written as the original reads them, and taken in again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig
+from graphslice.checkpoint import Checkpoint, write_run_folder
+from graphslice.config import GraphConfig
+from graphslice.inference import Predictor
+from graphslice.originals import import_checkpoint
+from graphslice.originals.export import FORMATS, export_checkpoint
+
+SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
+
+
+def trained(head: str = "mlp", tasks: int = 1, **settings) -> Checkpoint:
+    """A model with weights of its own everywhere, also where initialisation puts zeros."""
+    config = ModelConfig(mixer="softmax", layers=2, dim=16, heads=4, ffn_dim=24, tasks=tasks, head=head)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    model = GraphTransformer(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    if head == "mlp":
+        model.head.output.bias.data[:] = model.head.output.bias[0].item()
+    run = RunConfig(model=config, graph=GraphConfig(atom_order="input", path_ties="floyd-warshall"))
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    return Checkpoint(run, [f"t{i}" for i in range(tasks)], weights)
+
+
+SETTINGS = [
+    {"norm": "post", "embedding_norm": True},
+    {"norm": "pre", "embedding_norm": True},
+    {"norm": "post", "tasks": 3},
+    {"embedding_layout": "graphormer", "num_degrees": 512, "num_distances": 512, "num_path_positions": 128},
+    {"head": "linear"},
+    {"head": "linear", "tasks": 2, "embedding_layout": "graphormer"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_same_predictions_after_the_way_there_and_back(settings, tmp_path):
+    checkpoint = trained(**settings)
+    layout = "graphormer-v1" if settings.get("head") == "linear" else "huggingface"
+    files = export_checkpoint(checkpoint, tmp_path / "out", layout)
+    assert {path.name for path in files} == {FORMATS[layout]} | ({"config.json"} if layout == "huggingface" else set())
+    source = tmp_path / "out" if layout == "huggingface" else files[0]
+    again = import_checkpoint(source, target=",".join(checkpoint.targets))
+    before, after = Predictor(checkpoint).predict(SMILES), Predictor(again).predict(SMILES)
+    assert np.isfinite(before).all() and np.ptp(before) > 0.01
+    assert (before == after).all()
+
+
+def test_mean_and_deviation_of_the_targets_are_folded_in(tmp_path):
+    checkpoint = trained(norm="post")
+    checkpoint.weights["target_mean"][:], checkpoint.weights["target_std"][:] = 5.0, 2.0
+    export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
+    after = Predictor(import_checkpoint(tmp_path / "out", target="t0")).predict(SMILES)
+    assert np.abs(Predictor(checkpoint).predict(SMILES) - after).max() < 1e-5
+
+
+def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
+    checkpoint = trained(norm="post")
+    export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
+    table = load_file(tmp_path / "out" / "model.safetensors")[
+        "encoder.graph_encoder.graph_node_feature.atom_encoder.weight"
+    ]
+    assert table.shape == (4609, 16)
+    carbon, second_feature = checkpoint.weights["atoms.atom.weight"][5], checkpoint.weights["atoms.atom.weight"][119]
+    assert (table[3 + 5] == carbon).all() and (table[3 + 512] == second_feature).all()
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert settings["num_attention_heads"] == 4 and settings["pre_layernorm"] is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout", "words"),
+    [
+        ({"mixer": "slice-max"}, "huggingface", "model.mixer is slice-max, and there softmax"),
+        ({"mixer": "slice-max", "head": "linear"}, "graphormer-v1", "model.mixer is slice-max, and there softmax or"),
+        ({"readout": "mean"}, "huggingface", "model.readout is mean, and there token"),
+        ({"head": "linear"}, "huggingface", "model.head is linear, and there mlp"),
+        ({"head": "mlp"}, "graphormer-v1", "model.head is mlp, and there linear"),
+        ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm is post, and there pre"),
+        ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm is True"),
+        ({}, "onnx", "unknown format 'onnx'"),
+    ],
+)
+def test_what_the_original_has_not(settings, layout, words, tmp_path):
+    checkpoint = trained(settings.get("head", "mlp"))
+    for name, value in settings.items():
+        setattr(checkpoint.config.model, name, value)
+    with pytest.raises(InputError, match=words):
+        export_checkpoint(checkpoint, tmp_path / "out", layout)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_paths_other_biases_and_files_that_are_there(tmp_path):
+    checkpoint = trained(norm="post", tasks=2)
+    checkpoint.weights["head.output.bias"][1] += 1
+    with pytest.raises(InputError, match="biases of their own"):
+        export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
+    checkpoint = trained(norm="post")
+    export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
+    with pytest.raises(InputError, match="is there already"):
+        export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
+    checkpoint.config.graph.path_ties = "mean"
+    with pytest.raises(InputError, match="path_ties is mean, and there floyd-warshall"):
+        export_checkpoint(checkpoint, tmp_path / "other", "huggingface")
+
+
+def test_the_command(tmp_path, cli):
+    write_run_folder(trained(norm="post"), tmp_path / "run")
+    code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "out")
+    assert (code, err) == (0, "") and [Path(line).name for line in out.split()] == ["config.json", "model.safetensors"]
+    code, _, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
+    assert code == 2 and "model.head is mlp, and there linear" in err

@@ -1,0 +1,228 @@
+"""The later Graphormer: the outputs of Hugging Face's implementation from its weights, in every layout they come in."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import json
+import pickle
+import re
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import graphslice as gs
+from graphslice import InputError
+from graphslice.checkpoint import write_run_folder
+from graphslice.inference import Predictor
+from graphslice.originals import ATOM_ROWS, import_checkpoint
+
+FIXTURE = np.load(Path(__file__).parent.parent / "fixtures" / "graphormer_v2.npz")
+MODELS = ["post_norm", "pre_norm", "plain"]
+SMILES = [str(smiles) for smiles in FIXTURE["smiles"]]
+TARGETS = {"post_norm": "gap", "pre_norm": "gap", "plain": "a,b,c"}
+
+
+def weights_of(model: str) -> dict[str, torch.Tensor]:
+    head = f"{model}/state/"
+    return {k.removeprefix(head): torch.from_numpy(FIXTURE[k]) for k in FIXTURE.files if k.startswith(head)}
+
+
+def settings_of(model: str) -> dict:
+    return json.loads(str(FIXTURE[f"{model}/config"]))
+
+
+def hugging_face_folder(folder: Path, model: str, *, safe: bool = True, **settings) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings_of(model) | settings))
+    if safe:
+        save_file(weights_of(model), folder / "model.safetensors")
+    else:
+        torch.save(weights_of(model), folder / "pytorch_model.bin")
+    return folder
+
+
+def fairseq_state(model: str) -> dict[str, torch.Tensor]:
+    """The same weights by fairseq's names."""
+    state = weights_of(model)
+    state["encoder.embed_out.weight"] = state.pop("classifier.classifier.weight")
+    state["encoder.lm_output_learned_bias"] = state.pop("classifier.lm_output_learned_bias")
+    state["encoder.masked_lm_pooler.weight"] = torch.zeros(48, 48)
+    return state
+
+
+@pytest.mark.parametrize("rows", ATOM_ROWS)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_original_outputs(model, rows, tmp_path):
+    folder = hugging_face_folder(tmp_path / "hf", model)
+    predictor = Predictor(import_checkpoint(folder, atom_rows=rows, target=TARGETS[model]))
+    together = predictor.predict(SMILES)
+    alone = np.concatenate([predictor.predict(smiles) for smiles in SMILES])
+    assert np.abs(together - FIXTURE[f"{model}/output_{rows}"]).max() < 1e-4
+    assert np.abs(together - alone).max() < 1e-5
+
+
+def test_what_was_taken_is_said(tmp_path):
+    notes = import_checkpoint(hugging_face_folder(tmp_path / "hf", "pre_norm")).extra["notes"]
+    assert notes[0] == "Hugging Face checkpoint, pre-norm" and "never applies it" in notes[1]
+    assert "2 + 512 i + v" in notes[2] and "--atom-rows huggingface" in notes[2]
+    notes = import_checkpoint(tmp_path / "hf", atom_rows="huggingface").extra["notes"]
+    assert "3 + 512 i + v" in notes[2]
+
+
+class Kind(enum.Enum):
+    ONE = 1
+
+
+def foreign_args(model: str) -> argparse.Namespace:
+    """What fairseq writes beside the weights: objects of its own, some within others."""
+    settings = settings_of(model)
+    inner = types.SimpleNamespace(pre_layernorm=settings["pre_layernorm"], kind=Kind.ONE)
+    return argparse.Namespace(encoder_layers=3, multi_hop_max_dist=5, model=inner, dropout=0.0, act_dropout=0.2)
+
+
+@pytest.mark.parametrize("old_format", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+def test_fairseq_files_are_read_without_running_code(model, old_format, tmp_path):
+    contents = {"model": fairseq_state(model), "args": foreign_args(model), "optimizer_history": [{"num": Kind.ONE}]}
+    path = tmp_path / "checkpoint_best.pt"
+    torch.save(contents, path, _use_new_zipfile_serialization=not old_format)
+    checkpoint = import_checkpoint(path, target=TARGETS[model])
+    found = Predictor(checkpoint).predict(SMILES)
+    assert np.abs(found - FIXTURE[f"{model}/output_fairseq"]).max() < 1e-4
+    config = checkpoint.config.model
+    assert (config.dropout, config.activation_dropout, config.attention_dropout) == (0.0, 0.2, 0.1)
+    assert checkpoint.extra["notes"][0].startswith("fairseq checkpoint")
+
+
+def test_data_parallel_names_and_the_bin_file(tmp_path):
+    state = {f"module.{name}": value for name, value in fairseq_state("post_norm").items()}
+    torch.save({"model": state}, tmp_path / "parallel.pt")
+    found = Predictor(import_checkpoint(tmp_path / "parallel.pt")).predict(SMILES)
+    folder = hugging_face_folder(tmp_path / "hf", "post_norm", safe=False)
+    again = Predictor(import_checkpoint(folder)).predict(SMILES)
+    file = Predictor(import_checkpoint(folder / "pytorch_model.bin")).predict(SMILES)
+    assert (found == again).all() and (found == file).all()
+
+
+class Exploit:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_code_in_a_file_is_not_run(tmp_path):
+    folder = hugging_face_folder(tmp_path / "hf", "post_norm", safe=False)
+    for target in (folder / "pytorch_model.bin", tmp_path / "fairseq.pt"):
+        mark = tmp_path / "ran"
+        torch.save({"model": fairseq_state("post_norm"), "args": Exploit(mark)}, target)
+        try:
+            import_checkpoint(folder if target.parent == folder else target)
+        except InputError as refusal:
+            assert str(target) in str(refusal)
+        assert not mark.exists()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Exploit(mark)))
+    with pytest.raises(InputError, match=r"pytorch_model\.bin"):
+        import_checkpoint(folder)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_attention_heads": 8}, "num_attention_heads is 8, and they have 4"),
+        ({"pre_layernorm": True}, "pre_layernorm is True, and they have False"),
+        ({"num_hidden_layers": 12}, "num_hidden_layers is 12, and they have 3"),
+        ({"encoder_normalize_before": False}, "encoder_normalize_before is False"),
+        ({"edge_type": "single"}, "edge_type 'single', which is not supported"),
+        ({"activation_fn": "relu"}, "activation_fn 'relu'"),
+        ({"spatial_pos_max": 20}, "distance of 20"),
+    ],
+)
+def test_a_configuration_that_contradicts(settings, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        import_checkpoint(hugging_face_folder(tmp_path / "hf", "post_norm", **settings))
+
+
+def test_what_is_no_whole_checkpoint(tmp_path):
+    folder = hugging_face_folder(tmp_path / "hf", "post_norm")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"model\.safetensors: it is truncated, damaged"):
+        import_checkpoint(folder)
+    state = weights_of("post_norm")
+    half = {name: value for name, value in state.items() if "layers.1" not in name}
+    save_file(half, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"of a whole softmax model: blocks\.1\.\S+ is missing"):
+        import_checkpoint(folder)
+    no_head = {name: value for name, value in state.items() if not name.startswith("classifier")}
+    save_file(no_head, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"it lacks .classifier\.classifier\.weight."):
+        import_checkpoint(folder)
+    save_file({"bert.embeddings.word_embeddings.weight": torch.ones(3, 3)}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"no Graphormer .*bert\.embeddings"):
+        import_checkpoint(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config\.json is no JSON file"):
+        import_checkpoint(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match=r"holds no config\.json"):
+        import_checkpoint(folder)
+    with pytest.raises(InputError, match=r"expected model\.safetensors or pytorch_model\.bin"):
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "config.json").write_text("{}")
+        import_checkpoint(tmp_path / "empty")
+
+
+def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_folder):
+    folder = hugging_face_folder(tmp_path / "hf", "post_norm", graphslice_atom_rows="abc")
+    with pytest.raises(InputError, match="'abc', neither fairseq nor huggingface"):
+        import_checkpoint(folder)
+    assert import_checkpoint(folder, atom_rows="fairseq").config.model.norm == "post"
+    with pytest.raises(InputError, match="--target names a column for each of the 1 outputs"):
+        import_checkpoint(folder / "config.json", atom_rows="fairseq", target="")
+    state = weights_of("post_norm")
+    state["encoder.layer_norm.bias"][3] = torch.nan
+    save_file(state, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"not finite, in head\.norm\.bias by our names"):
+        import_checkpoint(folder, atom_rows="fairseq")
+    with pytest.raises(InputError, match="is a run of GraphSlice already"):
+        import_checkpoint(run_folder)
+    with pytest.raises(InputError, match="needs no import"):
+        import_checkpoint(run_folder / "best.ckpt")
+    with pytest.raises(InputError, match="graphslice import-checkpoint makes one of it"):
+        gs.load(folder)
+
+
+def test_options_that_are_not_for_it(tmp_path):
+    folder = hugging_face_folder(tmp_path / "hf", "post_norm")
+    with pytest.raises(InputError, match="its mixer is softmax, not csp"):
+        import_checkpoint(folder, mixer="csp")
+    with pytest.raises(InputError, match="--atom-rows is fairseq or huggingface"):
+        import_checkpoint(folder, atom_rows="hf")
+
+
+@pytest.mark.parametrize("model", MODELS[:2])
+def test_an_imported_run_is_a_run(model, tmp_path, cli):
+    write_run_folder(import_checkpoint(hugging_face_folder(tmp_path / "hf", model)), tmp_path / "run")
+    expected = FIXTURE[f"{model}/output_fairseq"][:, 0]
+    assert np.abs(gs.load(tmp_path / "run").predict(SMILES)[:, 0] - expected).max() < 1e-4
+    code, out, _ = cli("predict", tmp_path / "run", "CCO")
+    assert code == 0 and "homolumogap" in out
+
+    rows = [f"{smiles},{value + 0.5}" for smiles, value in zip(SMILES, expected, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["smiles,homolumogap", *rows]))
+    code, out, _ = cli("evaluate", tmp_path / "run", "--dataset", tmp_path / "labels.csv")
+    assert code == 0 and "MAE 0.5000" in out
+
+    code, out, _ = cli("inspect", tmp_path / "run", "--smiles", "CCO", "-o", tmp_path / "inspect")
+    assert code == 0
+    numbers = re.search(r"homolumogap: (\S+) = (\S+) of blank atoms (\S+) of its atoms", out).groups()
+    whole, blank, atoms = map(float, numbers)
+    assert abs(whole - expected[SMILES.index("CCO")]) < 1e-3 and abs(blank + atoms - whole) < 1e-3

@@ -44,13 +44,14 @@ def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
-    base = _base_config(*(_value_of(arguments, option) for option in ("--preset", "--config", "--dataset")))
+    names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
+    base = _base_config(*(_value_of(arguments, *options) for options in names))
     parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
 
 
 def config_of(options: Namespace) -> RunConfig:
     """The configuration that the options of :func:`add_config_options` make."""
-    config = _base_config(options.preset, options.config, options.dataset)
+    config = _base_config(options.preset, options.config, options.dataset, options.get("init_from"))
     given = {key: options[key] for key in _DATA_FLAGS if options[key] is not None}
     sections: dict[str, Any] = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
     if settings := sections["model"].mixer_settings:  # given one by one, --model.mixer_settings.groups 2 is a text
@@ -69,28 +70,40 @@ def add_data_options(parser: ArgumentParser) -> None:
     parser.add_argument("--targets", help="columns to predict, separated by commas")
 
 
-def _base_config(preset: str | None, file: str | None, dataset: str | None) -> RunConfig:
-    """The configuration before the flags: a preset, then a file."""
+def _base_config(preset: str | None, file: str | None, dataset: str | None, init_from: str | None = None) -> RunConfig:
+    """The configuration before the flags: a preset, then the run that is started from, then a file."""
     from_file = read_yaml(Path(file)) if file is not None else {}
     check_keys(from_file, RunConfig)
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
     merged = read_preset(preset or _DEFAULT_PRESETS.get(dataset, "small"))
+    if init_from is not None:
+        if preset is not None:
+            raise InputError("--init-from brings its own model: leave out --preset")
+        merged = _continued(merged, init_from)
     for section, values in from_file.items():
-        merged[section] = {**merged.get(section, {}), **values}
+        merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
     return RunConfig.from_dict(merged)
 
 
+def _continued(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
+    from graphslice.checkpoint import read_checkpoint
+
+    origin = read_checkpoint(init_from).config
+    return RunConfig.from_dict(preset).continued_from(origin, init_from).to_dict()
+
+
 def _flat(config: RunConfig) -> dict[str, object]:
-    return {f"{section}.{key}": value for section, values in config.to_dict().items() for key, value in values.items()}
+    sections = {name: values for name, values in config.to_dict().items() if isinstance(values, dict)}
+    return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
 
 
-def _value_of(arguments: list[str], option: str) -> str | None:
+def _value_of(arguments: list[str], *options: str) -> str | None:
     """The value given to an option, before the parser that depends on it is built."""
     value = None  # the last one counts, as for the parser
     for i, argument in enumerate(arguments):
-        if argument == option and i + 1 < len(arguments):
+        if argument in options and i + 1 < len(arguments):
             value = arguments[i + 1]
-        elif argument.startswith(option + "="):
+        elif argument.split("=", 1)[0] in options and "=" in argument:
             value = argument.split("=", 1)[1]
     return value
 

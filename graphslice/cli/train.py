@@ -20,6 +20,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
     parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
     parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
+    parser.add_argument(
+        "--init_from",
+        "--init-from",
+        metavar="RUN",
+        help="start from the weights of this run or checkpoint",
+    )
     add_config_options(parser, arguments)
 
 

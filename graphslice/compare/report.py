@@ -50,7 +50,7 @@ def read_run(run: Run, reason: str | None) -> dict | None:
         return record | {"error": reason}
     if not is_finished(run.folder):
         return None
-    record |= {split: score["mae"] for split, score in read_scores(run.folder).items()}
+    record |= {split: score["mae"] for split, score in read_scores(run.folder).items() if isinstance(score, dict)}
     record |= json.loads((run.folder / _TRAINING).read_text())
     return record | {"curve": _read_curve(run.folder)}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -18,6 +17,7 @@ from graphslice.compat import current_weight_name
 from graphslice.config import OptimizerConfig, RunConfig
 from graphslice.evaluation.metrics import mean_absolute_error
 from graphslice.nn import GraphTransformer
+from graphslice.training.fine_tuning import parameter_groups
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
@@ -60,13 +60,8 @@ class Regression(pl.LightningModule):
 
     def configure_optimizers(self):
         settings = self.config.optimizer
-        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
-        if settings.structure_lr_factor != 1:
-            structure = list(self.model.pairs.parameters())
-            rest = [p for name, p in self.model.named_parameters() if not name.startswith("pairs.")]
-            groups = [{"params": rest}, {"params": structure, "lr": settings.peak_lr * settings.structure_lr_factor}]
         optimizer = torch.optim.AdamW(
-            groups,
+            parameter_groups(self.model, settings),
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
             # The scaler of 16-bit floats and the clipping do not go together with a fused one.

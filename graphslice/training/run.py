@@ -28,6 +28,7 @@ from graphslice.training.backend_check import BackendCheck
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
 from graphslice.training.compilation import Compilation
 from graphslice.training.devices import Devices, choose_devices
+from graphslice.training.fine_tuning import freeze, take_weights
 from graphslice.training.lightning import make_trainer, quiet_lightning
 from graphslice.training.module import Regression
 from graphslice.training.plots import draw_predicted_against_true
@@ -157,6 +158,9 @@ def _run(
     module = Regression(config, source.target_names, steps, elapsed=lambda: budget.fraction)
     module.model.target_mean.copy_(torch.from_numpy(data.target_mean))
     module.model.target_std.copy_(torch.from_numpy(data.target_std))
+    # A run that begins has none; what another process may still see there is of the run that the first one removes.
+    last = None if fresh or not (out / LAST).exists() else out / LAST
+    _start_from(config, module, last is None, console)
 
     progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
     compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
@@ -167,8 +171,6 @@ def _run(
     if fresh and is_first_process():
         write_start(out, config, data)
     _describe(console, data, module, devices, trainer)
-    # A run that begins has none; what another process may still see there is of the run that the first one removes.
-    last = None if fresh or not (out / LAST).exists() else out / LAST
     with quiet_lightning():
         try:
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
@@ -183,6 +185,19 @@ def _run(
     training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)
     return RunResult(out, _judge(out, data, trainer.strategy.root_device, console), training)
+
+
+def _start_from(config: RunConfig, module: Regression, begins: bool, console: Console) -> None:
+    """Take the weights of another run, and let some stay as they are; a run that goes on has its own by then."""
+    if config.init_from is None:
+        return
+    if begins:
+        said = take_weights(module.model, read_checkpoint(config.init_from), module.targets)
+        console.print(f"start from {config.init_from}: {said}", highlight=False, soft_wrap=True)
+    freeze(module.model, config.trainer.freeze)
+    if config.trainer.freeze != "none":
+        learning = sum(p.numel() for p in module.model.parameters() if p.requires_grad)
+        console.print(f"frozen: {config.trainer.freeze}; {learning:,} parameters learn", highlight=False)
 
 
 def _what_it_took(module: Regression, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
@@ -237,6 +252,8 @@ def _judge(folder: Path, data: MoleculeData, device: torch.device, console: Cons
             draw_predicted_against_true(folder / PICTURE, source.target_names, source.targets[rows], predicted)
     if not all(np.isfinite(score["mae"]) for score in metrics.values()):
         raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
+    if (origin := predictor.config.init_from) is not None:
+        metrics["init_from"] = origin
     write_metrics(folder, metrics)
     console.print(f"model: {folder}", highlight=False, soft_wrap=True)
     return metrics

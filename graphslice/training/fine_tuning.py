@@ -1,0 +1,106 @@
+"""Start from the weights of another run: which are taken, which stay as they are, and how fast the others learn."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from graphslice.checkpoint import Checkpoint
+from graphslice.config import OptimizerConfig
+from graphslice.errors import InputError
+from graphslice.nn import GraphTransformer
+
+_EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
+_STANDARDS = ("target_mean", "target_std")
+
+
+def take_weights(model: GraphTransformer, origin: Checkpoint, targets: list[str]) -> str:
+    """Give a model the weights of another one; returns what was taken, in one sentence.
+
+    With the same targets the head is taken too, and with it their mean and deviation, so that training begins with
+    the other's predictions; with other targets the last linear map is new.
+
+    Args:
+        model: as configured, with the mean and deviation of its own targets.
+        origin: whose weights are taken.
+        targets: names of what the model is to predict.
+
+    Raises:
+        InputError: naming the option that makes the two differ.
+    """
+    same_targets = targets == origin.targets
+    last = "head.output." if model.config.head == "mlp" else "head."
+    state = model.state_dict()
+    new = [] if same_targets else [name for name in state if name.startswith(last) or name in _STANDARDS]
+    wanted = {name: value for name, value in state.items() if name not in new}
+    for name, value in wanted.items():
+        if name not in origin.weights or origin.weights[name].shape != value.shape:
+            raise InputError(f"the weights of --init-from do not fit: {_difference(model, origin)}")
+    model.load_state_dict(state | {name: origin.weights[name] for name in wanted})
+    if same_targets:
+        return "all weights taken, the head for the same targets too"
+    return f"all weights taken but the last linear map, which is new for {', '.join(targets)}"
+
+
+def _difference(model: GraphTransformer, origin: Checkpoint) -> str:
+    here, there = vars(model.config), vars(origin.config.model)
+    for name, value in there.items():
+        if value != here[name] and name != "tasks":
+            return f"model.{name} is {value!r} there and {here[name]!r} here"
+    return "they are not those of its configuration"
+
+
+def freeze(model: GraphTransformer, frozen: str) -> None:
+    """Let some parts of a model stay as they are.
+
+    Args:
+        model: whose parameters are asked for no gradients then.
+        frozen: ``"none"``, ``"embeddings"``, or ``"blocks:N"``: the embeddings and the first N blocks.
+
+    Raises:
+        InputError: if there are fewer blocks.
+    """
+    if frozen == "none":
+        return
+    count = int(frozen.removeprefix("blocks:")) if frozen.startswith("blocks:") else 0
+    if count > len(model.blocks):
+        raise InputError(f"--trainer.freeze blocks:{count}: the model has {len(model.blocks)} blocks")
+    for name, parameter in model.named_parameters():
+        block = _block_of(name)
+        if name.startswith(_EMBEDDINGS) or (block is not None and block < count):
+            parameter.requires_grad_(False)
+
+
+def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list[dict[str, Any]]:
+    """The parameters that learn, in groups of one learning rate each, as optimisers take them.
+
+    The encodings of the structure learn ``structure_lr_factor`` times as fast as the rest. Each block learns
+    ``layer_lr_decay`` times as fast as the one after it, the embeddings as one before the first (layer-wise decay,
+    Howard and Ruder 2018, section 3.2).
+    """
+    groups: dict[float, list[nn.Parameter]] = defaultdict(list)
+    for factor, parameter in _with_factors(model, settings):
+        groups[factor].append(parameter)
+    return [{"params": parameters, "lr": settings.peak_lr * factor} for factor, parameters in groups.items()]
+
+
+def _with_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterator[tuple[float, nn.Parameter]]:
+    depth = len(model.blocks)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        block = _block_of(name)
+        before_head = depth - block if block is not None else depth + 1 if name.startswith(_EMBEDDINGS) else 0
+        factor = settings.layer_lr_decay**before_head
+        if name.startswith("pairs."):
+            factor *= settings.structure_lr_factor
+        yield factor, parameter
+
+
+def _block_of(name: str) -> int | None:
+    match = re.match(r"blocks\.(\d+)\.", name)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,192 @@
+"""Runs that start from another run's weights: what they take, what stays, and how fast the rest learns."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice import GraphTransformer, InputError, ModelConfig
+from graphslice.checkpoint import Checkpoint, read_checkpoint, write_run_folder
+from graphslice.config import OptimizerConfig, RunConfig
+from graphslice.inference import load
+from graphslice.training import resume, train
+from graphslice.training.fine_tuning import freeze, parameter_groups, take_weights
+
+
+def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:
+    torch.manual_seed(seed)
+    return GraphTransformer(ModelConfig(layers=3, dim=16, heads=2, ffn_dim=16, tasks=tasks, **settings))
+
+
+def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
+    return Checkpoint(RunConfig(model=model.config), targets, {k: v.clone() for k, v in model.state_dict().items()})
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_the_same_targets_take_all(head):
+    origin, model = model_of(head=head), model_of(seed=1, head=head)
+    origin.target_mean.fill_(3.0)
+    said = take_weights(model, checkpoint_of(origin, ["y"]), ["y"])
+    assert "the head for the same targets" in said
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.state_dict().values(), origin.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "last"), [("linear", ["head.weight", "head.bias"]), ("mlp", ["head.output.weight", "head.output.bias"])]
+)
+def test_other_targets_get_a_last_map_of_their_own(head, last):
+    origin, model = model_of(head=head), model_of(tasks=2, seed=1, head=head)
+    model.target_mean.fill_(7.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert "new for a, b" in take_weights(model, checkpoint_of(origin, ["y"]), ["a", "b"])
+    for name, value in model.state_dict().items():
+        kept = name in [*last, "target_mean", "target_std"]
+        assert torch.equal(value, before[name] if kept else origin.state_dict()[name]), name
+
+
+def test_weights_that_do_not_fit():
+    with pytest.raises(InputError, match=r"model\.dim is 16 there and 32 here"):
+        torch.manual_seed(0)
+        take_weights(
+            GraphTransformer(ModelConfig(layers=3, dim=32, heads=2, ffn_dim=16)),
+            checkpoint_of(model_of(), ["y"]),
+            ["y"],
+        )
+    with pytest.raises(InputError, match=r"model\.mixer is 'softmax' there and 'slice-max' here"):
+        take_weights(model_of(embedding_norm=True), checkpoint_of(model_of(mixer="softmax"), ["y"]), ["y"])
+
+
+def learning(model: GraphTransformer) -> set[str]:
+    return {
+        name.split(".")[0] + (name.split(".")[1] if name.startswith("blocks") else "")
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+
+
+def test_what_is_frozen_stays():
+    everything = {"atoms", "pairs", "blocks0", "blocks1", "blocks2", "norm", "head"}
+    for frozen, rest in [
+        ("none", everything),
+        ("embeddings", everything - {"atoms", "pairs"}),
+        ("blocks:2", {"blocks2", "norm", "head"}),
+        ("blocks:3", {"norm", "head"}),
+    ]:
+        model = model_of()
+        freeze(model, frozen)
+        assert learning(model) == rest, frozen
+    with pytest.raises(InputError, match="the model has 3 blocks"):
+        freeze(model_of(), "blocks:4")
+    with pytest.raises(InputError, match=r"trainer\.freeze is none, embeddings or blocks:N"):
+        RunConfig.from_dict({"trainer": {"freeze": "all"}})
+    with pytest.raises(InputError, match="without --init-from they are random"):
+        RunConfig.from_dict({"trainer": {"freeze": "blocks:1"}})
+
+
+def rate_of(model: GraphTransformer, **settings) -> dict[str, float]:
+    """The learning rate of every parameter, and that each is in one group alone."""
+    groups = parameter_groups(model, OptimizerConfig(peak_lr=1.0, **settings))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    rates = {names[parameter]: group["lr"] for group in groups for parameter in group["params"]}
+    assert len(rates) == sum(len(group["params"]) for group in groups)
+    return rates
+
+
+def test_learning_rates_by_depth():
+    model = model_of()
+    assert set(rate_of(model).values()) == {1.0} and len(rate_of(model)) == len(list(model.parameters()))
+    rates = rate_of(model, layer_lr_decay=0.5, structure_lr_factor=10.0)
+    assert rates["head.weight"] == rates["norm.bias"] == 1.0
+    assert [rates[f"blocks.{i}.ffn.expand.weight"] for i in range(3)] == [0.125, 0.25, 0.5]
+    assert rates["atoms.token.weight"] == 0.0625 and rates["pairs.spatial.weight"] == 0.625
+    freeze(model, "blocks:1")
+    assert not any(name.startswith(("atoms", "pairs", "blocks.0")) for name in rate_of(model))
+
+
+def test_a_run_starts_with_the_predictions_of_the_other(run_folder, demo_csv, demo_rows, tmp_path, cli):
+    """With the same target and no learning; its model and molecules are the other's."""
+    out = tmp_path / "again"
+    flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
+    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_folder, "-o", out, *flags)
+    assert code == 0 and f"start from {run_folder}: all weights taken, the head" in err
+    smiles = demo_rows["smiles"].tolist()
+    np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_folder, "cpu").predict(smiles), atol=1e-5)
+    config = read_checkpoint(out).config
+    assert config.init_from == str(run_folder) and config.model == read_checkpoint(run_folder).config.model
+    assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_folder)
+
+
+def test_other_targets_frozen_blocks_and_a_resumed_run(run_folder, demo_rows, tiny_config, tmp_path):
+    """A run that was stopped and continued ends where one in one piece does."""
+    table = demo_rows.assign(a=demo_rows["gap_ev"] * 2, b=-demo_rows["gap_ev"]).drop(columns="gap_ev")
+    table.to_csv(tmp_path / "two.csv", index=False)
+    base = tiny_config(tmp_path / "two.csv", data={"targets": "a,b"})
+    origin = read_checkpoint(run_folder)
+    config = base.continued_from(origin.config, run_folder)
+    config.trainer.freeze = "embeddings"
+    assert config.optimizer.peak_lr == origin.config.optimizer.peak_lr and config.optimizer.warmup_steps is None
+    whole = train(config, tmp_path / "whole")
+    weights = read_checkpoint(tmp_path / "whole" / "last.ckpt").weights
+    assert torch.equal(weights["atoms.atom.weight"], origin.weights["atoms.atom.weight"])
+    assert not torch.equal(weights["blocks.0.ffn.expand.weight"], origin.weights["blocks.0.ffn.expand.weight"])
+    assert set(whole.metrics) >= {"valid", "test", "init_from"}
+
+    from graphslice.training.callbacks import StepLimit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            StepLimit,
+            "on_train_batch_end",
+            lambda self, trainer, *_: setattr(trainer, "should_stop", trainer.global_step >= 3),
+        )
+        train(config, tmp_path / "parts")
+    resume(tmp_path / "parts")
+    again = read_checkpoint(tmp_path / "parts" / "last.ckpt").weights
+    assert all(torch.equal(value, again[name]) for name, value in weights.items())
+
+
+def test_refusals_on_the_command_line(run_folder, demo_csv, tmp_path, cli):
+    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", tmp_path / "nothing", "-o", tmp_path / "run")
+    assert code == 2 and "no model at" in err
+    code, _, err = cli(
+        "train", "--dataset", demo_csv, f"--init-from={run_folder}", "--preset", "base", "-o", tmp_path / "run"
+    )
+    assert code == 2 and "leave out --preset" in err
+    code, _, err = cli(
+        "train", "--dataset", demo_csv, "--init-from", run_folder, "--model.dim", "32", "-o", tmp_path / "run"
+    )
+    assert code == 2 and "model.dim is 16 there and 32 here" in err and not (tmp_path / "run").exists()
+
+
+def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
+    """In the original's order of atoms and choice of paths, from its own weights."""
+    config = RunConfig.from_dict(
+        {
+            "model": {
+                "mixer": "softmax",
+                "layers": 1,
+                "dim": 16,
+                "heads": 2,
+                "ffn_dim": 16,
+                "norm": "post",
+                "head": "mlp",
+            },
+            "graph": {"atom_order": "input", "path_ties": "floyd-warshall"},
+        }
+    )
+    model = GraphTransformer(config.model)
+    write_run_folder(Checkpoint(config, ["homolumogap"], model.state_dict()), tmp_path / "imported")
+    flags = ["--trainer.max_epochs", "1", "--trainer.accelerator", "cpu", "--trainer.freeze", "blocks:1"]
+    code, _, err = cli(
+        "train", "--dataset", demo_csv, "--init-from", tmp_path / "imported", "-o", tmp_path / "run", *flags
+    )
+    assert code == 0 and "new for gap_ev" in err and "frozen: blocks:1; " in err
+    found = read_checkpoint(tmp_path / "run")
+    assert found.config.graph == config.graph and found.config.model.norm == "post"
+    assert torch.equal(found.weights["blocks.0.mixer.query.weight"], model.state_dict()["blocks.0.mixer.query.weight"])
+    assert not torch.equal(found.weights["head.transform.weight"], model.state_dict()["head.transform.weight"])

@@ -76,14 +76,15 @@ def _cases(name: str, device: torch.device) -> list[Case]:
 def arguments(case: Case, dtype: torch.dtype, device: torch.device) -> list:
     """The arguments of a case, of which those in floating point are leaves."""
     args = [arg.detach().to(device) if isinstance(arg, Tensor) else arg for arg in case.args]
-    return [arg.to(dtype, copy=True).requires_grad_() if _is_float(arg) else arg for arg in args]
+    return [arg.to(dtype, copy=True).requires_grad_() if is_float(arg) else arg for arg in args]
 
 
-def _is_float(arg: object) -> bool:
+def is_float(arg: object) -> bool:
+    """Whether it is a tensor in floating point."""
     return isinstance(arg, Tensor) and arg.is_floating_point()
 
 
-def _results(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
+def results(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
     """What comes out, and the gradients of all arguments in floating point; 0 where a row means nothing."""
     outs = function(*args)
     outs = outs if isinstance(outs, tuple) else (outs,)
@@ -91,15 +92,15 @@ def _results(function: Callable, args: list, valid: Tensor | None = None) -> lis
         outs = tuple(out.masked_fill(~valid.to(out.device)[:, :, None], 0) for out in outs)
     generator = torch.Generator().manual_seed(1)
     upstream = [torch.randint(-3, 4, out.shape, generator=generator).to(out) for out in outs]
-    gradients = torch.autograd.grad(outs, [arg for arg in args if _is_float(arg)], upstream)
+    gradients = torch.autograd.grad(outs, [arg for arg in args if is_float(arg)], upstream)
     return [tensor.detach() for tensor in (*outs, *gradients)]
 
 
 def _error(op: Operator, backend: str, dtype: torch.dtype, case: Case, device: torch.device) -> float:
-    found = _results(op.using(backend), arguments(case, dtype, device), case.valid)
+    found = results(op.using(backend), arguments(case, dtype, device), case.valid)
     plain = arguments(case, dtype if case.same_dtype else torch.float64, device)
     with only_references():
-        expected = _results(op, plain, case.valid)
+        expected = results(op, plain, case.valid)
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
         one, other = one.double(), other.double()
@@ -110,7 +111,7 @@ def _error(op: Operator, backend: str, dtype: torch.dtype, case: Case, device: t
 
 
 def _speed(op: Operator, args: list, device: torch.device) -> float:
-    leaves = [arg for arg in args if _is_float(arg)]
+    leaves = [arg for arg in args if is_float(arg)]
     with torch.no_grad():
         outs = op(*args)
     upstream = [torch.ones_like(out) for out in (outs if isinstance(outs, tuple) else (outs,))]

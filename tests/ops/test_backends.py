@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
+from graphslice.doctor.operators import arguments, is_float, results
 from graphslice.ops import OPERATORS, threads
 from graphslice.ops.dispatch import DEVICE_TYPES, Operator
 
@@ -33,28 +32,6 @@ def calls() -> list:
     return params
 
 
-def moved(case: Case, dtype: torch.dtype, device: str) -> list:
-    """The arguments, of which those in floating point are leaves."""
-    args = [arg.detach().to(device) if isinstance(arg, Tensor) else arg for arg in case.args]
-    return [arg.to(dtype, copy=True).requires_grad_() if is_float(arg) else arg for arg in args]
-
-
-def is_float(arg: object) -> bool:
-    return isinstance(arg, Tensor) and arg.is_floating_point()
-
-
-def results(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
-    """What comes out, and the gradients of all arguments in floating point; 0 where a row means nothing."""
-    outs = function(*args)
-    outs = outs if isinstance(outs, tuple) else (outs,)
-    if valid is not None:
-        outs = tuple(out.masked_fill(~valid.to(out.device)[:, :, None], 0) for out in outs)
-    generator = torch.Generator().manual_seed(1)
-    upstream = [torch.randint(-3, 4, out.shape, generator=generator).to(out) for out in outs]
-    gradients = torch.autograd.grad(outs, [arg for arg in args if is_float(arg)], upstream)
-    return [tensor.detach() for tensor in (*outs, *gradients)]
-
-
 TOLERANCES = {
     torch.float64: {"rtol": 1e-9, "atol": 1e-12},
     torch.float32: {"rtol": 1e-4, "atol": 1e-4},
@@ -66,7 +43,7 @@ TOLERANCES = {
 @pytest.mark.parametrize(("name", "backend", "dtype", "case"), calls())
 def test_a_backend_computes_what_the_reference_does(name, backend, dtype, case):
     op, device = OPERATORS[name], DEVICES[backend]
-    args = moved(case, dtype, device)
+    args = arguments(case, dtype, torch.device(device))
     if backend in case.refused_by:
         with pytest.raises(ValueError, match=f"the {backend} backend of {name} does not take"):
             op.using(backend)(*args)
@@ -76,9 +53,9 @@ def test_a_backend_computes_what_the_reference_does(name, backend, dtype, case):
 
 
 def check(op: Operator, backend: str, dtype: torch.dtype, case: Case) -> None:
-    args = moved(case, dtype, DEVICES[backend])
+    args = arguments(case, dtype, torch.device(DEVICES[backend]))
     found = results(op.using(backend), args, case.valid)
-    plain = moved(case, dtype if case.same_dtype else torch.float64, DEVICES[backend])
+    plain = arguments(case, dtype if case.same_dtype else torch.float64, torch.device(DEVICES[backend]))
     for one, other in zip(found, results(op.reference, plain, case.valid), strict=True):
         torch.testing.assert_close(one.double(), other.double(), equal_nan=True, **TOLERANCES[dtype])
     with torch.no_grad():
@@ -128,7 +105,7 @@ def test_threads_change_nothing(name, backend, dtype, case, monkeypatch):
     for count in (1, 3):
         torch.set_num_threads(count)
         try:
-            found.append(results(OPERATORS[name].using(backend), moved(case, dtype, "cpu")))
+            found.append(results(OPERATORS[name].using(backend), arguments(case, dtype, torch.device("cpu"))))
         finally:
             torch.set_num_threads(1)
     for one, other in zip(*found, strict=True):
@@ -142,7 +119,7 @@ def test_what_is_not_contiguous_gives_the_same(name, backend, dtype, case):
             return arg
         return arg.detach().transpose(-1, -2).contiguous().transpose(-1, -2).requires_grad_()
 
-    args = moved(case, dtype, "cpu")
+    args = arguments(case, dtype, torch.device("cpu"))
     found = results(OPERATORS[name].using(backend), [strided(arg) for arg in args])
     for one, other in zip(found, results(OPERATORS[name].using(backend), args), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)

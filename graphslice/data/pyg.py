@@ -22,6 +22,10 @@ def from_pyg(data: Data) -> MolGraph:
         raise MoleculeError(f"the graph lacks OGB's {len(ATOM_DIMS)} atom features in x")
     if len(x) == 0:
         raise MoleculeError("the graph has no atoms")
+    if any(
+        isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided for tensor in (x, edge_index, edge_attr)
+    ):
+        raise MoleculeError("x, edge_index and edge_attr must be dense tensors")
     if edge_index is None:
         edge_index = torch.empty(2, 0, dtype=torch.long)
     if not isinstance(edge_index, torch.Tensor) or edge_index.dim() != 2 or len(edge_index) != 2:

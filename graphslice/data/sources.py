@@ -234,6 +234,17 @@ def _usable(rows: int, rejected: dict[int, str]) -> np.ndarray:
     return usable
 
 
+def _numbers_of(item: Data, row: int) -> np.ndarray:
+    """``float64 [T]``, the targets of a graph; one nan where it has none."""
+    y = getattr(item, "y", None)
+    import torch  # tables need it not
+
+    try:
+        return np.array([np.nan]) if y is None else torch.as_tensor(y).detach().cpu().numpy().astype(float).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"y of the graph at index {row} holds no numbers: {y!r}"[:200]) from None
+
+
 def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> Source:
     """Labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
 
@@ -252,8 +263,7 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> So
     rejected: dict[int, str] = {}
     rows: list[np.ndarray] = []
     for row, item in enumerate(data):
-        y = getattr(item, "y", None)
-        rows.append(np.array([np.nan]) if y is None else y.detach().cpu().numpy().astype(np.float64).reshape(-1))
+        rows.append(_numbers_of(item, row))
         try:
             graphs.append(from_pyg(item))
         except MoleculeError as reason:

@@ -71,7 +71,8 @@ class Predictor:
         """Predict some molecules.
 
         Args:
-            molecules: SMILES, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many.
+            molecules: SMILES, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many. A ``Batch`` of PyG is
+                its graphs.
             details: also say why a molecule has no answer.
 
         Returns:
@@ -80,7 +81,7 @@ class Predictor:
         """
         if isinstance(molecules, str) or _is_graph(molecules):
             molecules = [molecules]
-        molecules = list(molecules)
+        molecules = [one for given in molecules for one in _each(given)]
         graphs: list[MolGraph] = [NO_GRAPH] * len(molecules)
         reasons: list[str | None] = [None] * len(molecules)
         texts = [i for i, molecule in enumerate(molecules) if not _is_graph(molecule)]
@@ -163,6 +164,11 @@ class Predictor:
         if molecule.num_atoms > self.config.graph.max_atoms:
             raise MoleculeError(f"{molecule.num_atoms} atoms, more than the limit of {self.config.graph.max_atoms}")
         return molecule
+
+
+def _each(given: object) -> list:
+    """The graphs of a batch of PyG, or what is given."""
+    return given.to_data_list() if hasattr(given, "to_data_list") else [given]
 
 
 def _is_graph(molecule: object) -> bool:

@@ -162,3 +162,24 @@ def test_a_store_answers_as_its_smiles(predictor):
     found, expected = predictor.answers(store, rows), predictor.predict([smiles[i] for i in rows], details=True)
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-6)
     assert found.errors == expected.errors == [None, reasons[13], None, None, None] and reasons[13]
+
+
+def test_a_batch_of_pyg_is_its_graphs(predictor):
+    """As a DataLoader gives them: each is a molecule, not all of them one."""
+    from torch_geometric.data import Batch
+    from torch_geometric.loader import DataLoader
+
+    smiles = ["CCO", "c1ccccc1", "C", "[Na+].[Cl-]", "CC(=O)O"]
+    graphs = [gs.smiles_to_graph(one).to_pyg() for one in smiles]
+    expected = predictor.predict(smiles)
+    for given in (Batch.from_data_list(graphs), [Batch.from_data_list(graphs)], DataLoader(graphs, batch_size=2)):
+        np.testing.assert_allclose(predictor.predict(given), expected, atol=1e-5)
+
+
+def test_what_is_no_dense_tensor_gets_its_reason(predictor):
+    graph = gs.smiles_to_graph("CCO").to_pyg()
+    graph.x = graph.x.to_sparse()
+    assert predictor.predict([graph, "CCO"], details=True).errors == [
+        "x, edge_index and edge_attr must be dense tensors",
+        None,
+    ]

@@ -93,7 +93,8 @@ def find_smiles_column(columns: Sequence[str], given: str | None, name: str) -> 
         if usual in by_name:
             return by_name[usual]
     raise InputError(
-        f"{name}: which column holds the SMILES? Give it with --smiles-column; there are {listed(columns)}"
+        f"{name}: which column holds the SMILES? The first line names the columns: call one smiles, or give its name "
+        f"with --smiles-column; there are {listed(columns)}"
     )
 
 
@@ -271,7 +272,12 @@ def _parse_number(cell: str) -> float:
 
 def _with_a_point(cell: str) -> str:
     """``" (write 12.5)"`` for the cell ``12,5``. Not read as that: 1,234 may as well be a thousand."""
-    return f" (write {cell.strip().replace(',', '.')})" if _DECIMAL_COMMA.fullmatch(cell.strip()) else ""
+    cell = cell.strip()
+    if not _DECIMAL_COMMA.fullmatch(cell):
+        return ""
+    point, thousands = cell.replace(",", "."), cell.replace(",", "")
+    or_else = f", or {thousands} if the comma parts thousands" if len(cell.split(",")[1]) == 3 else ""
+    return f" (write {point}{or_else})"
 
 
 def _cell_text(column: pa.ChunkedArray, row: int) -> str:

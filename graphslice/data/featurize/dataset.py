@@ -105,14 +105,14 @@ def _featurizing(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[
 
 
 def _report(store: GraphStore, out: Path) -> FeaturizeReport:
-    """How it went. A store without any molecule is deleted.
+    """How it went. A store without any row that can be used is deleted.
 
     Raises:
         InputError: if it has none.
     """
     errors = store.errors
     first_reason = next(iter(errors.values()), None)
-    if not (store.sizes > 0).any():
+    if len(errors) == len(store):
         out.unlink()
         raise InputError(f"none of the {len(store):,} rows can be used; the first: {first_reason}")
     return FeaturizeReport(store, len(errors), first_reason)

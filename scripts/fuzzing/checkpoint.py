@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import warnings
 from collections.abc import Callable
@@ -10,28 +11,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from fuzzing.mutations import mutated_bytes, odd_value
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from graphslice.config import ModelConfig, RunConfig
+from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.nn import GraphTransformer
 from graphslice.originals import import_checkpoint
+from graphslice.originals.export import export_checkpoint
 
 _TINY = {"layers": 1, "dim": 8, "heads": 2, "ffn_dim": 8}
 
 
 def target(folder: Path) -> Callable[[random.Random], None]:
     warnings.simplefilter("ignore")  # of what torch makes of complex weights
-    contents = [_own(folder), {"state_dict": _original()}]
-    path = folder / "changed.ckpt"
+    contents = [_own(folder), {"state_dict": _original()}, _later(folder / "later")]
+    path, hub = folder / "changed.ckpt", folder / "hub"
+    hub.mkdir()
+    weights, settings = ((folder / "later" / name).read_bytes() for name in ("model.safetensors", "config.json"))
 
     def run(draw: random.Random) -> None:
-        number = draw.randrange(2)
+        number = draw.randrange(3)
+        if number == 2 and draw.random() < 0.4:
+            (hub / "model.safetensors").write_bytes(mutated_bytes(draw, weights) if draw.random() < 0.6 else weights)
+            (hub / "config.json").write_bytes(mutated_bytes(draw, settings) if draw.random() < 0.6 else settings)
+            import_checkpoint(hub).model()
+            return
         changed = _changed(draw, contents[number]) if draw.random() < 0.6 else contents[number]
         data = io.BytesIO()
         torch.save(changed, data, _use_new_zipfile_serialization=draw.random() < 0.8)
         path.write_bytes(data.getvalue() if changed is not contents[number] else mutated_bytes(draw, data.getvalue()))
-        reader = (read_checkpoint, import_checkpoint)[number if draw.random() < 0.9 else 1 - number]
+        reader = read_checkpoint if (number == 0) == (draw.random() < 0.9) else import_checkpoint
         reader(path).model()
 
     return run
@@ -42,6 +52,15 @@ def _own(folder: Path) -> dict[str, Any]:
     model = GraphTransformer(config.model)
     save_checkpoint(Checkpoint(config, ["y"], model.state_dict()), folder / "own.ckpt")
     return torch.load(folder / "own.ckpt", weights_only=True)
+
+
+def _later(folder: Path) -> dict[str, Any]:
+    """A file of fairseq's Graphormer; the folder gets the same as Hugging Face's."""
+    model = ModelConfig(**_TINY, mixer="softmax", norm="post", embedding_norm=True, head="mlp")
+    config = RunConfig(model=model, graph=GraphConfig(atom_order="input", path_ties="floyd-warshall"))
+    checkpoint = Checkpoint(config, ["y"], GraphTransformer(model).state_dict())
+    settings, weights = export_checkpoint(checkpoint, folder, "huggingface")
+    return {"model": load_file(weights), "args": json.loads(settings.read_text())}
 
 
 def _original() -> dict[str, torch.Tensor]:

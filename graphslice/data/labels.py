@@ -33,6 +33,8 @@ _SPLIT_WORDS = {
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
 #: The splits that a column of a table can name.
 COLUMN_SPLITS = tuple(_SPLIT_WORDS)
+# Models compute with float32, which holds up to 3.4e38, and square what they standardise.
+_LARGEST = 1e18
 # Cells that say that there is no value.
 _NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
@@ -225,10 +227,13 @@ def _parse_targets(chunk: pa.Table, targets: Sequence[str]) -> tuple[np.ndarray,
     for t, target in enumerate(targets):
         numbers, empty = _label_cells(chunk, target)
         wrong = ~empty & ~np.isfinite(numbers)
-        for row in np.flatnonzero(wrong).tolist():
+        huge = np.abs(numbers) > _LARGEST
+        for row in np.flatnonzero(wrong | huge).tolist():
             if row not in rejected:
                 cell = _cell_text(chunk.column(target), row)
-                rejected[row] = f"target {target!r} is not a finite number: {cell!r}{_with_a_point(cell)}"
+                why = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
+                rejected[row] = f"target {target!r} {why}: {cell!r}{_with_a_point(cell)}"
+        wrong |= huge
         values[:, t] = np.where(wrong, np.nan, numbers)
     return values, rejected
 

@@ -256,6 +256,13 @@ def test_the_first_wrong_target_is_the_reason():
     assert rows.rejected == {0: "target 'z' is not a finite number: 'b'"}
 
 
+def test_a_number_that_no_model_can_learn_is_a_reason():
+    cells = ["1e300", "1e17", "-1e19", "0"]
+    rows = parse_chunk(pa.table({"smiles": ["C"] * 4, "y": cells}), LabelColumns("smiles", ["y"], None))
+    assert rows.rejected == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
+    np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
+
+
 def test_an_infinite_number_is_a_reason():
     rows = parse_chunk(pa.table({"smiles": ["C"], "y": [-np.inf]}), LabelColumns("smiles", ["y"], None))
     assert rows.rejected == {0: "target 'y' is not a finite number: '-inf'"} and np.isnan(rows.targets[0, 0])

@@ -42,7 +42,17 @@ def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for name in ("args", "cfg", "hyper_parameters"):
         settings |= _plain_values(contents.get(name))
     state = next((contents[key] for key in ("state_dict", "model") if isinstance(contents.get(key), dict)), contents)
-    return {str(name): value for name, value in state.items() if isinstance(value, Tensor)}, settings
+    return {str(name): value for name, value in state.items() if _is_weight(value)}, settings
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether it is a tensor of floating-point numbers that are there: not sparse, quantized, or without memory."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+    )
 
 
 def _weight_file(folder: Path) -> Path:

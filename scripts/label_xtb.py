@@ -1,0 +1,131 @@
+"""Compute GFN2-xTB quantities of the molecules of some tables, in shards; a later call goes on where one was stopped.
+
+    pip install "graphslice[demo-labels]" && python scripts/label_xtb.py -o labels A.csv B.csv.gz ...
+
+The molecules are all different canonical SMILES of up to 60 heavy atoms in the columns ``smiles`` or ``mol`` of the
+tables, in an order drawn once. Each gets one conformer and one single point, as ``build_demo.py`` makes them. A shard
+is an ``.npz``: ``key`` (uint64, of the canonical SMILES: see :func:`key_of`, so that no molecule of a table is carried
+along), ``molecule`` (float32 ``[R, 5]``: HOMO, LUMO, gap in eV, dipole in debye, energy in hartree), ``num_atoms`` and
+``num_bonds`` (uint8), and one behind another in the order of the canonical SMILES ``charges`` and ``hydrogen_charges``
+of the atoms and ``bond_orders`` (Wiberg), int16 in thousandths; ``failed`` (uint64) are those without labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by tblite when it is loaded
+
+import numpy as np
+import pandas as pd
+from rdkit import Chem, RDLogger
+
+from build_demo import ANGSTROM_TO_BOHR, HARTREE_TO_EV, SEED, Unlabelled, conformer, gap_from_orbitals
+
+SHARD, MAX_HEAVY_ATOMS, AU_TO_DEBYE = 500, 60, 2.541746473
+
+
+def key_of(canonical: str) -> int:
+    """Eight bytes of the BLAKE2b hash of a canonical SMILES."""
+    return int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest(), "little")
+
+
+def corpus(tables: Iterable[Path]) -> list[str]:
+    """The canonical SMILES of some tables, each once, in an order that the molecules alone decide."""
+    found = set()
+    for path in tables:
+        table = pd.read_csv(path)
+        for smiles in table["smiles" if "smiles" in table else "mol"].dropna():
+            mol = Chem.MolFromSmiles(str(smiles))
+            if mol is not None and 1 <= mol.GetNumHeavyAtoms() <= MAX_HEAVY_ATOMS:
+                found.add(Chem.MolToSmiles(mol))
+    order = sorted(found)
+    random.Random(SEED).shuffle(order)
+    return order
+
+
+def label(smiles: str) -> tuple[list[float], np.ndarray, np.ndarray, np.ndarray]:
+    """Quantities of a molecule, charges of its atoms and of the hydrogens at each, bond orders; raises Unlabelled."""
+    from tblite.interface import Calculator
+
+    written = Chem.MolFromSmiles(smiles)
+    mol = conformer(written)
+    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
+    charge = Chem.GetFormalCharge(mol)
+    if (numbers == 0).any() or (numbers.sum() - charge) % 2:
+        raise Unlabelled("a wildcard atom, or an odd number of electrons")
+    try:
+        positions = mol.GetConformer().GetPositions() * ANGSTROM_TO_BOHR
+        calculator = Calculator("GFN2-xTB", numbers, positions, charge=float(charge))
+        calculator.set("verbosity", 0)
+        result = calculator.singlepoint()
+    except RuntimeError as error:
+        raise Unlabelled("GFN2-xTB did not converge") from error
+    energies, occupations = result.get("orbital-energies"), result.get("orbital-occupations")
+    gap = gap_from_orbitals(energies, occupations)
+    homo = np.sort(energies)[round(float(occupations.sum()) / 2) - 1] * HARTREE_TO_EV
+    dipole = float(np.linalg.norm(result.get("dipole"))) * AU_TO_DEBYE
+    charges, orders, atoms = result.get("charges"), result.get("bond-orders"), written.GetNumAtoms()
+    hydrogens = np.zeros(atoms)
+    for i in range(atoms, len(numbers)):
+        hydrogens[mol.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx()] += charges[i]
+    bonds = [float(orders[b.GetBeginAtomIdx(), b.GetEndAtomIdx()].sum()) for b in written.GetBonds()]
+    quantities = [homo, homo + gap, gap, dipole, float(result.get("energy"))]
+    return quantities, charges[:atoms], hydrogens, np.array(bonds)
+
+
+def save(path: Path, labelled: dict[str, tuple], failed: list[str]) -> None:
+    """Write a shard, in one move."""
+    quantities, charges, hydrogens, bonds = zip(*labelled.values(), strict=True) if labelled else ([], [], [], [])
+
+    def joined(parts: Iterable[np.ndarray]) -> np.ndarray:
+        return np.round(1000 * np.concatenate([np.zeros(0), *parts])).astype(np.int16)
+
+    temporary = path.with_suffix(".tmp.npz")
+    np.savez_compressed(
+        temporary,
+        key=np.array([key_of(smiles) for smiles in labelled], np.uint64),
+        molecule=np.array(quantities, np.float32).reshape(-1, 5),
+        num_atoms=np.array([len(c) for c in charges], np.uint8),
+        num_bonds=np.array([len(b) for b in bonds], np.uint8),
+        charges=joined(charges),
+        hydrogen_charges=joined(hydrogens),
+        bond_orders=joined(bonds),
+        failed=np.array([key_of(smiles) for smiles in failed], np.uint64),
+    )
+    temporary.replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="the folder of the shards")
+    arguments = parser.parse_args()
+    RDLogger.DisableLog("rdApp.*")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    done: set[int] = set()
+    for shard in sorted(arguments.out.glob("*.npz")):
+        with np.load(shard) as found:
+            done |= {*found["key"].tolist(), *found["failed"].tolist()}
+    waiting = [smiles for smiles in corpus(arguments.tables) if key_of(smiles) not in done]
+    print(f"{len(done):,} molecules are done, {len(waiting):,} to do", flush=True)
+    for begin in range(0, len(waiting), SHARD):
+        labelled: dict[str, tuple] = {}
+        failed: list[str] = []
+        for smiles in waiting[begin : begin + SHARD]:
+            try:
+                labelled[smiles] = label(smiles)
+            except Unlabelled:
+                failed.append(smiles)
+        name = f"{hashlib.blake2b(''.join(waiting[begin : begin + SHARD]).encode(), digest_size=6).hexdigest()}.npz"
+        save(arguments.out / name, labelled, failed)
+        print(f"{len(labelled):,} labelled, {len(failed):,} not", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,7 @@ CASES: dict[str, Callable[[torch.Generator], list[Case]]] = {}
 TYPICAL: dict[str, Callable[[torch.Generator, int, int, list[int]], Case]] = {}
 
 
-def cases_of(name: str):
+def _cases_of(name: str):
     def add(make: Callable[[torch.Generator], list[Case]]):
         CASES[name] = make
         return make
@@ -48,7 +48,7 @@ def cases_of(name: str):
     return add
 
 
-def typical_of(name: str):
+def _typical_of(name: str):
     def add(make: Callable[[torch.Generator, int, int, list[int]], Case]):
         TYPICAL[name] = make
         return make
@@ -62,57 +62,57 @@ SHAPES = [(1, 16, [1]), (2, 8, [7, 1, 3]), (4, 16, [19, 11]), (1, 32, [16, 9]), 
 NARROW_HEADS = (2, 4, [6, 3])
 
 
-def normal(generator: torch.Generator, *shape: int) -> Tensor:
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def with_ties(generator: torch.Generator, *shape: int) -> Tensor:
+def _with_ties(generator: torch.Generator, *shape: int) -> Tensor:
     """Few different values, whose sums and products with sixteenths are exact."""
     return torch.randint(-4, 5, shape, generator=generator).float()
 
 
-def mask_of(lengths: list[int]) -> Tensor:
+def _mask_of(lengths: list[int]) -> Tensor:
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
 
-def weights(generator: torch.Generator, heads: int, lengths: list[int]) -> Tensor:
+def _weights(generator: torch.Generator, heads: int, lengths: list[int]) -> Tensor:
     """Sixteenths, 0 in the columns of the padding."""
     width = max(lengths)
     drawn = torch.randint(0, 5, (len(lengths), heads, width, width), generator=generator) / 16
-    return drawn * mask_of(lengths)[:, None, None]
+    return drawn * _mask_of(lengths)[:, None, None]
 
 
-@cases_of("add_norm")
-def add_norm_cases(generator):
+@_cases_of("add_norm")
+def _add_norm_cases(generator):
     shapes = {(1, 16): (), (2, 7, 48): (), (130, 16): (), (5, 2, 80): (), (2, 3, 24): ("numba",), (4, 5): ("numba",)}
     return [
-        Case(tuple(normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]), refused)
+        Case(tuple(_normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]), refused)
         for shape, refused in shapes.items()
     ]
 
 
-@typical_of("aggregate")
-def aggregate_case(generator, heads, head_dim, lengths, refused=()):
+@_typical_of("aggregate")
+def _aggregate_case(generator, heads, head_dim, lengths, refused=()):
     drawn = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
-    return Case((drawn, normal(generator, len(lengths), max(lengths), heads * head_dim)), refused)
+    return Case((drawn, _normal(generator, len(lengths), max(lengths), heads * head_dim)), refused)
 
 
-@cases_of("aggregate")
-def aggregate_cases(generator):
-    case = partial(aggregate_case, generator)
+@_cases_of("aggregate")
+def _aggregate_cases(generator):
+    case = partial(_aggregate_case, generator)
     return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",))]
 
 
-@typical_of("aggregate_sort")
-def aggregate_sort_case(generator, heads, head_dim, lengths, refused=(), order="ascending"):
-    v = with_ties(generator, len(lengths), max(lengths), heads * head_dim)
-    args = (weights(generator, heads, lengths), v, torch.tensor(lengths), order)
-    return Case(args, refused, mask_of(lengths), same_dtype=True)
+@_typical_of("aggregate_sort")
+def _aggregate_sort_case(generator, heads, head_dim, lengths, refused=(), order="ascending"):
+    v = _with_ties(generator, len(lengths), max(lengths), heads * head_dim)
+    args = (_weights(generator, heads, lengths), v, torch.tensor(lengths), order)
+    return Case(args, refused, _mask_of(lengths), same_dtype=True)
 
 
-@cases_of("aggregate_sort")
-def aggregate_sort_cases(generator):
-    case = partial(aggregate_sort_case, generator)
+@_cases_of("aggregate_sort")
+def _aggregate_sort_cases(generator):
+    case = partial(_aggregate_sort_case, generator)
     return [
         *(case(*shape) for shape in (SHAPES[0], SHAPES[1], (1, 24, [19]), (2, 10, [5, 2]))),
         case(*NARROW_HEADS, ("numba",)),
@@ -121,34 +121,36 @@ def aggregate_sort_cases(generator):
     ]
 
 
-@typical_of("attention")
-def attention_case(generator, heads, head_dim, lengths, refused=(), bias_shape=None):
+@_typical_of("attention")
+def _attention_case(generator, heads, head_dim, lengths, refused=(), bias_shape=None):
     batch, width = len(lengths), max(lengths)
-    bias = 3 * normal(generator, *(bias_shape or (batch, heads, width, width)))
-    bias = bias.masked_fill(~mask_of(lengths)[:, None, None], -torch.inf)
-    return Case((*(normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads), refused)
+    bias = 3 * _normal(generator, *(bias_shape or (batch, heads, width, width)))
+    bias = bias.masked_fill(~_mask_of(lengths)[:, None, None], -torch.inf)
+    return Case((*(_normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads), refused)
 
 
-@cases_of("attention")
-def attention_cases(generator):
-    case = partial(attention_case, generator)
+@_cases_of("attention")
+def _attention_cases(generator):
+    case = partial(_attention_case, generator)
     shared = case(2, 8, [4, 9], ("numba",), (2, 1, 1, 9))
     return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",)), shared]
 
 
-@cases_of("broadcast_max")
-def broadcast_max_cases(generator):
+@_cases_of("broadcast_max")
+def _broadcast_max_cases(generator):
     return [
-        Case((draw(generator, len(lengths), max(lengths), channels), mask_of(lengths), torch.arange(channels) % 2 == 0))
+        Case(
+            (draw(generator, len(lengths), max(lengths), channels), _mask_of(lengths), torch.arange(channels) % 2 == 0)
+        )
         for channels, lengths in ((1, [1]), (9, [7, 1, 3]), (40, [19, 11]))
-        for draw in (normal, with_ties)
+        for draw in (_normal, _with_ties)
     ]
 
 
-@cases_of("column_sort")
-def column_sort_cases(generator):
+@_cases_of("column_sort")
+def _column_sort_cases(generator):
     cases = [
-        Case((with_ties(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), order))
+        Case((_with_ties(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), order))
         for channels, lengths, order in (
             (1, [1], "ascending"),
             (5, [7, 0, 3], "descending"),
@@ -156,31 +158,31 @@ def column_sort_cases(generator):
             (18, [5, 9], torch.arange(18) % 3 == 1),
         )
     ]
-    special = with_ties(generator, 2, 8, 3)
+    special = _with_ties(generator, 2, 8, 3)
     special.view(-1)[:40:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0]).repeat(2)
-    return [*cases, Case((special, torch.tensor([8, 6]))), Case((with_ties(generator, 1, 300, 1),))]
+    return [*cases, Case((special, torch.tensor([8, 6]))), Case((_with_ties(generator, 1, 300, 1),))]
 
 
-@cases_of("dropout")
-def dropout_cases(generator):
-    return [Case((normal(generator, *shape), 0.0)) for shape in ((), (1,), (3, 5), (2, 3, 32))]
+@_cases_of("dropout")
+def _dropout_cases(generator):
+    return [Case((_normal(generator, *shape), 0.0)) for shape in ((), (1,), (3, 5), (2, 3, 32))]
 
 
-@cases_of("gelu")
-def gelu_cases(generator):
+@_cases_of("gelu")
+def _gelu_cases(generator):
     shapes = {(1, 16): (), (4, 4): (), (3, 5, 48): (), (300, 32): (), (4, 7): ("numba",)}
-    return [Case((3 * normal(generator, *shape),), refused) for shape, refused in shapes.items()]
+    return [Case((3 * _normal(generator, *shape),), refused) for shape, refused in shapes.items()]
 
 
-@typical_of("linear_attention")
-def linear_attention_case(generator, heads, head_dim, lengths, refused=()):
-    tensors = (normal(generator, len(lengths), max(lengths), heads * head_dim) for _ in range(3))
+@_typical_of("linear_attention")
+def _linear_attention_case(generator, heads, head_dim, lengths, refused=()):
+    tensors = (_normal(generator, len(lengths), max(lengths), heads * head_dim) for _ in range(3))
     return Case((*tensors, torch.tensor(lengths), heads), refused)
 
 
-@cases_of("linear_attention")
-def linear_attention_cases(generator):
-    case = partial(linear_attention_case, generator)
+@_cases_of("linear_attention")
+def _linear_attention_cases(generator):
+    case = partial(_linear_attention_case, generator)
     return [
         *(case(*shape) for shape in SHAPES),
         case(2, 8, [4, 0, 1]),
@@ -189,63 +191,63 @@ def linear_attention_cases(generator):
     ]
 
 
-@cases_of("max_exchange")
-def max_exchange_cases(generator):
+@_cases_of("max_exchange")
+def _max_exchange_cases(generator):
     return [
-        Case((draw(generator, len(lengths), max(lengths), channels), mask_of(lengths)))
+        Case((draw(generator, len(lengths), max(lengths), channels), _mask_of(lengths)))
         for channels, lengths in ((1, [1]), (9, [7, 1, 3]), (40, [19, 11]))
-        for draw in (normal, with_ties)
+        for draw in (_normal, _with_ties)
     ]
 
 
-@cases_of("path_softmax")
-def path_softmax_cases(generator):
+@_cases_of("path_softmax")
+def _path_softmax_cases(generator):
     def case(heads, lengths, scale, refused=()):
         width = max(lengths)
         types = torch.randint(0, 6, (len(lengths), width, width), generator=generator).to(torch.int16)
-        types[~(mask_of(lengths)[:, :, None] & mask_of(lengths)[:, None])] = -1
+        types[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
         values = torch.linspace(-scale / 2, scale / 2, 7 * heads).view(7, heads)
         return Case((values, types, torch.tensor(lengths)), refused)
 
     return [case(3, [1], 1.0), case(3, [7, 1, 4], 3.0), case(2, [5, 9], 60.0), case(1, [3], 2000.0, ("numba",))]
 
 
-@typical_of("add_norm")
-def add_norm_case(generator, heads, head_dim, lengths):
+@_typical_of("add_norm")
+def _add_norm_case(generator, heads, head_dim, lengths):
     shape = (len(lengths), max(lengths), heads * head_dim)
-    return Case(tuple(normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]))
+    return Case(tuple(_normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]))
 
 
-@typical_of("gelu")
-def gelu_case(generator, heads, head_dim, lengths):
-    return Case((3 * normal(generator, len(lengths), max(lengths), heads * head_dim),))
+@_typical_of("gelu")
+def _gelu_case(generator, heads, head_dim, lengths):
+    return Case((3 * _normal(generator, len(lengths), max(lengths), heads * head_dim),))
 
 
-@typical_of("dropout")
-def dropout_case(generator, heads, head_dim, lengths):
-    return Case((normal(generator, len(lengths), max(lengths), heads * head_dim), 0.0))
+@_typical_of("dropout")
+def _dropout_case(generator, heads, head_dim, lengths):
+    return Case((_normal(generator, len(lengths), max(lengths), heads * head_dim), 0.0))
 
 
-@typical_of("column_sort")
-def column_sort_case(generator, heads, head_dim, lengths):
-    return Case((with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
+@_typical_of("column_sort")
+def _column_sort_case(generator, heads, head_dim, lengths):
+    return Case((_with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
 
 
-@typical_of("broadcast_max")
-def broadcast_max_case(generator, heads, head_dim, lengths):
+@_typical_of("broadcast_max")
+def _broadcast_max_case(generator, heads, head_dim, lengths):
     channels = heads * head_dim
-    x = normal(generator, len(lengths), max(lengths), channels)
-    return Case((x, mask_of(lengths), torch.arange(channels) % 2 == 0))
+    x = _normal(generator, len(lengths), max(lengths), channels)
+    return Case((x, _mask_of(lengths), torch.arange(channels) % 2 == 0))
 
 
-@typical_of("max_exchange")
-def max_exchange_case(generator, heads, head_dim, lengths):
-    return Case((normal(generator, len(lengths), max(lengths), heads * head_dim), mask_of(lengths)))
+@_typical_of("max_exchange")
+def _max_exchange_case(generator, heads, head_dim, lengths):
+    return Case((_normal(generator, len(lengths), max(lengths), heads * head_dim), _mask_of(lengths)))
 
 
-@typical_of("path_softmax")
-def path_softmax_case(generator, heads, head_dim, lengths):
+@_typical_of("path_softmax")
+def _path_softmax_case(generator, heads, head_dim, lengths):
     width = max(lengths)
     types = torch.randint(0, 400, (len(lengths), width, width), generator=generator).to(torch.int16)
-    types[~(mask_of(lengths)[:, :, None] & mask_of(lengths)[:, None])] = -1
-    return Case((normal(generator, 401, heads), types, torch.tensor(lengths)))
+    types[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
+    return Case((_normal(generator, 401, heads), types, torch.tensor(lengths)))

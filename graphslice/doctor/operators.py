@@ -117,10 +117,10 @@ def _speed(op: Operator, args: list, device: torch.device) -> float:
     upstream = [torch.ones_like(out) for out in (outs if isinstance(outs, tuple) else (outs,))]
 
     def seconds() -> float:
-        _wait(device)
+        wait_for(device)
         begin = time.perf_counter()
         torch.autograd.grad(op(*args), leaves, upstream)
-        _wait(device)
+        wait_for(device)
         return time.perf_counter() - begin
 
     fast, plain = [], []
@@ -131,7 +131,8 @@ def _speed(op: Operator, args: list, device: torch.device) -> float:
     return statistics.median(plain[2:]) / statistics.median(fast[2:])  # the first turns compile and fill caches
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Return when a GPU has done what it was given; at once for any other device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

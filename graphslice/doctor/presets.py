@@ -19,6 +19,9 @@ from graphslice.config import RunConfig
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.doctor.agreement import compile_checked, extreme_batches, faulty_backends, one_line, step_of
+from graphslice.doctor.operators import wait_for
+from graphslice.inference.on_gpu import free_memory
+from graphslice.machine import peak_memory
 from graphslice.nn import GraphTransformer
 from graphslice.resources import DEMO_CSV
 
@@ -186,19 +189,17 @@ def _compiled(config: RunConfig, molecules: _Molecules, device: torch.device, dt
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     begin = time.perf_counter()
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     return time.perf_counter() - begin
 
 
 def _peak(device: torch.device) -> int | None:
     """The most bytes that this process had in use; None where the system does not tell."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return peak_memory(device)
     status = Path("/proc/self/status")  # getrusage begins with the most of the parent
     if not status.exists():
         return None
@@ -208,7 +209,7 @@ def _peak(device: torch.device) -> int | None:
 
 def _free_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        return free_memory(device)
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, AttributeError):  # Windows, macOS

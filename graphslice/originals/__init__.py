@@ -11,10 +11,8 @@ from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.originals import graphormer_v1, graphormer_v2
+from graphslice.originals.graphormer_v2 import ATOM_ROWS as ATOM_ROWS
 from graphslice.originals.reading import read_foreign
-
-#: Which rows of its table an atom's features read: see :func:`graphslice.originals.graphormer_v2.take`.
-ATOM_ROWS = ("fairseq", "huggingface")
 
 
 def import_checkpoint(
@@ -87,8 +85,11 @@ def import_checkpoint(
 
 def _difference(checkpoint: Checkpoint) -> str | None:
     """The first weight that is missing, too many, or of another shape than the configuration makes it; by our names."""
+    config, named = checkpoint.config.model, {name.split(".")[1] for name in checkpoint.weights if "blocks." in name}
+    if len(named) != config.layers:  # asked first: the largest number in a name says how many are built
+        return f"it names block {config.layers - 1} and has {len(named)}"
     with torch.device("meta"):
-        expected = {name: value.shape for name, value in GraphTransformer(checkpoint.config.model).state_dict().items()}
+        expected = {name: value.shape for name, value in GraphTransformer(config).state_dict().items()}
     for name, shape in expected.items():
         if name not in checkpoint.weights:
             return f"{name} is missing"

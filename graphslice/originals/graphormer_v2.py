@@ -48,6 +48,8 @@ LAYER_NAMES = {
 FAIRSEQ_HEAD = ("embed_out.weight", "lm_output_learned_bias")
 HUGGINGFACE_HEAD = ("classifier.classifier.weight", "classifier.lm_output_learned_bias")
 
+#: Which rows of its table an atom's features read: see :func:`take`.
+ATOM_ROWS = ("fairseq", "huggingface")
 #: Where a configuration that this package wrote says at which rows the atoms are.
 ATOM_ROWS_KEY = "graphslice_atom_rows"
 
@@ -99,7 +101,7 @@ def take(
     if pre_norm:
         notes.append("its norm after the last layer is left out: the original never applies it")
     rows = atom_rows or settings.get(ATOM_ROWS_KEY, "fairseq")
-    if rows not in ("fairseq", "huggingface"):
+    if rows not in ATOM_ROWS:
         raise InputError(f"{ATOM_ROWS_KEY} of the configuration is {rows!r}, neither fairseq nor huggingface")
     if rows == "huggingface":
         weights["atoms.atom.weight"] = weights["atoms.atom.weight"].roll(-1, dims=0)

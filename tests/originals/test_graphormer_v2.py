@@ -159,7 +159,15 @@ def test_what_is_no_whole_checkpoint(tmp_path):
     state = weights_of("post_norm")
     half = {name: value for name, value in state.items() if "layers.1" not in name}
     save_file(half, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"of a whole softmax model: blocks\.1\.\S+ is missing"):
+    with pytest.raises(InputError, match="of a whole softmax model: it names block 2 and has 2"):
+        import_checkpoint(folder)
+    far = {name.replace("layers.1.", f"layers.{10**12}."): value for name, value in state.items()}
+    save_file(far, folder / "model.safetensors")
+    with pytest.raises(InputError, match=f"it names block {10**12} and has 3"):
+        (folder / "config.json").write_text("{}")
+        import_checkpoint(folder)
+    save_file({k: v for k, v in state.items() if "layers.1.fc1" not in k}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"blocks\.1\.ffn\.expand\.weight is missing"):
         import_checkpoint(folder)
     no_head = {name: value for name, value in state.items() if not name.startswith("classifier")}
     save_file(no_head, folder / "model.safetensors")

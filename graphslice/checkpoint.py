@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
+from graphslice.tasks import Task, num_outputs, regressions
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
@@ -31,15 +33,20 @@ class Checkpoint:
 
     Attributes:
         config: the resolved configuration of the run.
-        targets: the names of the predicted columns.
+        tasks: what is asked of each of the targets.
         weights: the state dict of :class:`~graphslice.nn.GraphTransformer`.
         extra: anything else the run noted: the version that wrote it, a fingerprint of its data.
     """
 
     config: RunConfig
-    targets: list[str]
+    tasks: list[Task]
     weights: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> list[str]:
+        """The names of the predicted columns."""
+        return [task.name for task in self.tasks]
 
     def model(self) -> GraphTransformer:
         """The model, in evaluation mode.
@@ -71,15 +78,16 @@ class Checkpoint:
         return len(layers) == config.layers and shapes == sizes
 
 
-def header(config: RunConfig, targets: list[str], **extra: Any) -> dict[str, Any]:
+def header(config: RunConfig, tasks: Sequence[Task], **extra: Any) -> dict[str, Any]:
     """What GraphSlice stores beside the weights: plain values only, so that reading runs no code."""
-    return {"version": __version__, "config": config.to_dict(), "targets": list(targets), **extra}
+    values = [task.to_dict() for task in tasks]
+    return {"version": __version__, "config": config.to_dict(), "tasks": values, **extra}
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """Write a checkpoint that holds a model and no training state."""
     contents = {
-        KEY: header(checkpoint.config, checkpoint.targets, **checkpoint.extra),
+        KEY: header(checkpoint.config, checkpoint.tasks, **checkpoint.extra),
         "state_dict": {f"model.{name}": value for name, value in checkpoint.weights.items()},
     }
     temporary = path.with_suffix(".tmp")
@@ -141,18 +149,25 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     head = contents[KEY]
     try:
-        extra = {k: v for k, v in head.items() if k not in ("config", "targets")}
+        extra = {k: v for k, v in head.items() if k not in ("config", "targets", "tasks")}
         state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
         weights = {current_weight_name(k.removeprefix("model.")): v for k, v in state.items()}
-        config, targets = RunConfig.from_dict(head["config"]), list(head["targets"])
+        config, tasks = RunConfig.from_dict(head["config"]), _tasks_of(head)
         check_mixer(config.model.mixer, config.model.mixer_settings)
-        if len(targets) != config.model.tasks:
-            raise KeyError("targets")
-        return Checkpoint(config, targets, weights, extra)
+        if num_outputs(tasks) != config.model.tasks:
+            raise KeyError("tasks")
+        return Checkpoint(config, tasks, weights, extra)
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
+
+
+def _tasks_of(head: dict[str, Any]) -> list[Task]:
+    """What is asked of each target; an earlier checkpoint names targets that are numbers."""
+    if "tasks" not in head:
+        return regressions(head["targets"])
+    return [Task.from_dict(values) for values in head["tasks"]]
 
 
 def load_weights(path: Path) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.resources import DEMO_CSV
+from graphslice.tasks import regressions
 
 
 def rewritten(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None:
@@ -55,7 +56,7 @@ def fresh_model(mixer: str) -> Predictor:
     config = replace(config, model=replace(config.model, mixer=mixer))
     torch.manual_seed(0)
     model = GraphTransformer(config.model)
-    return Predictor(Checkpoint(config, ["y"], model.state_dict()))
+    return Predictor(Checkpoint(config, regressions(["y"]), model.state_dict()))
 
 
 def predict_in(predictor: Predictor, graphs: list[MolGraph], order: np.ndarray, batch_size: int) -> np.ndarray:

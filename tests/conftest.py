@@ -18,6 +18,7 @@ from hypothesis import settings
 
 import graphslice
 from graphslice.resources import DEMO_CSV
+from graphslice.tasks import regressions
 
 # Seconds after which a process hangs, on a machine however busy.
 HANG = 300
@@ -146,7 +147,7 @@ def make_predictor():
             for parameter in net.parameters():
                 if parameter.dim() > 1:
                     parameter.mul_(scale)
-        return Predictor(Checkpoint(config, list(targets), net.state_dict()), "cpu")
+        return Predictor(Checkpoint(config, regressions(targets), net.state_dict()), "cpu")
 
     return make
 

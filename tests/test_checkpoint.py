@@ -26,6 +26,7 @@ from graphslice.checkpoint import (
 )
 from graphslice.data.collate import collate
 from graphslice.originals import import_checkpoint
+from graphslice.tasks import regressions
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: What the original is called in the fixtures, and the mixer that computes it.
@@ -64,7 +65,9 @@ def saved(tmp_path):
 def own() -> Checkpoint:
     torch.manual_seed(0)
     config = RunConfig(model=ModelConfig(layers=2, dim=16, heads=4, ffn_dim=16, tasks=2))
-    return Checkpoint(config, ["gap", "logp"], GraphTransformer(config.model).state_dict(), {"note": "by hand"})
+    return Checkpoint(
+        config, regressions(["gap", "logp"]), GraphTransformer(config.model).state_dict(), {"note": "by hand"}
+    )
 
 
 # --- the originals -----------------------------------------------------------------------------
@@ -377,7 +380,7 @@ def test_run_folders(own, tmp_path):
 def test_no_memory_is_taken_for_a_model_that_is_not_there(size, own):
     config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
     with pytest.raises(InputError, match="do not fit its configuration"):
-        Checkpoint(config, own.targets, own.weights).model()
+        Checkpoint(config, own.tasks, own.weights).model()
 
 
 def test_weights_must_fit_the_configuration(own, tmp_path):
@@ -394,8 +397,11 @@ def test_weights_must_fit_the_configuration(own, tmp_path):
         (lambda c: c["graphslice"]["config"]["model"].update(mixer="later"), "written by another version .*'later'"),
         (lambda c: c["graphslice"].pop("config"), "not a whole GraphSlice checkpoint"),
         (lambda c: c["graphslice"].update(config=3), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].pop("targets"), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].update(targets=None), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].pop("tasks"), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].update(tasks=None), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"]["tasks"][0].update(kind="other"), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"]["tasks"][0].update(classes=["a"]), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"]["tasks"][0].update(later=1), "not a whole GraphSlice checkpoint"),
         (lambda c: c.pop("state_dict"), "not a whole GraphSlice checkpoint"),
         (lambda c: c.update(graphslice=3), "not a whole GraphSlice checkpoint"),
     ],

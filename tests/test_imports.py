@@ -15,6 +15,7 @@ ROOMS = [
     ["_version", "errors", "feature_dims", "machine", "progress", "resources"],
     ["compat"],
     ["config"],
+    ["tasks"],
     ["chem", "engines"],
     ["batch"],
     ["ops"],

@@ -18,6 +18,7 @@ from graphslice.chem.molecule import MoleculeError, MolGraph, canonical_ranks, s
 from graphslice.errors import InputError
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.inference.predictor import Predictor
+from graphslice.tasks import output_slices
 
 
 @dataclass
@@ -87,7 +88,9 @@ def inspect(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
-    return found, reasons, [*_tables(found, predictor.targets, out), *_pictures(found, predictor.targets, target, out)]
+    outputs = [name for task in predictor.tasks for name in task.output_names]
+    drawn = outputs[output_slices(predictor.tasks)[predictor.targets.index(target)].start]
+    return found, reasons, [*_tables(found, outputs, out), *_pictures(found, outputs, drawn, out)]
 
 
 def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:

@@ -22,18 +22,16 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Print the errors of a model on a split; raises InputError for what cannot be used."""
+    """Print the scores of a model on a split; raises InputError for what cannot be used."""
     from graphslice.evaluation.evaluate import evaluate, load_labelled
+    from graphslice.evaluation.report import describe_scores
 
     predictor = load_model(options)
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
     source, splits = load_labelled(predictor, Path(options.model), given)
     split = options.split or ("all" if splits is None else "valid" if source.is_pcqm4m else "test")
     result = evaluate(predictor, source, split, splits)
-    print(f"{source.name} {split}: MAE {result['mae']:.6f} on {result['molecules']:,} molecules")
-    if len(result["targets"]) > 1:
-        for name, score in result["targets"].items():
-            print(f"  {name}: MAE {score['mae']:.6f}, RMSE {score['rmse']:.6f}, R2 {score['r2']:.4f}")
+    print(describe_scores(f"{source.name} {split}:", result, targets=True, digits=6))
     if lost := source.unreadable():
         row, reason = next(iter(lost.items()))
         print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)

@@ -37,10 +37,11 @@ def run(options: Namespace, arguments: list[str]) -> None:
     found, reasons, files = inspect(predictor, options.smiles, out, target=options.target, orders=options.orders)
     for smiles, reason in reasons.items():
         print(f"left out {smiles!r}: {reason}", file=sys.stderr)
+    outputs = [name for task in predictor.tasks for name in task.output_names]
     for one in found:
         print(one.smiles)
         gave = one.attribution
-        for t, target in enumerate(predictor.targets):
+        for t, target in enumerate(outputs):
             values, error = gave.values[one.places, t], gave.errors[:, t].max()
             print(
                 f"  {target}: {gave.prediction[t]:.4f} = {gave.baseline[t]:.4f} of blank atoms "

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphslice.inference import Predictor
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
-_DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "split", "seed", "cache")
+_DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "task", "transform", "split", "seed", "cache")
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
 
@@ -40,6 +40,8 @@ def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--split", help="random, scaffold or the name of a column; the column 'split' where there is one"
     )
+    parser.add_argument("--task", help="regression, binary or multiclass, or TARGET=binary,... (found from the values)")
+    parser.add_argument("--transform", help="log, or TARGET=log,...: learn logarithms, and predict what they are of")
     parser.add_argument("--seed", type=int | None, help="seed of the random split (default: 0)")
     parser.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
     for name, kind in _SECTIONS.items():

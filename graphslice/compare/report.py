@@ -12,6 +12,7 @@ import numpy as np
 
 from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
+from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.machine import machine
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
@@ -33,9 +34,25 @@ def read_scores(folder: Path) -> dict:
     return json.loads((folder / _METRICS).read_text()) if is_finished(folder) else {}
 
 
+def metric_of(found: dict) -> str:
+    """The metric that chose the best epoch of a run, of its scores or of a comparison of some."""
+    return found.get("metric", "mae")
+
+
 def validation_error(folder: Path) -> float:
-    """The mean absolute error of a run on the validation molecules; infinite if it is not finished."""
-    return read_scores(folder).get("valid", {}).get("mae", float("inf"))
+    """What is wrong with a run on the validation molecules, by its metric, less for a better run; infinite if it is
+    not finished."""
+    found = read_scores(folder)
+    name = metric_of(found)
+    value = found.get("valid", {}).get(name)
+    return float("inf") if value is None else -value if METRICS[name].higher else value
+
+
+def describe_outcome(found: dict) -> str:
+    """What a finished run reached, of its scores by split, in one line."""
+    name = metric_of(found)
+    value = found.get("test", {}).get(name)
+    return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
 
 def read_run(run: Run, reason: str | None) -> dict | None:
@@ -50,20 +67,22 @@ def read_run(run: Run, reason: str | None) -> dict | None:
         return record | {"error": reason}
     if not is_finished(run.folder):
         return None
-    record |= {split: score["mae"] for split, score in read_scores(run.folder).items() if isinstance(score, dict)}
+    found = read_scores(run.folder)
+    name = metric_of(found)
+    record |= {split: score[name] for split, score in found.items() if isinstance(score, dict)}
     record |= json.loads((run.folder / _TRAINING).read_text())
-    return record | {"curve": _read_curve(run.folder)}
+    return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}
 
 
-def _read_curve(folder: Path) -> list[list[float]]:
-    """Seconds, steps and validation error of every validation, over all resumptions."""
+def _read_curve(folder: Path, logged: str) -> list[list[float]]:
+    """Seconds, steps and the metric of every validation, over all resumptions."""
     points: dict[int, list[float]] = {}
     for log in sorted(folder.glob(_LOGS)):
         with log.open(newline="") as file:
             for row in csv.DictReader(file):
-                if row.get("val_mae") and row.get("seconds"):
+                if row.get(logged) and row.get("seconds"):
                     steps = int(row["step"]) + 1
-                    points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row["val_mae"]), 6)]
+                    points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row[logged]), 6)]
     return [points[steps] for steps in sorted(points)]
 
 
@@ -95,12 +114,18 @@ def write_files(result: dict, out: Path) -> None:
 
 
 def by_variant(result: dict) -> dict[str, list[dict]]:
-    """The finished runs of each selected variant, that of the smallest mean validation error first."""
+    """The finished runs of each selected variant, the best on validation first."""
     variants: dict[str, list[dict]] = {}
     for run in result["runs"]:
         if "error" not in run and "not_selected" not in run:
             variants.setdefault(run["variant"], []).append(run)
-    return dict(sorted(variants.items(), key=lambda item: np.mean([run["valid"] for run in item[1]])))
+    sign = -1 if _metric(result).higher else 1
+    return dict(sorted(variants.items(), key=lambda item: sign * np.mean([run["valid"] for run in item[1]])))
+
+
+def _metric(result: dict) -> Metric:
+    """The metric of a comparison, which is that of each of its runs."""
+    return METRICS[next((metric_of(run) for run in result["runs"] if "error" not in run), "mae")]
 
 
 def table(result: dict) -> str:
@@ -109,15 +134,16 @@ def table(result: dict) -> str:
     Args:
         result: what ``comparison.json`` holds.
     """
+    label = _metric(result).label
     lines = [
-        "| mixer | test MAE | validation MAE | parameters | steps | molecules/s | peak memory | seeds |",
+        f"| mixer | test {label} | validation {label} | parameters | steps | molecules/s | peak memory | seeds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for label, runs in by_variant(result).items():
+    for variant, runs in by_variant(result).items():
         steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
         memory = max(run["peak_memory_bytes"] or 0 for run in runs) / 2**30
-        cells = [f"`{label}`", _mean(runs, "test"), _mean(runs, "valid"), f"{runs[0]['parameters']:,}"]
+        cells = [f"`{variant}`", _mean(runs, "test"), _mean(runs, "valid"), f"{runs[0]['parameters']:,}"]
         cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         lines.append("| " + " | ".join(cells) + " |")
     rest = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
@@ -139,7 +165,7 @@ def _mean(runs: list[dict], split: str) -> str:
 
 
 def draw(result: dict, path: Path) -> None:
-    """Validation error against time: the mean of the seeds as a line, their range shaded.
+    """The metric on validation against time: the mean of the seeds as a line, their range shaded.
 
     Args:
         result: what ``comparison.json`` holds.
@@ -152,7 +178,7 @@ def draw(result: dict, path: Path) -> None:
     variants = {label: [run for run in runs if run["curve"]] for label, runs in by_variant(result).items()}
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes, metric = figure.add_subplot(), _metric(result)
     colours: Callable[[int], Any] = colormaps["tab10" if len(variants) <= 10 else "tab20"]
     for number, (label, runs) in enumerate(variants.items()):
         if not runs:
@@ -164,7 +190,9 @@ def draw(result: dict, path: Path) -> None:
         marker = "o" if np.ptp(times) == 0 else None
         axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=marker)
         axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
-    axes.set(xlabel="seconds of training", ylabel="validation MAE", yscale="log")
+    axes.set(
+        xlabel="seconds of training", ylabel=f"validation {metric.label}", yscale="linear" if metric.higher else "log"
+    )
     if any(variants.values()):
         axes.legend(fontsize=8)
     figure.savefig(path, dpi=120)

@@ -14,7 +14,15 @@ from rich.console import Console
 
 from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, tuning_groups
 from graphslice.compare.processes import each_in_a_process
-from graphslice.compare.report import is_finished, read_run, read_scores, summary, validation_error, write_files
+from graphslice.compare.report import (
+    describe_outcome,
+    is_finished,
+    read_run,
+    read_scores,
+    summary,
+    validation_error,
+    write_files,
+)
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 
@@ -148,7 +156,7 @@ class _Work:
             for done, (folder, reason) in enumerate(ended, 1):
                 if reason:
                     self.reasons[folder] = reason
-                outcome = reason or f"test MAE {read_scores(folder).get('test', {}).get('mae', float('nan')):.4f}"
+                outcome = reason or describe_outcome(read_scores(folder))
                 name = folder.relative_to(self.out)
                 self.console.print(f"{done} of {len(tasks)}: {name}: {outcome}", highlight=False)
                 self.report()

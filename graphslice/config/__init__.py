@@ -16,10 +16,12 @@ from typing import Any
 import yaml
 
 from graphslice.compat import current_config
+from graphslice.config.data import DataConfig, GraphConfig
 from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of
 from graphslice.errors import InputError, nearest
 
 __all__ = [
+    "LOSSES",
     "PRESETS",
     "READOUTS",
     "DataConfig",
@@ -36,65 +38,15 @@ __all__ = [
 #: What a prediction may be read from: rows of C channels that each is.
 READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
+#: What training can make small; auto is mae of numbers, bce of binary targets and cross-entropy of several classes.
+LOSSES = ("auto", "mae", "mse", "huber", "bce", "cross-entropy")
+
 _CHOICES = {
     "init": ("graphormer", "balanced"),
     "norm": ("pre", "post"),
     "head": ("linear", "mlp"),
     "embedding_layout": ("ogb", "graphormer"),
 }
-
-
-@dataclass
-class DataConfig:
-    """Where the labelled molecules come from.
-
-    Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a folder of such
-            files, or of a store of ``graphslice featurize``.
-        root: where OGB's folders lie, or are downloaded to.
-        smiles_column: the column of the SMILES; found by its name when not given.
-        targets: the numeric columns to predict, separated by commas; need not be given where there
-            is only one.
-        split: random, scaffold, or the name of a column that says train, valid or test; the column
-            "split" when there is one, else random.
-        seed: of the random split.
-        cache: folder where featurized molecules are kept from run to run; the user's cache folder when
-            not given ($GRAPHSLICE_CACHE names another).
-        fingerprint: hash of the molecules, labels and split that a run was trained on; noted by it.
-    """
-
-    dataset: str = "demo"
-    root: str = "dataset"
-    smiles_column: str | None = None
-    targets: str | None = None
-    split: str | None = None
-    seed: int = 0
-    cache: str | None = None
-    fingerprint: str | None = None
-
-
-@dataclass
-class GraphConfig:
-    """How a molecule becomes a graph.
-
-    Attributes:
-        atom_order: canonical (a prediction does not depend on how the SMILES is written) or input
-            (as written, as the original code does).
-        path_ties: mean of all shortest paths, or the one of floyd-warshall, as the original does.
-        max_atoms: the largest molecule accepted; at most 65,535.
-    """
-
-    atom_order: str = "canonical"
-    path_ties: str = "mean"
-    max_atoms: int = 512
-
-    def __post_init__(self) -> None:
-        if self.atom_order not in ("canonical", "input"):
-            raise InputError(f"graph.atom_order is canonical or input, not {self.atom_order!r}")
-        if self.path_ties not in ("mean", "floyd-warshall"):
-            raise InputError(f"graph.path_ties is mean or floyd-warshall, not {self.path_ties!r}")
-        if not 1 <= self.max_atoms <= 65_535:
-            raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
 
 
 @dataclass
@@ -108,7 +60,7 @@ class ModelConfig:
         dim: channels C of every atom.
         heads: heads H of the bias and of the attention map.
         ffn_dim: channels inside the feed-forward network.
-        tasks: number of targets.
+        tasks: how many numbers it puts out: one a target, but of several classes one a class.
         readout: what the prediction is read from: token, or the mean, sum, max or quantiles (minimum,
             quartiles and maximum) of the atoms, channel by channel, or several joined with "+", such as
             token+mean.
@@ -240,6 +192,11 @@ class TrainerConfig:
         workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
         patience: stop after this many epochs without a better validation MAE; never when not given.
         checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
+        loss: of the numbers mae, mse or huber; bce of yes or no and cross-entropy of several classes go by themselves.
+        metric: what chooses the best epoch, as mae, rmse, spearman, auroc, auprc, accuracy; mae of numbers, auroc of
+            classes, the loss where there are both.
+        target_weights: of targets in the loss, TARGET=2,OTHER=0.5; 1 when not given.
+        class_weights: none, or balanced, which gives every class of a target the same share in the loss.
         freeze: what does not learn: none, embeddings, or blocks:N (the embeddings and the first N blocks).
         seed: of the initial weights, the order of the molecules and the dropout.
     """
@@ -256,6 +213,10 @@ class TrainerConfig:
     workers: str = "auto"
     patience: int | None = None
     checkpoint_minutes: float = 10.0
+    loss: str = "auto"
+    metric: str | None = None
+    target_weights: str | None = None
+    class_weights: str = "none"
     freeze: str = "none"
     seed: int = 0
 
@@ -274,6 +235,10 @@ class TrainerConfig:
             raise InputError(f"trainer.freeze is none, embeddings or blocks:N, not {self.freeze!r}")
         if self.workers != "auto" and not self.workers.isdigit():
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
+        if self.loss not in LOSSES:
+            raise InputError(f"trainer.loss is {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {self.loss!r}")
+        if self.class_weights not in ("none", "balanced"):
+            raise InputError(f"trainer.class_weights is none or balanced, not {self.class_weights!r}")
         if self.compile not in ("auto", "on", "off"):
             raise InputError(f"trainer.compile is auto, on or off, not {self.compile!r}")
         if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):

@@ -18,6 +18,7 @@ from graphslice.data.sources import Source
 from graphslice.data.splits import Splits, random_split, scaffold_split
 from graphslice.errors import InputError
 from graphslice.nn.compiled import row_multiple
+from graphslice.tasks import to_network
 
 
 class MoleculeData(pl.LightningDataModule):
@@ -28,7 +29,7 @@ class MoleculeData(pl.LightningDataModule):
         store: the molecules, row by row as the source has them.
         rejected: reason by row.
         kept: ``int64``, the other rows.
-        target_mean, target_std: ``float64 [T]`` of the training labels.
+        labels: ``float64`` ``[rows, T]``, as the network learns them.
     """
 
     def __init__(self, source: Source, config: RunConfig, progress: Callable[[int], None] | None = None) -> None:
@@ -38,7 +39,8 @@ class MoleculeData(pl.LightningDataModule):
         self.rejected = dict(source.rejected)
         self._featurize(progress)
         self.splits = self._make_splits()
-        self._standardise()
+        self.labels = to_network(source.targets, source.tasks)
+        self._check_labels()
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
         cache = self.config.data.cache
@@ -79,14 +81,16 @@ class MoleculeData(pl.LightningDataModule):
             raise InputError("a scaffold split needs SMILES; graphs have none: use random")
         return scaffold_split(self.kept, self.source.smiles, self.config.data.seed)
 
-    def _standardise(self) -> None:
-        labels = self.source.targets[self.splits["train"]]
-        if np.isnan(labels).all(axis=0).any():
-            empty = self.source.target_names[int(np.flatnonzero(np.isnan(labels).all(axis=0))[0])]
+    def _check_labels(self) -> None:
+        missing = np.isnan(self.train_labels).all(axis=0)
+        if missing.any():
+            empty = self.source.target_names[int(np.flatnonzero(missing)[0])]
             raise InputError(f"{self.source.name}: no training row has a value of the target {empty!r}")
-        self.target_mean = np.nanmean(labels, axis=0)
-        spread = np.nanstd(labels, axis=0)
-        self.target_std = np.where(spread > 0, spread, 1.0)
+
+    @property
+    def train_labels(self) -> np.ndarray:
+        """``float64 [R, T]`` of the training molecules, as the network learns them."""
+        return self.labels[self.splits["train"]]
 
     def train_dataloader(self) -> BatchLoader:
         rows = self.splits["train"]
@@ -135,7 +139,7 @@ class MoleculeData(pl.LightningDataModule):
             rows,
             batches,
             self.config.collate_settings | {"multiple": self._multiple()},
-            targets=self.source.targets,
+            targets=self.labels,
             threads=self._threads(),
             pin_memory=self._on_gpu(),
         )

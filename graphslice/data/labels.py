@@ -1,4 +1,4 @@
-"""From tables to labelled rows: which columns hold what, and what their cells say.
+"""From tables to labelled rows: which columns hold what, and which label a cell is.
 
 Featurizing reads a table chunk by chunk (:func:`labelled_rows`); training takes all chunks at once,
 and may then find the column to predict by itself (:func:`find_target`).
@@ -6,7 +6,6 @@ and may then find the column to predict by itself (:func:`find_target`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import DataConfig
+from graphslice.data.cells import cell_text, class_key, label_cells, with_a_point
 from graphslice.data.rows import Rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import as_in_file, decoded, malformed_rows, open_table, texts
 from graphslice.errors import InputError, nearest
+from graphslice.tasks import REGRESSION, Task
 
 #: Names of SMILES columns that need not be given, in the order they are looked for.
 SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
@@ -35,9 +36,6 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 COLUMN_SPLITS = tuple(_SPLIT_WORDS)
 # Models compute with float32, which holds up to 3.4e38, and square what they standardise.
 _LARGEST = 1e18
-# Cells that say that there is no value.
-_NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 
 # --- which columns --------------------------------------------------------------------------------
@@ -45,11 +43,15 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Which columns of a table hold the SMILES, the targets, and the split (None: none does)."""
+    """Which columns of a table hold the SMILES, the targets, and the split (None: none does).
+
+    ``tasks`` says what is asked of each target; numbers of all of them while it is empty.
+    """
 
     smiles: str
     targets: list[str]
     split: str | None
+    tasks: tuple[Task, ...] = ()
 
 
 def find_columns(
@@ -116,7 +118,7 @@ def _find_split_column(columns: Sequence[str], given: str | None, name: str, met
 
 
 def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) -> str:
-    """What is predicted where the user names no target: the one column that holds numbers.
+    """What is predicted where the user names no target: the one column that holds numbers, or the only other one.
 
     Args:
         chunks: all of the table.
@@ -130,13 +132,13 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) ->
     check_unique(others, others, name)
 
     def holds_numbers(column: str) -> bool:
-        return any(np.isfinite(_label_cells(chunk, column)[0]).any() for chunk in chunks)
+        return any(np.isfinite(label_cells(chunk, column)[0]).any() for chunk in chunks)
 
     numeric = [column for column in others if holds_numbers(column)]
     if len(numeric) == 1:
         return numeric[0]
     if not numeric and len(others) == 1:
-        return others[0]  # check_targets says what is wrong with it
+        return others[0]  # words: classes, or find_tasks says what is wrong with it
     raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {listed(others)}")
 
 
@@ -198,7 +200,8 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
 
 
 def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> Rows:
-    """Some rows of a table. A row with a label that is no number is rejected; a gap is no reason for that.
+    """Some rows of a table. A row with a label that is no number, or none of the classes, is rejected; a gap is no
+    reason for that.
 
     A malformed row has no SMILES and no label, and is rejected too.
 
@@ -208,7 +211,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> R
         InputError: if a word of the split column names no split, in a row that has a label.
     """
     smiles = texts(chunk.column(columns.smiles), decoded)
-    targets, rejected = _parse_targets(chunk, columns.targets)
+    targets, rejected = _parse_targets(chunk, columns)
     for row, reason in malformed_rows(chunk).items():
         smiles[row], rejected[row] = "", reason
     split = np.full(len(chunk), NO_SPLIT, np.int8)
@@ -220,73 +223,43 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> R
     return Rows(smiles, targets, split, rejected)
 
 
-def _parse_targets(chunk: pa.Table, targets: Sequence[str]) -> tuple[np.ndarray, dict[int, str]]:
-    """``float64 [R, T]``, nan where there is no number; and a reason for each row in which a cell is no number."""
-    values = np.empty((len(chunk), len(targets)), dtype=np.float64)
+def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, dict[int, str]]:
+    """``float64 [R, T]``, nan where there is no label; and a reason for each row in which a cell is of no use."""
+    values = np.empty((len(chunk), len(columns.targets)), dtype=np.float64)
     rejected: dict[int, str] = {}
-    for t, target in enumerate(targets):
-        numbers, empty = _label_cells(chunk, target)
-        wrong = ~empty & ~np.isfinite(numbers)
-        huge = np.abs(numbers) > _LARGEST
-        for row in np.flatnonzero(wrong | huge).tolist():
-            if row not in rejected:
-                cell = _cell_text(chunk.column(target), row)
-                why = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
-                rejected[row] = f"target {target!r} {why}: {cell!r}{_with_a_point(cell)}"
-        wrong |= huge
-        values[:, t] = np.where(wrong, np.nan, numbers)
+    tasks = columns.tasks or tuple(map(Task, columns.targets))
+    for t, (target, task) in enumerate(zip(columns.targets, tasks, strict=True)):
+        parse = _parse_values if task.kind == REGRESSION else _parse_classes
+        values[:, t], reasons = parse(chunk, target, task)
+        rejected = {row: f"target {target!r} {why}" for row, why in reasons.items()} | rejected
     return values, rejected
 
 
-def _label_cells(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`parse_numbers` of a column; the cells of malformed rows are empty."""
-    numbers, empty = parse_numbers(chunk.column(target))
-    if malformed := list(malformed_rows(chunk)):
-        numbers, empty = numbers.copy(), empty.copy()
-        numbers[malformed], empty[malformed] = np.nan, True
-    return numbers, empty
+def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
+    """``float64 [R]``, nan where there is none to learn; and why another cell has none."""
+    numbers, empty = label_cells(chunk, target)
+    wrong = ~empty & ~np.isfinite(numbers)
+    huge = np.abs(numbers) > _LARGEST
+    reasons = {}
+    for row in np.flatnonzero(wrong | huge).tolist():
+        cell = cell_text(chunk.column(target), row)
+        why = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
+        reasons[row] = f"{why}: {cell!r}{with_a_point(cell)}"
+    return np.where(wrong | huge, np.nan, numbers), reasons
 
 
-def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers in a column: of numbers, of texts, or of anything that reads as a number.
-
-    Returns:
-        ``float64 [R]``, nan where there is no number; ``bool [R]``, which cells are empty.
-    """
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers = column.cast(pa.float64(), safe=False).to_numpy()
-        return numbers, np.isnan(numbers)
-    cells = texts(column, decoded)
-    numbers = np.array([_parse_number(cell) for cell in cells], dtype=np.float64)
-    empty = np.zeros(len(cells), bool)
-    for row in np.flatnonzero(np.isnan(numbers)).tolist():
-        empty[row] = cells[row].strip().lower() in _NO_VALUE
-    return numbers, empty
-
-
-def _parse_number(cell: str) -> float:
-    """The number that a text is, nan where it is none."""
-    if "_" in cell or not cell.isascii():  # Python's own notation, and digits of other scripts
-        return np.nan
-    try:
-        return float(cell)
-    except ValueError:
-        return np.nan
-
-
-def _with_a_point(cell: str) -> str:
-    """``" (write 12.5)"`` for the cell ``12,5``. Not read as that: 1,234 may as well be a thousand."""
-    cell = cell.strip()
-    if not _DECIMAL_COMMA.fullmatch(cell):
-        return ""
-    point, thousands = cell.replace(",", "."), cell.replace(",", "")
-    or_else = f", or {thousands} if the comma parts thousands" if len(cell.split(",")[1]) == 3 else ""
-    return f" (write {point}{or_else})"
-
-
-def _cell_text(column: pa.ChunkedArray, row: int) -> str:
-    return texts(column.slice(row, 1), decoded)[0]
+def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
+    """``float64 [R]``, the place of each cell's class, nan where there is none; and why a cell with something in it has
+    none."""
+    places = {class_key(name): float(place) for place, name in enumerate(task.classes)}
+    _, empty = label_cells(chunk, target)
+    keys = [class_key(cell) for cell in texts(chunk.column(target), decoded)]
+    values = np.array([places.get(key, np.nan) for key in keys])
+    values[empty] = np.nan
+    reasons = {}
+    for row in np.flatnonzero(~empty & np.isnan(values)).tolist():
+        reasons[row] = f"is none of its {len(task.classes)} classes: {cell_text(chunk.column(target), row)!r}"
+    return values, reasons
 
 
 def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = None, first_row: int = 0) -> np.ndarray:
@@ -312,38 +285,3 @@ def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = 
         elif needed is None or needed[row]:
             raise InputError(f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test")
     return numbers
-
-
-def check_targets(rows: Rows, chunks: Sequence[pa.Table], targets: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if one of the targets has no number in any row, or mostly decimal commas.
-
-    Args:
-        rows: all of the table.
-        chunks: what they were made of.
-        targets: names of the columns.
-        name: of the table, for messages.
-    """
-    for t, target in enumerate(targets):
-        numbers = len(rows) - int(np.isnan(rows.targets[:, t]).sum())
-        wrong = _wrong_cells(chunks, target) if rows.rejected else []
-        commas = [(row, cell) for row, cell in wrong if _with_a_point(cell)]
-        if len(commas) > numbers:  # the rest would be the whole numbers alone
-            row, cell = commas[0]
-            raise InputError(
-                f"{name}: the target {target!r} has decimal commas: {cell!r} in row {row}{_with_a_point(cell)}"
-            )
-        if wrong and not numbers:
-            raise InputError(f"{name}: the target {target!r} is not numeric (its first value is {wrong[0][1]!r})")
-        if not numbers:
-            raise InputError(f"{name}: the target {target!r} is empty in every row")
-
-
-def _wrong_cells(chunks: Sequence[pa.Table], target: str) -> list[tuple[int, str]]:
-    """The rows, counted from 1, and the texts of the cells of a column that are no finite number."""
-    found, first_row = [], 1
-    for chunk in chunks:
-        numbers, empty = _label_cells(chunk, target)
-        for row in np.flatnonzero(~empty & ~np.isfinite(numbers)).tolist():
-            found.append((first_row + row, _cell_text(chunk.column(target), row)))
-        first_row += len(chunk)
-    return found

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphslice.config import DataConfig, RunConfig
+from graphslice.data.find_tasks import find_tasks, tasks_of_numbers
 from graphslice.data.labels import (
     COLUMN_SPLITS,
     about,
-    check_targets,
     find_columns,
     find_target,
     listed,
@@ -29,6 +29,7 @@ from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
+from graphslice.tasks import Task, num_outputs, regressions
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -50,8 +51,8 @@ class Source:
     Attributes:
         name: demo, pcqm4m, pcqm4mv2, the file's path, or pyg.
         smiles: one text a row; empty where ``graphs`` or ``store`` stands instead.
-        targets: ``float64 [R, T]`` in the user's unit, nan where unknown.
-        target_names: T names.
+        targets: ``float64 [R, T]`` in the user's unit, or the place of the class among its task's; nan where unknown.
+        tasks: what is asked of each of the T targets.
         rejected: reason by row, for rows whose labels are of no use.
         splits: rows of each split by name, where the source says so; else None.
         graphs: molecules that are graphs already (without atoms where rejected), or None.
@@ -61,7 +62,7 @@ class Source:
     name: str
     smiles: list[str]
     targets: np.ndarray
-    target_names: list[str]
+    tasks: list[Task]
     rejected: dict[int, str] = field(default_factory=dict)
     splits: Splits | None = None
     graphs: list[MolGraph] | None = None
@@ -69,6 +70,11 @@ class Source:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    @property
+    def target_names(self) -> list[str]:
+        """T names."""
+        return [task.name for task in self.tasks]
 
     @property
     def is_pcqm4m(self) -> bool:
@@ -100,8 +106,12 @@ class Source:
             yield Rows(self.smiles[rows], self.targets[rows], split[rows], {})
 
 
-def load_source(config: DataConfig) -> Source:
+def load_source(config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
     """The labelled molecules that a configuration names.
+
+    Args:
+        config: which.
+        tasks: what is asked of its targets, in their order; found from their values when not given.
 
     Raises:
         InputError: if they cannot be had, saying what is missing and what to do.
@@ -110,8 +120,8 @@ def load_source(config: DataConfig) -> Source:
         return ogb_source(config)
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
-        return store_source(GraphStore.open(path), config)
-    return table_source(path, config)
+        return store_source(GraphStore.open(path), config, tasks)
+    return table_source(path, config, tasks)
 
 
 def dataset_path(dataset: str) -> Path:
@@ -140,7 +150,7 @@ def resolved(config: RunConfig, source: Source) -> RunConfig:
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
     data = replace(data, targets=",".join(source.target_names), fingerprint=source.fingerprint())
-    return replace(config, data=data, model=replace(config.model, tasks=len(source.target_names)))
+    return replace(config, data=data, model=replace(config.model, tasks=num_outputs(source.tasks)))
 
 
 def ogb_source(config: DataConfig) -> Source:
@@ -152,14 +162,14 @@ def ogb_source(config: DataConfig) -> Source:
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     if config.targets not in (None, TARGET):
         raise InputError(f"{config.dataset} has the one target {TARGET}, not {config.targets!r}")
-    return Source(config.dataset, smiles, gaps[:, None], [TARGET], splits=splits)
+    return Source(config.dataset, smiles, gaps[:, None], regressions([TARGET]), splits=splits)
 
 
-def table_source(path: Path, config: DataConfig) -> Source:
+def table_source(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
     """The labelled molecules of a CSV, TSV or Parquet file, or of a folder of such files.
 
     Raises:
-        InputError: if it cannot be read, lacks a column, or has a target that is no number in any row.
+        InputError: if it cannot be read, lacks a column, or has a target that cannot be learned.
     """
     if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
         raise InputError(
@@ -174,17 +184,25 @@ def table_source(path: Path, config: DataConfig) -> Source:
         raise InputError(f"{name}: no row is as the header says; the first: {malformed[0]}")
     if not columns.targets:
         columns = replace(columns, targets=[find_target(chunks, columns, name)])
+    tasks = tasks_for(columns.targets, tasks) or find_tasks(chunks, columns.targets, config, name)
+    columns = replace(columns, tasks=tuple(tasks))
     with about(name):
         rows = Rows.join(list(parse_chunks(chunks, columns)))
-    check_targets(rows, chunks, columns.targets, name)
     rejected = _reject_unlabelled(rows.targets, rows.rejected)
     splits = None
     if columns.split is not None:
         splits = name_splits(rows.split, _usable(len(rows), rejected), COLUMN_SPLITS)
-    return Source(name, rows.smiles, rows.targets, columns.targets, rejected, splits)
+    return Source(name, rows.smiles, rows.targets, tasks, rejected, splits)
 
 
-def store_source(store: GraphStore, config: DataConfig) -> Source:
+def tasks_for(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
+    """What is asked of some targets, if that is known of as many, under the names that they have here."""
+    if tasks is None or len(tasks) != len(targets):
+        return None
+    return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
+
+
+def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
     """The labelled molecules of a store that ``graphslice featurize`` made.
 
     Raises:
@@ -205,6 +223,7 @@ def store_source(store: GraphStore, config: DataConfig) -> Source:
             "(featurize with --split COLUMN), and no SMILES for a scaffold split; or give random"
         )
     targets = store.targets[:, [known.index(name) for name in names]]
+    tasks = tasks_for(names, tasks) or _tasks_of_store(store, targets, names, config)
     is_pcqm4m = store.info.source in FOLDERS
     rejected = _errors_of(store, names)
     if not is_pcqm4m:  # OGB keeps the labels of its tests to itself
@@ -212,7 +231,16 @@ def store_source(store: GraphStore, config: DataConfig) -> Source:
     splits = None
     if config.split != "random" and present:
         splits = name_splits(numbers, _usable(len(store), rejected), present)
-    return Source(store.info.source if is_pcqm4m else store.name, [], targets, names, rejected, splits, store=store)
+    return Source(store.info.source if is_pcqm4m else store.name, [], targets, tasks, rejected, splits, store=store)
+
+
+def _tasks_of_store(store: GraphStore, labels: np.ndarray, names: Sequence[str], config: DataConfig) -> list[Task]:
+    """What is asked of some targets of a store: what its words were, else what the numbers look like."""
+    found = {task.name: task for task in store.info.tasks if task.classes}
+    numbers = [t for t, name in enumerate(names) if name not in found]
+    asked = tasks_of_numbers(labels[:, numbers], [names[t] for t in numbers], config, store.name)
+    found |= {task.name: task for task in asked}
+    return [found[name] for name in names]
 
 
 def _errors_of(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
@@ -245,13 +273,14 @@ def _numbers_of(item: Data, row: int) -> np.ndarray:
         raise InputError(f"y of the graph at index {row} holds no numbers: {y!r}"[:200]) from None
 
 
-def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> Source:
+def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None) -> Source:
     """Labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
 
     Args:
         data: each with ``x``, ``edge_index``, ``edge_attr`` as :meth:`MolGraph.to_pyg` gives them,
             and ``y`` of T numbers, nan where unknown. Atoms keep their order.
         targets: T names; y0, y1, ... when not given (y for one).
+        config: what the user said of the targets.
 
     Raises:
         InputError: if no graph has targets, or their number differs.
@@ -282,4 +311,5 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None) -> So
     names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
     if len(names) != widths[0]:
         raise InputError(f"{len(names)} target names for {widths[0]} targets: {json.dumps(names)}")
-    return Source("pyg", [], values, names, rejected, graphs=graphs)
+    tasks = tasks_of_numbers(values, names, config or DataConfig(), "the PyG dataset")
+    return Source("pyg", [], values, tasks, rejected, graphs=graphs)

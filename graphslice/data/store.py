@@ -27,6 +27,7 @@ from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.store_check import StoreFault, check_contents
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.tasks import Task
 
 #: How the name of a store's file ends.
 STORE_SUFFIX = ".arrow"
@@ -58,6 +59,7 @@ class StoreInfo:
         source: name of the data.
         fingerprint: hash of molecules, labels and splits.
         targets: names of the labels.
+        tasks: of those labels that are places of classes.
         atom_order, max_atoms: how molecules became graphs (see :class:`~graphslice.config.GraphConfig`).
         features: :data:`FEATURES` of the code that wrote it.
     """
@@ -68,6 +70,7 @@ class StoreInfo:
     atom_order: str = GraphConfig.atom_order
     max_atoms: int = GraphConfig.max_atoms
     features: str = FEATURES
+    tasks: tuple[Task, ...] = ()
 
     def to_metadata(self) -> dict[str, str]:
         return {
@@ -79,6 +82,7 @@ class StoreInfo:
             "graphslice.atom_order": self.atom_order,
             "graphslice.max_atoms": str(self.max_atoms),
             "graphslice.checksum": checksum.UNSEALED,
+            **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
             **{f"graphslice.{column}": text for column, text in _HOW_TO_READ.items()},
         }
 
@@ -93,7 +97,8 @@ class StoreInfo:
         if type(max_atoms) is not int:
             raise ValueError("graphslice.max_atoms is no whole number")
         GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # refuses others
-        return cls(**text, targets=tuple(targets), max_atoms=max_atoms)
+        tasks = [Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]"))]
+        return cls(**text, targets=tuple(targets), max_atoms=max_atoms, tasks=tuple(tasks))
 
     def schema(self) -> pa.Schema:
         columns = [("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]

@@ -1,6 +1,21 @@
 """How good predictions are, and the files that OGB-LSC takes."""
 
-from graphslice.evaluation.metrics import mean_absolute_error, scores
-from graphslice.evaluation.submission import write_submission
+from __future__ import annotations
 
-__all__ = ["mean_absolute_error", "scores", "write_submission"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphslice.evaluation.metrics import METRICS, score, scores
+    from graphslice.evaluation.submission import write_submission
+
+# Imported when first used: whoever reads scores needs no model.
+_HOMES = {"METRICS": "metrics", "score": "metrics", "scores": "metrics", "write_submission": "submission"}
+
+__all__ = ["METRICS", "score", "scores", "write_submission"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

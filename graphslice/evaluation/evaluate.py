@@ -47,7 +47,7 @@ def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> t
         data = replace(trained, **{**given, "dataset": dataset, "targets": targets})
     else:
         data = DataConfig(**{"root": trained.root, **given, "dataset": dataset, "targets": targets})
-    source = load_source(data)
+    source = load_source(data, predictor.tasks)
     if len(source.target_names) != len(predictor.targets):
         raise InputError(
             f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
@@ -76,12 +76,12 @@ def splits_of_run(folder: Path) -> Splits | None:
 
 
 def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-    """``float32 [R, T]`` predictions of some rows of a source, and why a row has none."""
+    """``float32 [R, W]`` answers for some rows of a source, and why a row has none."""
     if source.store is not None:
         check_graphs(source.store, predictor.config.graph)
         answers = predictor.answers(source.store, rows)
         return answers.values, answers.errors
-    values, errors = [np.empty((0, len(predictor.targets)), np.float32)], []
+    values, errors = [np.empty((0, len(predictor.columns)), np.float32)], []
     chunks = (rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS))
     smiles = ([source.smiles[row] for row in chunk] for chunk in chunks)
     with featurizers(len(rows)) as pool:
@@ -121,5 +121,5 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
     answered = np.array([error is None for error in errors])
     if not answered.any():
         raise InputError(f"no molecule of {source.name} {split} could be predicted; the first: {errors[0]}")
-    result = scores(source.name, source.target_names, source.targets[rows][answered], values[answered])
+    result = scores(source.name, source.tasks, source.targets[rows][answered], values[answered])
     return {**result, "unanswered": int((~answered).sum())}

@@ -19,6 +19,7 @@ from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictions, Predictor
+from graphslice.tasks import Task, output_slices, predicted_classes
 
 # Rows of a store that are predicted at a time.
 _CHUNK_ROWS = 8192
@@ -45,10 +46,11 @@ def predict_file(
 ) -> FileReport:
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
-    The same rows come out in the same order, with their columns, then one ``<target>_pred`` a
-    target, then ``error``. A row with more or fewer fields than the header has the first of them,
-    no prediction, and the reason. Memory does not grow with the file. Of a store of ``graphslice
-    featurize``, which has no SMILES, the one column before those is ``row``, from 1.
+    The same rows come out in the same order, with their columns, then one ``<target>_pred`` a target, a number or the
+    most probable class, which ``<target>_prob_<class>`` follow: of two classes the second, of several each; then
+    ``error``. A row with more or fewer fields than the header has the first of them, no prediction, and the reason.
+    Memory does not grow with the file. Of a store of ``graphslice featurize``, which has no SMILES, the one column
+    before those is ``row``, from 1.
 
     Args:
         predictor: the model.
@@ -68,21 +70,21 @@ def predict_file(
     if source.name.endswith(STORE_SUFFIX):
         return _write(_predict_store(predictor, source), out, progress)
     with open_table(source) as table:
-        column = _smiles_position(table.columns, smiles_column, predictor.targets, str(source))
+        column = _smiles_position(table.columns, smiles_column, predictor.tasks, str(source))
         if engine == "ray":
             return _write(_predict_on_ray(predictor, source, column, workers), out, progress)
         with featurizers(table.estimated_rows, workers) as pool:
             return _write(_predict_chunks(predictor, table.chunks, column, pool), out, progress)
 
 
-def _smiles_position(columns: Sequence[str], given: str | None, targets: Sequence[str], name: str) -> int:
+def _smiles_position(columns: Sequence[str], given: str | None, tasks: Sequence[Task], name: str) -> int:
     """Which column of a table holds the SMILES: the first where two have that name.
 
     Raises:
         InputError: if there is none, or one that a prediction would add.
     """
     column = find_smiles_column(columns, given, name)
-    for added in answer_columns(targets):
+    for added in added_columns(tasks):
         if added in columns:
             raise InputError(f"{name} has a column {added!r} already: rename it first")
     return columns.index(column)
@@ -105,21 +107,30 @@ def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[i
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def answer_columns(targets: Sequence[str]) -> list[str]:
+def added_columns(tasks: Sequence[Task]) -> list[str]:
     """Names of the columns that a prediction adds to a table."""
-    return [*(f"{target}_pred" for target in targets), "error"]
+    return [*(name for task in tasks for name in _names_of(task)), "error"]
+
+
+def _names_of(task: Task) -> list[str]:
+    """What a target adds: its prediction, and of classes the probabilities."""
+    return [f"{task.name}_pred", *(task.columns if task.classes else [])]
 
 
 def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
-    """A chunk of a table with the columns of :func:`answer_columns`."""
-    *predicted, error = answer_columns(answers.targets)
+    """A chunk of a table with the columns of :func:`added_columns`."""
     errors = list(answers.errors)
     for row, reason in malformed_rows(chunk).items():
         errors[row] = reason
     chunk = as_in_file(chunk)
-    for name, values in zip(predicted, answers.values.T, strict=True):
-        chunk = chunk.append_column(name, number_array(values))
-    return chunk.append_column(error, text_array(errors))
+    for task, where in zip(answers.tasks, output_slices(answers.tasks), strict=True):
+        predicted, *probabilities = _names_of(task)
+        values = answers.values[:, where]
+        if task.classes:
+            chunk = chunk.append_column(predicted, text_array(predicted_classes(values, task)))
+        for name, column in zip(probabilities or [predicted], values.T, strict=True):
+            chunk = chunk.append_column(name, number_array(column))
+    return chunk.append_column("error", text_array(errors))
 
 
 def _predict_chunks(

@@ -20,9 +20,12 @@ from graphslice.data.store import GraphStore
 from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.machine import default_device
 from graphslice.ops.threads import one_core_each
+from graphslice.tasks import answer_columns, output_slices, predicted_classes, to_answers
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+    from graphslice.tasks import Task
 
     Molecule: TypeAlias = str | MolGraph | Data
 
@@ -36,14 +39,32 @@ class Predictions:
     """Answers, row by row.
 
     Attributes:
-        values: ``float32 [R, T]`` in the unit of the targets; nan where there is no answer.
+        values: ``float32 [R, W]``; nan where there is no answer. A number in its unit for a target that is one, the
+            probability of the second class for one of two classes, of each class for one of several.
         errors: for each row None, or why it has no answer.
-        targets: T names.
+        tasks: the T targets.
     """
 
     values: np.ndarray
     errors: list[str | None]
-    targets: list[str]
+    tasks: list[Task]
+
+    @property
+    def targets(self) -> list[str]:
+        """T names."""
+        return [task.name for task in self.tasks]
+
+    @property
+    def columns(self) -> list[str]:
+        """W names of the values."""
+        return answer_columns(self.tasks)
+
+    def classes(self, target: str) -> list[str | None]:
+        """The most probable class of each row; raises KeyError for a target that has no classes."""
+        for task, where in zip(self.tasks, output_slices(self.tasks), strict=True):
+            if task.name == target and task.classes:
+                return predicted_classes(self.values[:, where], task)
+        raise KeyError(target)
 
 
 class Predictor:
@@ -54,14 +75,24 @@ class Predictor:
         device: where it computes; a CUDA GPU where there is one, else the CPU.
 
     Attributes:
-        targets: names of what it predicts.
+        tasks: what it predicts.
         config: how it was made.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: str | torch.device | None = None) -> None:
-        self.config, self.targets = checkpoint.config, checkpoint.targets
+        self.config, self.tasks = checkpoint.config, checkpoint.tasks
         self.device = torch.device(device or default_device())
         self.model = checkpoint.model().to(self.device)
+
+    @property
+    def targets(self) -> list[str]:
+        """Names of what it predicts."""
+        return [task.name for task in self.tasks]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the W numbers that it predicts with: see :class:`Predictions`."""
+        return answer_columns(self.tasks)
 
     @overload
     def predict(self, molecules: Molecule | Iterable[Molecule], *, details: Literal[False] = False) -> np.ndarray: ...
@@ -76,8 +107,8 @@ class Predictor:
             details: also say why a molecule has no answer.
 
         Returns:
-            ``float32 [R, T]`` in the unit of the targets, nan where there is no answer; with
-            ``details`` a :class:`Predictions`.
+            ``float32 [R, W]``, the values of :class:`Predictions`: a number in the unit of its target, and
+            probabilities of classes; with ``details`` all of it.
         """
         if isinstance(molecules, str) or _is_graph(molecules):
             molecules = [molecules]
@@ -105,8 +136,8 @@ class Predictor:
             yield self.answers(store, np.arange(len(store)), {i: why for i, why in enumerate(reasons) if why})
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """``float32 [R, T]`` for some rows of a store that have molecules, in batches of similar sizes."""
-        values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
+        """``float32 [R, W]`` for some rows of a store that have molecules, in batches of similar sizes."""
+        values = np.full((len(rows), len(self.columns)), np.nan, dtype=np.float32)
         on_gpu = self.device.type == "cuda"
         most = molecules_of_a_batch(free_memory(self.device), self.config.model) if on_gpu else _BATCH
         batches = list(EvalBatches(store.sizes[rows], most))
@@ -125,7 +156,8 @@ class Predictor:
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
         with torch.inference_mode(), tf32_products(self.device, self.config.model.mixer):
-            return self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
+            outputs = self.model(batch.to(self.device, non_blocking=True)).float().cpu().numpy()
+        return to_answers(outputs, self.tasks)
 
     def answers(self, store: GraphStore, rows: np.ndarray, reasons: dict[int, str] | None = None) -> Predictions:
         """Answers for any rows of a store.
@@ -136,13 +168,13 @@ class Predictor:
             reasons: why a row of the store has no molecule, by row; read from it when not given.
         """
         reasons = store.errors if reasons is None else reasons
-        values = np.full((len(rows), len(self.targets)), np.nan, dtype=np.float32)
+        values = np.full((len(rows), len(self.columns)), np.nan, dtype=np.float32)
         present = store.sizes[rows] > 0
         values[present] = self.predict_store(store, rows[present])
         errors = [None if there else reasons.get(int(row)) for row, there in zip(rows, present, strict=True)]
         for i in np.flatnonzero(present & ~np.isfinite(values).all(axis=1)):
             values[i], errors[i] = np.nan, "the model's answer is not a finite number"
-        return Predictions(values, errors, self.targets)
+        return Predictions(values, errors, self.tasks)
 
     @property
     def _graph_settings(self) -> dict:
@@ -151,7 +183,7 @@ class Predictor:
     @property
     def checkpoint(self) -> Checkpoint:
         """The model as a file would hold it, to be sent elsewhere."""
-        return Checkpoint(self.config, self.targets, {k: v.cpu() for k, v in self.model.state_dict().items()})
+        return Checkpoint(self.config, self.tasks, {k: v.cpu() for k, v in self.model.state_dict().items()})
 
     def _checked(self, molecule: MolGraph | Data) -> MolGraph:
         if not isinstance(molecule, MolGraph):

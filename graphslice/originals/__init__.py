@@ -13,6 +13,7 @@ from graphslice.nn import GraphTransformer
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.graphormer_v2 import ATOM_ROWS as ATOM_ROWS
 from graphslice.originals.reading import read_foreign
+from graphslice.tasks import regressions
 
 
 def import_checkpoint(
@@ -65,17 +66,17 @@ def import_checkpoint(
             raise InputError(
                 f"{path} holds numbers that are not finite, in {name} by our names: it is no trained model"
             )
-    tasks = [name.strip() for name in target.split(",")]
-    if not all(tasks):
+    names = [name.strip() for name in target.split(",")]
+    if not all(names):
         raise InputError(f"--target names a column for each of the {config.tasks} outputs, separated by commas")
-    if len(tasks) != config.tasks:
-        raise InputError(f"{path} predicts {config.tasks} targets, and --target names {len(tasks)}")
+    if len(names) != config.tasks:
+        raise InputError(f"{path} predicts {config.tasks} targets, and --target names {len(names)}")
     weights["target_mean"], weights["target_std"] = torch.zeros(config.tasks), torch.ones(config.tasks)
     graph = GraphConfig(atom_order="input", path_ties="floyd-warshall")
     # The peak learning rate of the papers, from which fine-tuning takes its own.
     run = RunConfig(model=config, graph=graph, optimizer=OptimizerConfig(peak_lr=2e-4))
     run.data.dataset = "pcqm4m"
-    checkpoint = Checkpoint(run, tasks, weights, {"imported_from": path.name, "notes": notes})
+    checkpoint = Checkpoint(run, regressions(names), weights, {"imported_from": path.name, "notes": notes})
     if difference := _difference(checkpoint):
         guessed = mixer is None and config.mixer != "softmax"
         hint = "; if another mixer was trained, name it with --mixer" if guessed else ""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from graphslice.doctor.agreement import extreme_batches, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
-from graphslice.training.module import Regression
+from graphslice.training.module import PropertyModule
 
 #: The dtype of the products by Lightning's name of a precision.
 DTYPES = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -27,7 +27,7 @@ class BackendCheck(pl.Callback):
         self.console = console
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        assert isinstance(module, Regression)
+        assert isinstance(module, PropertyModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
         batches = extreme_batches(data.store, data.splits["train"], module.config.collate_settings)
         dtype = DTYPES[str(trainer.precision)]

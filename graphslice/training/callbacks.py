@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from graphslice.checkpoint import LAST
+from graphslice.evaluation.metrics import METRICS
 
 # Steps after which several devices agree on the time or an end: each of them waits for the others then.
 _AGREE_EVERY = 20
@@ -150,12 +151,16 @@ class RunProgress(pl.Callback):
     Args:
         steps: of the run.
         batch_size: molecules of a step.
+        metric: what chooses the best epoch.
         console: where the bar goes.
         elapsed: gives the fraction of the run's minutes that are over.
     """
 
-    def __init__(self, steps: int, batch_size: int, console: Console, elapsed: Callable[[], float]) -> None:
+    def __init__(
+        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float]
+    ) -> None:
         self.steps, self.batch_size, self.console, self.elapsed = steps, batch_size, console, elapsed
+        self.logged, self.label = f"val_{metric}", f"validation {METRICS[metric].label}"
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(bar_width=None),
@@ -190,10 +195,10 @@ class RunProgress(pl.Callback):
         self.bar.update(self._task, completed=self._done(trainer), status=status)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.sanity_checking or "val_mae" not in trainer.callback_metrics:
+        if trainer.sanity_checking or self.logged not in trainer.callback_metrics:
             return
-        mae = float(trainer.callback_metrics["val_mae"])
-        self._val = f" · validation MAE {mae:.4f}"
+        said = f"{self.label} {float(trainer.callback_metrics[self.logged]):.4f}"
+        self._val = f" · {said}"
         if self.console.is_terminal or not trainer.is_global_zero:
             return
         share = self._done(trainer)
@@ -203,7 +208,7 @@ class RunProgress(pl.Callback):
             left = passed / max(1e-9, share - self._from) * (1 - share)
             self.console.print(
                 f"epoch {trainer.current_epoch + 1}, step {trainer.global_step:,}, {100 * share:.0f}%: "
-                f"validation MAE {mae:.4f}, {passed:.0f} s passed, {left:.0f} s left",
+                f"{said}, {passed:.0f} s passed, {left:.0f} s left",
                 highlight=False,
             )
 

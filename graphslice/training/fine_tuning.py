@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -13,12 +13,13 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.config import OptimizerConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
+from graphslice.tasks import Task
 
 _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
 _STANDARDS = ("target_mean", "target_std")
 
 
-def take_weights(model: GraphTransformer, origin: Checkpoint, targets: list[str]) -> str:
+def take_weights(model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task]) -> str:
     """Give a model the weights of another one; returns what was taken, in one sentence.
 
     With the same targets the head is taken too, and with it their mean and deviation, so that training begins with
@@ -27,12 +28,12 @@ def take_weights(model: GraphTransformer, origin: Checkpoint, targets: list[str]
     Args:
         model: as configured, with the mean and deviation of its own targets.
         origin: whose weights are taken.
-        targets: names of what the model is to predict.
+        tasks: what the model is to predict.
 
     Raises:
         InputError: naming the option that makes the two differ.
     """
-    same_targets = targets == origin.targets
+    same_targets = list(tasks) == origin.tasks
     last = "head.output." if model.config.head == "mlp" else "head."
     state = model.state_dict()
     new = [] if same_targets else [name for name in state if name.startswith(last) or name in _STANDARDS]
@@ -43,7 +44,7 @@ def take_weights(model: GraphTransformer, origin: Checkpoint, targets: list[str]
     model.load_state_dict(state | {name: origin.weights[name] for name in wanted})
     if same_targets:
         return "all weights taken, the head for the same targets too"
-    return f"all weights taken but the last linear map, which is new for {', '.join(targets)}"
+    return f"all weights taken but the last linear map, which is new for {', '.join(task.name for task in tasks)}"
 
 
 def _difference(model: GraphTransformer, origin: Checkpoint) -> str:

@@ -15,12 +15,13 @@ from pytorch_lightning.strategies import DDPStrategy
 from graphslice.checkpoint import BEST
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
+from graphslice.evaluation.metrics import METRICS
 from graphslice.training.callbacks import LastCheckpoint, StopTogether
 from graphslice.training.devices import Devices
 
 
 def make_trainer(
-    config: RunConfig, devices: Devices, out: Path, steps: int, watching: list[pl.Callback], fresh: bool
+    config: RunConfig, devices: Devices, out: Path, steps: int, metric: str, watching: list[pl.Callback], fresh: bool
 ) -> pl.Trainer:
     """The trainer of a run.
 
@@ -29,6 +30,7 @@ def make_trainer(
         devices: what it computes on.
         out: its folder.
         steps: its length in optimiser steps.
+        metric: what chooses the best epoch.
         watching: callbacks beside those that every run has.
         fresh: whether it begins; else it is continued.
 
@@ -36,6 +38,7 @@ def make_trainer(
         InputError: if this machine has not what the configuration asks for.
     """
     settings = config.trainer
+    monitor, mode = f"val_{metric}", "max" if METRICS[metric].higher else "min"
     version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     callbacks = [
         *watching,
@@ -43,15 +46,15 @@ def make_trainer(
         ModelCheckpoint(
             out,
             Path(BEST).stem,
-            monitor="val_mae",
-            mode="min",
+            monitor=monitor,
+            mode=mode,
             enable_version_counter=False,
             auto_insert_metric_name=False,
         ),
         LastCheckpoint(out, settings.checkpoint_minutes),
     ]
     if settings.patience is not None:
-        callbacks.insert(0, EarlyStopping("val_mae", patience=settings.patience, check_finite=False))
+        callbacks.insert(0, EarlyStopping(monitor, patience=settings.patience, mode=mode, check_finite=False))
     strategy: Any = "auto"
     if devices.total != 1:
         callbacks.append(StopTogether())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytorch_lightning as pl
@@ -15,9 +15,30 @@ from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
 from graphslice.compat import current_weight_name
 from graphslice.config import OptimizerConfig, RunConfig
-from graphslice.evaluation.metrics import mean_absolute_error
+from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
+from graphslice.tasks import BINARY, REGRESSION, Task, num_outputs, output_slices, to_answers
 from graphslice.training.fine_tuning import parameter_groups
+from graphslice.training.losses import Loss
+
+
+def standardisation(tasks: Sequence[Task], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``float64 [W]`` twice: mean and deviation of the numbers; the shares of the classes as logits, and 1.
+
+    Args:
+        tasks: of T targets that W numbers answer.
+        labels: ``float64 [R, T]`` of the training molecules, as the network learns them; nan where unknown.
+    """
+    mean, std = np.zeros(num_outputs(tasks)), np.ones(num_outputs(tasks))
+    for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+        known = labels[~np.isnan(labels[:, t]), t]
+        if task.kind == REGRESSION:
+            mean[where], std[where] = known.mean(), known.std() or 1.0
+            continue
+        shares = np.bincount(known.astype(int), minlength=len(task.classes)) + 0.5  # none is impossible
+        logs = np.log(shares / shares.sum())
+        mean[where] = logs[1] - logs[0] if task.kind == BINARY else logs
+    return mean, std
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
@@ -39,23 +60,45 @@ def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], fl
     return factor
 
 
-class Regression(pl.LightningModule):
-    """L1 regression of standardised targets.
+class PropertyModule(pl.LightningModule):
+    """Training of a :class:`~graphslice.nn.GraphTransformer` on standardised numbers and on classes.
 
     Args:
         config: of the run.
-        targets: names of the T targets.
+        tasks: of the T targets.
+        labels: ``float64 [R, T]`` of the training molecules, as the network learns them.
+        metric: of :data:`~graphslice.evaluation.metrics.METRICS`, which chooses the best epoch.
         steps: length of the run in optimiser steps.
         elapsed: gives the fraction of the run's minutes that are over; 0 where only its steps are limited.
     """
 
+    _numbers: Tensor
+    _outputs: Tensor
+    _prior: Tensor
+
     def __init__(
-        self, config: RunConfig, targets: list[str], steps: int, elapsed: Callable[[], float] = lambda: 0.0
+        self,
+        config: RunConfig,
+        tasks: list[Task],
+        labels: np.ndarray,
+        metric: str,
+        steps: int,
+        elapsed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         super().__init__()
-        self.config, self.targets, self.steps, self.elapsed = config, targets, steps, elapsed
+        self.config, self.tasks, self.metric, self.steps, self.elapsed = config, tasks, metric, steps, elapsed
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
+        self.loss = Loss(tasks, config.trainer, labels)
+        mean, std = standardisation(tasks, labels)
+        self.model.target_mean.copy_(torch.from_numpy(mean))
+        self.model.target_std.copy_(torch.from_numpy(std))
+        # The place of each target's first output, whether it is a number, and the shares of the classes as logits.
+        numbers = torch.tensor([task.kind == REGRESSION for task in tasks])
+        outputs = torch.tensor([where.start for where in output_slices(tasks)])
+        prior = torch.ones(len(mean), dtype=torch.bool).index_fill(0, outputs[numbers], False) * self.model.target_mean
+        for name, buffer in (("_numbers", numbers), ("_outputs", outputs), ("_prior", prior)):
+            self.register_buffer(name, buffer, persistent=False)
         self._validated: list[tuple[np.ndarray, np.ndarray]] = []
 
     def configure_optimizers(self):
@@ -90,14 +133,14 @@ class Regression(pl.LightningModule):
 
     def training_step(self, batch: GraphBatch, batch_idx: int) -> Tensor:
         assert batch.targets is not None
-        wanted = (batch.targets - self.model.target_mean) / self.model.target_std
-        known = ~torch.isnan(wanted)
-        error = torch.where(known, (self.model.standardised(batch) - wanted.nan_to_num()).abs(), 0)
-        count = known.sum()
+        mean, std = self.model.target_mean[self._outputs], self.model.target_std[self._outputs]
+        wanted = torch.where(self._numbers, (batch.targets - mean) / std, batch.targets)
+        total, weight = self.loss(self.model.standardised(batch) + self._prior, wanted)
+        weight = weight.detach()
         world = self.trainer.world_size
         if world > 1:  # the mean over the whole batch, however its labels fall on the devices
-            torch.distributed.all_reduce(count)
-        loss = error.sum() * world / count.clamp_min(1)
+            torch.distributed.all_reduce(weight)
+        loss = total * world / torch.where(weight > 0, weight, 1)
         self.log("train_loss", loss, on_step=True, on_epoch=True, batch_size=len(batch))
         return loss
 
@@ -115,12 +158,13 @@ class Regression(pl.LightningModule):
         source = self.trainer.datamodule.source  # type: ignore[attr-defined]
         rows = np.concatenate([rows for rows, _ in batches])
         rows, once = np.unique(rows, return_index=True)
-        predictions = np.concatenate([values for _, values in batches])[once]
-        mae = mean_absolute_error(source.name, source.targets[rows], predictions)
-        self.log("val_mae", mae if math.isfinite(mae) else math.inf)
+        answers = to_answers(np.concatenate([values for _, values in batches])[once], self.tasks)
+        value = score(self.metric, source.name, self.tasks, source.targets[rows], answers)
+        worst = -math.inf if METRICS[self.metric].higher else math.inf
+        self.log(f"val_{self.metric}", value if math.isfinite(value) else worst)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint[KEY] = header(self.config, self.targets)
+        checkpoint[KEY] = header(self.config, self.tasks)
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["state_dict"] = {current_weight_name(k): v for k, v in checkpoint["state_dict"].items()}

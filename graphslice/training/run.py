@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytorch_lightning as pl
-import torch
 from rich.console import Console
+from rich.markup import escape
 
 from graphslice.checkpoint import CONFIG, LAST, read_checkpoint
 from graphslice.config import RunConfig, read_yaml
@@ -19,20 +18,19 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.loader import batches_per_epoch
 from graphslice.data.sources import Source, load_source, pyg_source, resolved
 from graphslice.errors import InputError
-from graphslice.evaluation import scores
-from graphslice.inference.predictor import Predictor
 from graphslice.machine import device_name, peak_memory
 from graphslice.nn.mixers import check_mixer
 from graphslice.progress import molecule_progress
+from graphslice.training.advice import advise, describe_tasks
 from graphslice.training.backend_check import BackendCheck
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
 from graphslice.training.compilation import Compilation
 from graphslice.training.devices import Devices, choose_devices
 from graphslice.training.fine_tuning import freeze, take_weights
+from graphslice.training.judge import choose_metric, judge
 from graphslice.training.lightning import make_trainer, quiet_lightning
-from graphslice.training.module import Regression
-from graphslice.training.plots import draw_predicted_against_true
-from graphslice.training.run_folder import PICTURE, REJECTED, holds_run, write_metrics, write_start, write_training
+from graphslice.training.module import PropertyModule
+from graphslice.training.run_folder import REJECTED, holds_run, write_start, write_training
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -101,7 +99,7 @@ def train(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
     check_mixer(config.model.mixer, config.model.mixer_settings)
-    source = pyg_source(data, target_names) if data is not None else load_source(config.data)
+    source = pyg_source(data, target_names, config.data) if data is not None else load_source(config.data)
     config = resolved(config, source)
     return _run(config, source, out, fresh=True, profile=profile, console=console)
 
@@ -130,7 +128,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     if config.data.fingerprint is None:
         raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
     targets = (config.data.targets or "").split(",")
-    source = pyg_source(data, targets) if data is not None else load_source(config.data)
+    source = pyg_source(data, targets, config.data) if data is not None else load_source(config.data)
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
     if (folder / LAST).exists():
@@ -155,19 +153,18 @@ def _run(
     steps = config.trainer.max_steps or config.trainer.max_epochs * steps_per_epoch
     steps = min(steps, config.trainer.max_epochs * steps_per_epoch)
     budget = TimeBudget(config.trainer.max_minutes)
-    module = Regression(config, source.target_names, steps, elapsed=lambda: budget.fraction)
-    module.model.target_mean.copy_(torch.from_numpy(data.target_mean))
-    module.model.target_std.copy_(torch.from_numpy(data.target_std))
+    metric = choose_metric(config.trainer.metric, data)
+    module = PropertyModule(config, source.tasks, data.train_labels, metric, steps, elapsed=lambda: budget.fraction)
     # A run that begins has none; what another process may still see there is of the run that the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
     _start_from(config, module, last is None, console)
 
-    progress = RunProgress(steps, config.trainer.batch_size, console, elapsed=lambda: budget.fraction)
+    progress = RunProgress(steps, config.trainer.batch_size, metric, console, elapsed=lambda: budget.fraction)
     compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
     watching = [budget, StepLimit(steps), BackendCheck(console), compilation, progress]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))
-    trainer = make_trainer(config, devices, out, steps, watching, fresh)
+    trainer = make_trainer(config, devices, out, steps, metric, watching, fresh)
     if fresh and is_first_process():
         write_start(out, config, data)
     _describe(console, data, module, devices, trainer)
@@ -184,15 +181,15 @@ def _run(
         return RunResult(out, {}, {})
     training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)
-    return RunResult(out, _judge(out, data, trainer.strategy.root_device, console), training)
+    return RunResult(out, judge(out, data, metric, trainer.strategy.root_device, console), training)
 
 
-def _start_from(config: RunConfig, module: Regression, begins: bool, console: Console) -> None:
+def _start_from(config: RunConfig, module: PropertyModule, begins: bool, console: Console) -> None:
     """Take the weights of another run, and let some stay as they are; a run that goes on has its own by then."""
     if config.init_from is None:
         return
     if begins:
-        said = take_weights(module.model, read_checkpoint(config.init_from), module.targets)
+        said = take_weights(module.model, read_checkpoint(config.init_from), module.tasks)
         console.print(f"start from {config.init_from}: {said}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
@@ -200,7 +197,7 @@ def _start_from(config: RunConfig, module: Regression, begins: bool, console: Co
         console.print(f"frozen: {config.trainer.freeze}; {learning:,} parameters learn", highlight=False)
 
 
-def _what_it_took(module: Regression, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
+def _what_it_took(module: PropertyModule, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
     """What a comparison of runs asks for beside their errors."""
     steps, device = trainer.global_step, trainer.strategy.root_device  # the module is back in the main memory
     return {
@@ -216,12 +213,19 @@ def _what_it_took(module: Regression, trainer: pl.Trainer, seconds: float, compi
     }
 
 
-def _describe(console: Console, data: MoleculeData, module: Regression, devices: Devices, trainer: pl.Trainer) -> None:
+def _describe(
+    console: Console, data: MoleculeData, module: PropertyModule, devices: Devices, trainer: pl.Trainer
+) -> None:
     if len(data.kept) < _FEW_ROWS:
         few = (
             f"{len(data.kept)} of {len(data.source):,} rows can be used: too few to learn from, or to judge a model by"
         )
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
+    tasks, labels = data.source.tasks, data.source.targets[data.kept]
+    for line in describe_tasks(tasks, labels):
+        console.print(line, highlight=False, markup=False)
+    for line in advise(tasks, labels):
+        console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
     lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
@@ -234,26 +238,3 @@ def _describe(console: Console, data: MoleculeData, module: Regression, devices:
     count = f"{trainer.world_size} x " if trainer.world_size > 1 else ""
     on = f"on {count}{device_name(trainer.strategy.root_device)}, precision {trainer.precision}"
     console.print("\n".join(filter(None, [on, devices.note])), highlight=False)
-
-
-def _judge(folder: Path, data: MoleculeData, device: torch.device, console: Console) -> dict:
-    """Score the best checkpoint on each split, and draw its predictions of the test split."""
-    predictor = Predictor(read_checkpoint(folder), device)
-    source = data.source
-    metrics: dict = {}
-    for split in ("valid", "test"):
-        rows = data.splits.get(split, np.empty(0, np.int64))
-        if len(rows) == 0 or np.isnan(source.targets[rows]).all():
-            continue
-        predicted = predictor.predict_store(data.store, rows)
-        metrics[split] = scores(source.name, source.target_names, source.targets[rows], predicted)
-        console.print(f"{split} MAE {metrics[split]['mae']:.4f} on {len(rows):,} molecules", highlight=False)
-        if split == "test":
-            draw_predicted_against_true(folder / PICTURE, source.target_names, source.targets[rows], predicted)
-    if not all(np.isfinite(score["mae"]) for score in metrics.values()):
-        raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
-    if (origin := predictor.config.init_from) is not None:
-        metrics["init_from"] = origin
-    write_metrics(folder, metrics)
-    console.print(f"model: {folder}", highlight=False, soft_wrap=True)
-    return metrics

@@ -29,7 +29,7 @@ def bad_inputs(run_folder, tmp_path_factory):
         "good.csv": "smiles,y\nCCO,1\nCCN,2\nCCC,3\n",
         "bad.csv": "smiles,y\noops,1\n,2\nC[,3\n",
         "no-column.csv": "molecule_name,y\nCCO,1\n",
-        "text.csv": "smiles,y\nCCO,high\nCCN,low\n",
+        "text.csv": "smiles,y\nCCO,high\nCCN,low\nCCF,mid\n",
         "inf.csv": "smiles,y\nCCO,inf\nCCN,\n",
         "fold.csv": "smiles,y,split\nCCO,1,train\nCCN,2,somewhere\n",
         "empty.csv": "",

@@ -17,7 +17,7 @@ def test_train_predict_evaluate_in_a_terminal(start, end_of, cli, tiny_flags, de
     code, out, err = end_of(process)
     assert (code, out) == (0, "") and "test MAE" in err and "Warning" not in err
     assert cli("predict", tmp_path / "run", "CCO")[0] == 0
-    assert re.search(r"test: MAE [\d.]+ on 6 molecules", cli("evaluate", tmp_path / "run")[1])
+    assert re.search(r"test: MAE [\d.]+, .* on 6 molecules", cli("evaluate", tmp_path / "run")[1])
 
 
 def test_train_flags_beat_the_file_which_beats_the_preset(cli, demo_csv, tmp_path):

@@ -76,7 +76,7 @@ def test_a_finished_run(tiny_config, tmp_path):
     """Its errors by split, and what the training took."""
     (run,) = plan_runs(parse_variants("csp"), [3], tiny_config(), tmp_path)
     write_run(run.folder, [])
-    expected = {"variant": "csp", "seed": 3, "valid": 0.25, "test": 0.5, "steps": 8, "curve": []}
+    expected = {"variant": "csp", "seed": 3, "valid": 0.25, "test": 0.5, "steps": 8, "metric": "mae", "curve": []}
     assert read_run(run, None) == expected
 
 

@@ -64,9 +64,10 @@ from graphslice.data.tables import write_table
 from graphslice.inference.files import Predictions, with_answers
 import pyarrow as pa
 from graphslice.data.arrow import text_array
+from graphslice.tasks import Task
 store, _ = featurize(["CCO", "oops"], GraphConfig())
 store.errors, store[0]
-answers = Predictions(np.ones((2, 1), np.float32), [None, "no"], ["y"])
+answers = Predictions(np.ones((2, 1), np.float32), [None, "no"], [Task("y")])
 with write_table(None) as sink:
     sink.write(with_answers(pa.table({"smiles": text_array(["CCO", "oops"])}), answers))
 print(sorted({name.split(".")[0] for name in sys.modules} & {"pandas"}))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig
+from graphslice.data.cells import parse_numbers
 from graphslice.data.labels import (
     LabelColumns,
     find_columns,
@@ -19,7 +20,6 @@ from graphslice.data.labels import (
     labelled_rows,
     parse_chunk,
     parse_chunks,
-    parse_numbers,
     parse_splits,
     target_names,
 )
@@ -188,7 +188,7 @@ def test_every_number_reads_back_to_the_bit():
         ([1, None, 3], pa.int64(), [1, None, 3], [1]),
         ([1.5, float("nan"), float("inf")], pa.float64(), [1.5, None, np.inf], [1]),
         ([0.5, None], pa.float32(), [0.5, None], [1]),
-        ([True, None, False], pa.bool_(), [1, None, 0], [1]),
+        ([True, None, False], pa.bool_(), [None, None, None], [1]),  # words, of classes
         ([Decimal("0.1"), None], pa.decimal128(5, 3), [0.1, None], [1]),
         ([datetime.date(2020, 1, 1), None], pa.date32(), [None, None], [1]),
         ([None, None], pa.null(), [None, None], [0, 1]),

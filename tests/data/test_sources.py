@@ -55,8 +55,8 @@ def test_given_targets(source):
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
         ({"smiles": ["C"], "y": [1.0], "z": [2.0]}, None, "which columns shall be predicted.*--targets.*'y', 'z'"),
         ({"smiles": ["C"]}, None, "which columns shall be predicted"),
-        ({"smiles": ["C", "N"], "y": ["high", "low"]}, None, "'y' is not numeric.*'high'"),
-        ({"smiles": ["C", "N"], "y": [None, "low"]}, "y", "'y' is not numeric.*'low'"),
+        ({"smiles": ["C", "N", "O"], "y": ["a", "b", "c"]}, None, "'y' is not numeric.*'a'.* too many different words"),
+        ({"smiles": ["C", "N"], "y": [None, "low"]}, "y", "'y' is 'low' in every row .* nothing to learn"),
         ({"smiles": ["C", "N"], "y": [np.nan, np.nan]}, "y", "'y' is empty in every row"),
         ({"smiles": ["C", "N"], "y": ["", " "]}, "y", "'y' is empty in every row"),
         ({"smiles": ["C", "N"], "y": [np.inf, -np.inf]}, "y", "'y' is not numeric"),
@@ -393,7 +393,7 @@ def test_pyg():
     ("names", "expected"), [(None, ["y0", "y1"]), (["gap", "dipole"], ["gap", "dipole"]), (("a", "b"), ["a", "b"])]
 )
 def test_pyg_target_names(names, expected):
-    found = pyg_source((pyg(s, 1.0, np.nan) for s in ("C", "N")), names)
+    found = pyg_source((pyg(s, 1.0, 2.0) for s in ("C", "N")), names)
     assert found.target_names == expected and found.targets.shape == (2, 2) and not found.rejected
 
 

@@ -80,7 +80,7 @@ def test_predict_rows_in_the_order_asked_for(source, predictor, monkeypatch):
 
 
 def _mae(out: str) -> tuple[str, float]:
-    return (m := re.search(r" (\w+): MAE ([\d.]+) on", out))[1], float(m[2])
+    return (m := re.search(r" (\w+): MAE ([\d.]+), .* on", out))[1], float(m[2])
 
 
 def test_command(cli, run_folder, source, predictor):

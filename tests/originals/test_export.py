@@ -16,6 +16,7 @@ from graphslice.config import GraphConfig
 from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
+from graphslice.tasks import regressions
 
 SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
 
@@ -33,7 +34,7 @@ def trained(head: str = "mlp", tasks: int = 1, **settings) -> Checkpoint:
         model.head.output.bias.data[:] = model.head.output.bias[0].item()
     run = RunConfig(model=config, graph=GraphConfig(atom_order="input", path_ties="floyd-warshall"))
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    return Checkpoint(run, [f"t{i}" for i in range(tasks)], weights)
+    return Checkpoint(run, regressions(f"t{i}" for i in range(tasks)), weights)
 
 
 SETTINGS = [

@@ -12,6 +12,7 @@ from graphslice import GraphTransformer, InputError, ModelConfig
 from graphslice.checkpoint import Checkpoint, read_checkpoint, write_run_folder
 from graphslice.config import OptimizerConfig, RunConfig
 from graphslice.inference import load
+from graphslice.tasks import regressions
 from graphslice.training import resume, train
 from graphslice.training.fine_tuning import freeze, parameter_groups, take_weights
 
@@ -22,14 +23,16 @@ def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:
 
 
 def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
-    return Checkpoint(RunConfig(model=model.config), targets, {k: v.clone() for k, v in model.state_dict().items()})
+    return Checkpoint(
+        RunConfig(model=model.config), regressions(targets), {k: v.clone() for k, v in model.state_dict().items()}
+    )
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 def test_the_same_targets_take_all(head):
     origin, model = model_of(head=head), model_of(seed=1, head=head)
     origin.target_mean.fill_(3.0)
-    said = take_weights(model, checkpoint_of(origin, ["y"]), ["y"])
+    said = take_weights(model, checkpoint_of(origin, ["y"]), regressions(["y"]))
     assert "the head for the same targets" in said
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), origin.state_dict().values(), strict=True)
@@ -43,7 +46,7 @@ def test_other_targets_get_a_last_map_of_their_own(head, last):
     origin, model = model_of(head=head), model_of(tasks=2, seed=1, head=head)
     model.target_mean.fill_(7.0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert "new for a, b" in take_weights(model, checkpoint_of(origin, ["y"]), ["a", "b"])
+    assert "new for a, b" in take_weights(model, checkpoint_of(origin, ["y"]), regressions(["a", "b"]))
     for name, value in model.state_dict().items():
         kept = name in [*last, "target_mean", "target_std"]
         assert torch.equal(value, before[name] if kept else origin.state_dict()[name]), name
@@ -180,7 +183,7 @@ def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
         }
     )
     model = GraphTransformer(config.model)
-    write_run_folder(Checkpoint(config, ["homolumogap"], model.state_dict()), tmp_path / "imported")
+    write_run_folder(Checkpoint(config, regressions(["homolumogap"]), model.state_dict()), tmp_path / "imported")
     flags = ["--trainer.max_epochs", "1", "--trainer.accelerator", "cpu", "--trainer.freeze", "blocks:1"]
     code, _, err = cli(
         "train", "--dataset", demo_csv, "--init-from", tmp_path / "imported", "-o", tmp_path / "run", *flags

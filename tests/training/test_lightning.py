@@ -14,7 +14,7 @@ from graphslice.training.lightning import make_trainer
 
 @pytest.fixture
 def trainer_on(tiny_config, tmp_path):
-    return lambda *devices: make_trainer(tiny_config(), Devices(*devices), tmp_path, 10, [], fresh=True)
+    return lambda *devices: make_trainer(tiny_config(), Devices(*devices), tmp_path, 10, "mae", [], fresh=True)
 
 
 def test_several_devices_exchange_gradients_alone(trainer_on):

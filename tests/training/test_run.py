@@ -58,6 +58,7 @@ def test_run_folder(run_folder, demo_rows, demo_csv):
     config = RunConfig.from_dict(yaml.safe_load((run_folder / "config.yaml").read_text()))
     assert config.data.dataset == str(demo_csv) and config.data.targets == "gap_ev" and config.model.dim == 16
     metrics = strict_json(run_folder / "metrics.json")
+    assert metrics.pop("metric") == "mae"
     assert {part: metrics[part]["molecules"] for part in metrics} == {"valid": 7, "test": 6}
     assert metrics["test"]["mae"] == metrics["test"]["targets"]["gap_ev"]["mae"] > 0
     training = strict_json(run_folder / "training.json")
@@ -267,7 +268,7 @@ def test_three_molecules(tmp_path, tiny_config):
 def test_no_test_part(tmp_path, demo_rows, tiny_config):
     demo_rows[demo_rows["split"] != "test"].to_csv(tmp_path / "t.csv", index=False)
     result = train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
-    assert list(result.metrics) == ["valid"] and not (tmp_path / "run" / "test.png").exists()
+    assert list(result.metrics) == ["metric", "valid"] and not (tmp_path / "run" / "test.png").exists()
 
 
 def test_pyg(tmp_path, tiny_config, pyg_data):

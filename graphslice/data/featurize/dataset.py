@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize.build import build_store, build_store_of_tables, to_batch
+from graphslice.data.find_tasks import find_tasks
 from graphslice.data.labels import LabelColumns, find_columns, labelled_rows, parse_chunk
 from graphslice.data.ogb_lsc import FOLDERS
 from graphslice.data.sources import dataset_path, load_source
@@ -39,7 +40,8 @@ def featurize_dataset(
 ) -> FeaturizeReport:
     """Featurize a data set into a file that training, evaluation and prediction read in place of it.
 
-    Tables and folders of tables are streamed: memory does not grow with them.
+    Tables and folders of tables are streamed, twice where they have labels, whose kinds are found first: memory does
+    not grow with them.
 
     Args:
         data: which; of a table, those columns become labels that ``data.targets`` names.
@@ -69,7 +71,9 @@ def featurize_dataset(
     else:
         path = dataset_path(data.dataset)
         columns = table_columns(path, data)
-        info = replace(info, targets=tuple(columns.targets))
+        info = replace(
+            info, targets=tuple(columns.targets), tasks=tuple(task for task in columns.tasks if task.classes)
+        )
         if engine == "ray":
             from graphslice.engines.ray import map_table
 
@@ -91,7 +95,8 @@ def table_columns(path: Path, data: DataConfig) -> LabelColumns:
     if data.split in ("random", "scaffold"):
         raise InputError(f"a store keeps the split of a column; give --split {data.split} when you train on it")
     with open_table(path) as table:
-        return find_columns(table.columns, data, str(path))
+        columns = find_columns(table.columns, data, str(path))
+        return replace(columns, tasks=tuple(find_tasks(table.chunks, columns.targets, data, str(path))))
 
 
 def _featurizing(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:

@@ -1,0 +1,183 @@
+"""What is asked of each target column, found from its values: a number, yes or no, or one of several classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from graphslice.config import DataConfig
+from graphslice.data.cells import cell_text, class_key, label_cells, with_a_point
+from graphslice.errors import InputError
+from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, TRANSFORMS, Task, by_target
+
+# More different words than these are no classes.
+_MOST_CLASSES = 100
+# Words of which the other one is the negative class.
+_POSITIVE = {"yes", "y", "true", "t", "active", "positive", "pos", "+", "toxic", "hit", "pass", "high", "binder", "1"}
+_NEGATIVE = {"no", "n", "false", "f", "inactive", "negative", "neg", "-", "nontoxic", "non-toxic", "fail", "low", "0"}
+
+
+@dataclass
+class ColumnContents:
+    """What the cells of a target column hold, counted chunk by chunk.
+
+    Attributes:
+        numbers: how many are finite numbers.
+        words: how many are something else; gaps and infinities are neither, decimal commas counted in ``commas`` alone.
+        values: the different numbers, up to one more than there can be classes.
+        names: the writings of every class by what they have in common, as long as there are few.
+        first_word, first_comma: the first such cell, with its row from 1.
+        least: the smallest number, with its row from 1.
+    """
+
+    numbers: int = 0
+    words: int = 0
+    commas: int = 0
+    values: set[float] = field(default_factory=set)
+    names: dict[str, Counter[str]] = field(default_factory=dict)
+    first_word: tuple[int, str] | None = None
+    first_comma: tuple[int, str] | None = None
+    least: tuple[float, int] = (np.inf, 0)
+
+    def add(self, chunk: pa.Table, column: str, first_row: int) -> None:
+        """Count the cells of a chunk that begins with row ``first_row``, from 0."""
+        numbers, empty = label_cells(chunk, column)
+        finite = np.isfinite(numbers)
+        self.numbers += int(finite.sum())
+        if finite.any():
+            row = int(np.where(finite, numbers, np.inf).argmin())
+            self.least = min(self.least, (float(numbers[row]), first_row + row + 1))
+        if len(self.values) <= _MOST_CLASSES:
+            different = np.unique(numbers[finite])[: _MOST_CLASSES + 1].tolist()
+            self.values |= set(different)
+        for row in np.flatnonzero(~empty & ~finite).tolist():
+            cell = cell_text(chunk.column(column), row)
+            if with_a_point(cell):
+                self.commas += 1
+                self.first_comma = self.first_comma or (first_row + row + 1, cell)
+                continue
+            self.first_word = self.first_word or (first_row + row + 1, cell)
+            if np.isinf(numbers[row]):
+                continue
+            self.words += 1
+            if len(self.names) <= _MOST_CLASSES:
+                self.names.setdefault(class_key(cell), Counter())[cell.strip()] += 1
+
+
+def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[ColumnContents]:
+    """What some columns of a table hold, chunk by chunk from its first row."""
+    found = [ColumnContents() for _ in columns]
+    first_row = 0
+    for chunk in chunks:
+        for contents, column in zip(found, columns, strict=True):
+            contents.add(chunk, column, first_row)
+        first_row += len(chunk)
+    return found
+
+
+def find_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
+    """What is asked of each target: what ``config.task`` says, else what its values look like.
+
+    Two different words, or 0 and 1, are yes or no; more words are classes, unless they are as many as rows; all else
+    are numbers, whole ones too.
+
+    Args:
+        chunks: all of the table.
+        targets: names of its columns.
+        config: what the user said.
+        name: of the table, for messages.
+
+    Raises:
+        InputError: if a column cannot be learned: empty, of one value, neither numbers nor classes, not what
+            ``config.task`` says, or with a number that has no logarithm.
+    """
+    asked = by_target(config.task, targets, KINDS, "--task")
+    transforms = by_target(config.transform, targets, TRANSFORMS, "--transform")
+    contents = scan_columns(chunks, targets)
+    tasks = []
+    for target, found in zip(targets, contents, strict=True):
+        task = _task_of(target, found, asked.get(target), f"{name}: the target {target!r}")
+        tasks.append(_transformed(task, found, transforms, name, config.transform in TRANSFORMS))
+    return tasks
+
+
+def tasks_of_numbers(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
+    """:func:`find_tasks` of labels that are numbers already, ``float64 [R, T]``, nan where unknown."""
+    return find_tasks([pa.table(list(labels.T), names=list(targets))], targets, config, name)
+
+
+def _task_of(target: str, found: ColumnContents, asked: str | None, what: str) -> Task:
+    """The task of a column, as asked for or as it looks; ``what`` names it in messages."""
+    if not found.numbers + found.words + found.commas and found.first_word is None:
+        raise InputError(f"{what} is empty in every row")
+    numeric = found.numbers >= found.words  # a few words among numbers are mistakes, which rejected.csv tells
+    if found.commas > max(found.numbers, found.words) and asked in (None, REGRESSION):
+        row, cell = found.first_comma or (0, "")
+        raise InputError(f"{what} has decimal commas: {cell!r} in row {row}{with_a_point(cell)}")
+    if asked is None:
+        asked = BINARY if found.values == {0.0, 1.0} and numeric else REGRESSION
+        if not numeric:
+            asked = _kind_of_words(found)
+            if asked == REGRESSION and not found.numbers:
+                row, cell = found.first_word or (0, "")
+                raise InputError(
+                    f"{what} is not numeric (row {row} is {cell!r}), and has too many different words to be classes"
+                )
+    if asked == REGRESSION or not found.numbers + found.words:
+        return _regression(target, found, what)
+    return _classes(target, found, asked, numeric, what)
+
+
+def _kind_of_words(found: ColumnContents) -> str:
+    """What a column of words is: classes if these are few, each of several rows."""
+    if len(found.names) <= 2:
+        return BINARY
+    few = len(found.names) <= min(_MOST_CLASSES, found.words // 3)
+    return MULTICLASS if few else REGRESSION
+
+
+def _regression(target: str, found: ColumnContents, what: str) -> Task:
+    if not found.numbers:
+        row, cell = found.first_word or found.first_comma or (0, "")
+        raise InputError(f"{what} is not numeric (row {row} is {cell!r})")
+    return Task(target)
+
+
+def _classes(target: str, found: ColumnContents, asked: str, numeric: bool, what: str) -> Task:
+    """A target of classes: those of its numbers, or those of its words (numbers among them are words too)."""
+    names = {key: writings.most_common(1)[0][0] for key, writings in found.names.items()}
+    numbers = [f"{value:.12g}" for value in sorted(found.values)]
+    keys = numbers if numeric else [*sorted(names), *(key for key in numbers if key not in names)]
+    if len(keys) > _MOST_CLASSES:
+        raise InputError(f"{what} has more than {_MOST_CLASSES} different values: too many to be classes")
+    if len(keys) == 1:
+        only = names.get(keys[0], keys[0])
+        raise InputError(f"{what} is {only!r} in every row that has it: there is nothing to learn, leave it out")
+    if asked == BINARY and len(keys) > 2:
+        raise InputError(
+            f"{what} has {len(keys)} different values and not two: give --task {target}={MULTICLASS}, or {REGRESSION}"
+        )
+    if len(keys) == 2:
+        if not numeric and (keys[0] in _POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
+            keys = keys[::-1]
+        return Task(target, BINARY, tuple(names.get(key, key) for key in keys))
+    return Task(target, MULTICLASS, tuple(names.get(key, key) for key in keys))
+
+
+def _transformed(task: Task, found: ColumnContents, transforms: dict[str, str], name: str, of_all: bool) -> Task:
+    """A task with the transform that is asked for it; one asked of all targets is for the numbers alone."""
+    transform = transforms.get(task.name, "none")
+    if transform == "none" or (of_all and task.kind != REGRESSION):
+        return task
+    if task.kind != REGRESSION:
+        raise InputError(f"--transform {transform}: the target {task.name!r} is no number, but {task.kind}")
+    least, row = found.least
+    if least <= 0:
+        raise InputError(
+            f"{name}: the target {task.name!r} is {least:g} in row {row}, which has no logarithm: leave --transform out"
+        )
+    return Task(task.name, task.kind, (), transform)

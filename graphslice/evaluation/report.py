@@ -1,0 +1,51 @@
+"""Scores in words."""
+
+from __future__ import annotations
+
+from graphslice.evaluation.metrics import METRICS
+from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
+
+# What is said of each kind of target; metrics.json has all.
+_SAID = {
+    REGRESSION: ("mae", "rmse", "r2", "spearman"),
+    BINARY: ("auroc", "auprc", "balanced_accuracy", "mcc"),
+    MULTICLASS: ("accuracy", "balanced_accuracy", "auroc", "mcc"),
+}
+# More targets than these are not listed one by one.
+_MOST_TARGETS = 12
+
+
+def describe_scores(
+    split: str, found: dict, first: str | None = None, *, targets: bool = False, digits: int = 4
+) -> str:
+    """One line a split, and with ``targets`` one for each of several targets.
+
+    Args:
+        split: its name.
+        found: of :func:`~graphslice.evaluation.metrics.scores`.
+        first: the metric that is named first.
+        targets: also say what each target has.
+        digits: behind the point.
+    """
+    by_target = found["targets"]
+    kinds = {target["kind"] for target in by_target.values()}
+    names = [name for kind in _SAID if kind in kinds for name in _SAID[kind]]
+    if first is not None and first in found:
+        names = [first, *names]
+    lines = [f"{split} {_values(found, names, digits)} on {found['molecules']:,} molecules"]
+    if len(by_target) > 1:
+        lines[0] += f" (mean of {len(by_target):,} targets)"
+    if targets and len(by_target) > 1:
+        lines += [
+            f"  {name}: {_values(one, _SAID[one['kind']], digits)}"
+            for name, one in list(by_target.items())[:_MOST_TARGETS]
+        ]
+        if (more := len(by_target) - _MOST_TARGETS) > 0:
+            lines.append(f"  and {more:,} more targets")
+    return "\n".join(lines)
+
+
+def _values(found: dict, names: list[str] | tuple[str, ...], digits: int) -> str:
+    return ", ".join(
+        f"{METRICS[name].label} {found[name]:.{digits}f}" for name in dict.fromkeys(names) if name in found
+    )

@@ -1,0 +1,163 @@
+"""What is asked of each target: a number, yes or no, or one of several classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from graphslice.errors import InputError, nearest
+
+REGRESSION, BINARY, MULTICLASS = KINDS = ("regression", "binary", "multiclass")
+#: How the numbers of a target are changed before they are learned.
+TRANSFORMS = ("none", "log")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One target.
+
+    Attributes:
+        name: of its column.
+        kind: of :data:`KINDS`.
+        classes: names of the classes; a label is the place of its class among them. Of a binary target two, of
+            which the second is the positive one.
+        transform: of :data:`TRANSFORMS`; the natural logarithm is what the network learns, and is undone.
+    """
+
+    name: str
+    kind: str = REGRESSION
+    classes: tuple[str, ...] = ()
+    transform: str = "none"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers answer it: one, or the probability of each class of several."""
+        return len(self.classes) if self.kind == MULTICLASS else 1
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of these numbers."""
+        if self.kind == REGRESSION:
+            return [self.name]
+        return [f"{self.name}_prob_{name}" for name in self.classes[-self.outputs :]]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of what the network puts out for it, before it is made an answer."""
+        if self.kind == REGRESSION:
+            return [self.name if self.transform == "none" else f"{self.transform} {self.name}"]
+        return [f"{self.name}, logit of {name}" for name in self.classes[-self.outputs :]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, such as a checkpoint holds."""
+        return {**asdict(self), "classes": list(self.classes)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Task:
+        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
+        task = cls(**{**values, "classes": tuple(values["classes"])})
+        texts = (task.name, task.kind, task.transform, *task.classes)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a target has names that are no texts")
+        counts = {REGRESSION: (0, 0), BINARY: (2, 2), MULTICLASS: (3, 10**6)}
+        least, most = counts[task.kind]
+        if not least <= len(task.classes) <= most or task.transform not in TRANSFORMS:
+            raise ValueError(f"a target {task.kind} of {len(task.classes)} classes")
+        return task
+
+
+def regressions(names: Iterable[str]) -> list[Task]:
+    """Targets that are numbers."""
+    return [Task(name) for name in names]
+
+
+def num_outputs(tasks: Sequence[Task]) -> int:
+    """How many numbers answer all of some targets."""
+    return sum(task.outputs for task in tasks)
+
+
+def answer_columns(tasks: Sequence[Task]) -> list[str]:
+    """Names of the numbers that answer some targets."""
+    return [name for task in tasks for name in task.columns]
+
+
+def output_slices(tasks: Sequence[Task]) -> list[slice]:
+    """Where the numbers of each target lie among those of all."""
+    ends = np.cumsum([0, *(task.outputs for task in tasks)]).tolist()
+    return [slice(begin, end) for begin, end in pairwise(ends)]
+
+
+def to_network(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+    """``float64 [R, T]``: labels as the network learns them, logarithms where a target asks for them."""
+    labels = np.array(labels, dtype=np.float64)
+    for t, task in enumerate(tasks):
+        if task.transform == "log":
+            labels[:, t] = np.log(labels[:, t])
+    return labels
+
+
+def to_answers(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+    """``float32 [R, W]``: what the network puts out as answers: numbers in the user's unit, and probabilities.
+
+    Args:
+        outputs: ``float [R, W]``, of the numbers or their logarithms, and the logits of classes.
+        tasks: T targets that W numbers answer.
+    """
+    answers = np.array(outputs, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        for task, where in zip(tasks, output_slices(tasks), strict=True):
+            if task.kind == BINARY:
+                answers[:, where] = 1 / (1 + np.exp(-answers[:, where]))
+            elif task.kind == MULTICLASS:
+                powers = np.exp(answers[:, where] - answers[:, where].max(axis=1, keepdims=True, initial=-np.inf))
+                answers[:, where] = powers / powers.sum(axis=1, keepdims=True)
+            elif task.transform == "log":
+                answers[:, where] = np.exp(answers[:, where])
+        return answers.astype(np.float32)
+
+
+def predicted_classes(answers: np.ndarray, task: Task) -> list[str | None]:
+    """The most probable class of each row; None where there is no answer.
+
+    Args:
+        answers: ``float [R, W]``, of this target alone.
+        task: of classes.
+    """
+    binary = task.kind == BINARY
+    places = (answers[:, 0] >= 0.5).astype(int) if binary else np.nan_to_num(answers, nan=-1.0).argmax(axis=1)
+    known = np.isfinite(answers).all(axis=1)
+    return [task.classes[place] if there else None for place, there in zip(places.tolist(), known, strict=True)]
+
+
+def by_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
+    """What an option says of each target that it speaks of: ``VALUE`` of all, or ``NAME=VALUE,NAME=VALUE``.
+
+    Args:
+        text: of the option.
+        names: of the targets.
+        choices: the values it can have.
+        option: its name, for messages.
+
+    Raises:
+        InputError: for another value, or a target that is not there.
+    """
+    if not text:
+        return {}
+    if text in choices:
+        return dict.fromkeys(names, text)
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.rpartition("="))
+        if value not in choices:
+            raise InputError(
+                f"{option} knows no {value!r}{nearest(value, choices)}: give {', '.join(choices)}, or "
+                f"TARGET={choices[-1]} for some of the targets"
+            )
+        if not equals or name not in names:
+            raise InputError(f"{option} speaks of a target {name!r}{nearest(name, names)} that is not predicted")
+        found[name] = value
+    return found

@@ -1,0 +1,83 @@
+"""What a user is told of the targets before training: what they are taken for, and what looks wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphslice.tasks import KINDS, REGRESSION, Task
+
+# So many names are listed; of so many different whole numbers the values may be classes.
+_MOST_NAMES, _FEW_VALUES = 6, 10
+# Positive numbers whose largest is so many times their median are skewed, if their logarithms are less so.
+_SKEWED = 10.0
+
+
+def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
+    """One line for each kind of target that there is.
+
+    Args:
+        tasks: T targets.
+        labels: ``float64 [R, T]`` in the user's unit, or places of classes; nan where unknown.
+    """
+    lines = []
+    for kind in KINDS:
+        named = [_described(task, labels[:, t]) for t, task in enumerate(tasks) if task.kind == kind]
+        more = f" and {len(named) - _MOST_NAMES:,} more" if len(named) > _MOST_NAMES else ""
+        if named:
+            lines.append(f"{kind}: {', '.join(named[:_MOST_NAMES])}{more}")
+    return lines
+
+
+def _described(task: Task, labels: np.ndarray) -> str:
+    if task.kind == REGRESSION:
+        return task.name if task.transform == "none" else f"{task.transform} of {task.name}"
+    counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=len(task.classes))
+    shown = [f"{count:,} {name}" for name, count in zip(task.classes, counts.tolist(), strict=True)]
+    return f"{task.name} ({', '.join(shown[:_MOST_NAMES])}{', ...' if len(shown) > _MOST_NAMES else ''})"
+
+
+def advise(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
+    """What to think of before numbers are believed: at most one line for each thing that was found.
+
+    Args:
+        tasks, labels: as of :func:`describe_tasks`.
+    """
+    found: dict[str, list[str]] = {}
+    for t, task in enumerate(tasks):
+        known = labels[~np.isnan(labels[:, t]), t]
+        reason = _advice(task, known) if task.kind == REGRESSION and len(known) else None
+        if reason:
+            found.setdefault(reason, []).append(task.name)
+    return [f"{_some(names)} {reason}" for reason, names in found.items()]
+
+
+def _advice(task: Task, known: np.ndarray) -> str | None:
+    """What is said of a target of numbers, ``float64 [R]``, behind its name."""
+    different = np.unique(known)
+    if len(different) == 1:
+        return "has one value alone: there is nothing to learn"
+    if len(different) <= _FEW_VALUES and len(known) > 5 * len(different) and (different % 1 == 0).all():
+        return f"has {len(different)} different values, learned as numbers: --task multiclass makes them classes"
+    if task.transform == "none" and different[0] > 0 and len(known) >= 10 and is_skewed(known):
+        return "is positive and skewed, its largest values far from the others: --transform log may predict it better"
+    return None
+
+
+def is_skewed(values: np.ndarray) -> bool:
+    """Whether some positive numbers are, and their logarithms are not: ``float64 [R]``."""
+    if values.max() < _SKEWED * np.median(values):
+        return False
+    logs = np.log(values)
+    return abs(_skewness(logs)) < abs(_skewness(values))
+
+
+def _skewness(values: np.ndarray) -> float:
+    spread = values.std()
+    return float((((values - values.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"

@@ -1,0 +1,68 @@
+"""Scores of a run: which metric chooses its best epoch, and what the best checkpoint reaches on each split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.data.datamodule import MoleculeData
+from graphslice.errors import InputError
+from graphslice.evaluation.metrics import check_metric, default_metric, score, scores
+from graphslice.evaluation.report import describe_scores
+from graphslice.inference.predictor import Predictor
+from graphslice.tasks import output_slices
+from graphslice.training.plots import draw_predicted_against_true
+from graphslice.training.run_folder import PICTURE, write_metrics
+
+
+def choose_metric(name: str | None, data: MoleculeData) -> str:
+    """What chooses the best epoch: the named metric, else that of the kinds of targets.
+
+    The loss, where the validation molecules do not define it: the AUROC of molecules of one class.
+
+    Raises:
+        InputError: for a metric that no target has.
+    """
+    tasks = data.source.tasks
+    if name is not None:
+        check_metric(name, tasks)
+    metric = name or default_metric(tasks)
+    labels = data.source.targets[data.splits["valid"]]
+    # Any answers do: what is undefined depends on the labels alone. Different ones, for the correlations.
+    outputs = output_slices(tasks)[-1].stop
+    any_answers = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), outputs))
+    return metric if np.isfinite(score(metric, data.source.name, tasks, labels, any_answers)) else "loss"
+
+
+def judge(folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console) -> dict:
+    """Score the best checkpoint on each split, and draw its answers for the test split.
+
+    Returns:
+        What ``metrics.json`` holds: ``metric``, which chose the best epoch, and for each split its scores.
+
+    Raises:
+        InputError: if the training diverged.
+    """
+    predictor = Predictor(read_checkpoint(folder), device)
+    source = data.source
+    metrics: dict = {"metric": metric}
+    for split in ("valid", "test"):
+        rows = data.splits.get(split, np.empty(0, np.int64))
+        if len(rows) == 0 or np.isnan(source.targets[rows]).all():
+            continue
+        answers = predictor.predict_store(data.store, rows)
+        if not np.isfinite(answers).all():
+            raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
+        metrics[split] = scores(source.name, source.tasks, source.targets[rows], answers)
+        console.print(describe_scores(split, metrics[split], first=metric), highlight=False, markup=False)
+        if split == "test":
+            draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)
+    if (origin := predictor.config.init_from) is not None:
+        metrics["init_from"] = origin
+    write_metrics(folder, metrics)
+    console.print(f"model: {folder}", highlight=False, soft_wrap=True)
+    return metrics

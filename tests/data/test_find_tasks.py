@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.config import DataConfig
+from graphslice.data.find_tasks import find_tasks, tasks_of_numbers
+from graphslice.data.sources import load_source
+from graphslice.errors import InputError
+from graphslice.tasks import KINDS, Task
+
+
+def found(cells: list, *, chunks: int = 1, **config: str) -> Task:
+    """What is asked of the column y of a table of these cells, in so many chunks."""
+    size = -(-len(cells) // chunks)
+    tables = [pa.table({"y": pa.array(cells[i : i + size])}) for i in range(0, len(cells), size)]
+    (task,) = find_tasks(tables, ["y"], DataConfig(**config), "t.csv")
+    return task
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "classes"),
+    [
+        (["1.5", "2", "", "-3"], "regression", ()),
+        (["0", "1", "1", ""], "binary", ("0", "1")),
+        (["0.0", "1", "1.0", "NA"], "binary", ("0", "1")),
+        ([0, 1, None, 1], "binary", ("0", "1")),
+        ([0.0, 1.0, np.nan], "binary", ("0", "1")),
+        ([True, False, None], "binary", ("False", "True")),
+        (["yes", "no", "YES", " No"], "binary", ("no", "yes")),
+        (["Active", "Inactive"], "binary", ("Inactive", "Active")),
+        (["toxic", "safe"], "binary", ("safe", "toxic")),
+        (["safe", "negative"], "binary", ("negative", "safe")),
+        (["blue", "red"], "binary", ("blue", "red")),
+        (["a", "b", "c"] * 3, "multiclass", ("a", "b", "c")),
+        (["low", "high", "mid", "1"] * 3, "multiclass", ("high", "low", "mid", "1")),
+        (["0", "1", "2"] * 9, "regression", ()),
+        (["1", "2"] * 9, "regression", ()),
+        (["3.5", "3.5"], "regression", ()),
+        (["1.5", "n/d", "2.5", ">10"], "regression", ()),
+        (["0", "1", "?", "1"], "binary", ("0", "1")),
+    ],
+)
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_kinds_that_values_show(cells, kind, classes, chunks):
+    assert found(cells, chunks=chunks) == Task("y", kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "kind", "classes"),
+    [
+        (["0", "1"], "regression", "regression", ()),
+        (["0", "1"], "y=regression", "regression", ()),
+        (["1", "2", "2"], "binary", "binary", ("1", "2")),
+        (["1", "-1"], "binary", "binary", ("-1", "1")),
+        (["0", "1", "2"] * 9, "multiclass", "multiclass", ("0", "1", "2")),
+        (["0", "10", "9"] * 9, "multiclass", "multiclass", ("0", "9", "10")),
+        (["0", "1"], "multiclass", "binary", ("0", "1")),
+        (["a", "b", "c"], "multiclass", "multiclass", ("a", "b", "c")),
+    ],
+)
+def test_kinds_that_the_user_says(cells, task, kind, classes):
+    assert found(cells, task=task) == Task("y", kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "config", "reason"),
+    [
+        (["", None], {}, "the target 'y' is empty in every row"),
+        (["inf", "-inf"], {}, "'y' is not numeric"),
+        (["yes", "Yes"], {}, "'y' is 'yes' in every row that has it: there is nothing to learn"),
+        (["1", "1"], {"task": "binary"}, "'y' is '1' in every row"),
+        (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\), and has too many different words"),
+        (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values and not two: give --task y=multiclass"),
+        ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
+        (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
+        (["1,5", "2,5", "3"], {}, r"'y' has decimal commas: '1,5' in row 1 \(write 1.5\)"),
+        (["1", "2", "-3", "0"], {"transform": "log"}, "'y' is -3 in row 3, which has no logarithm"),
+        (["yes", "no"], {"transform": "y=log"}, "--transform log: the target 'y' is no number, but binary"),
+        (["1", "2"], {"transform": "exp"}, "--transform knows no 'exp'"),
+        (["1", "2"], {"task": "z=binary"}, "--task speaks of a target 'z'"),
+    ],
+)
+def test_columns_of_no_use(cells, config, reason):
+    with pytest.raises(InputError, match=reason):
+        found(cells, **config)
+
+
+def test_logarithms_are_of_the_numbers_alone():
+    table = pa.table({"a": ["1", "2"], "b": ["yes", "no"]})
+    tasks = find_tasks([table], ["a", "b"], DataConfig(transform="log"), "t.csv")
+    assert [task.transform for task in tasks] == ["log", "none"]
+
+
+@given(st.lists(st.sampled_from(["", "1", "0", "2.5", "yes", "no", "inf", "1,5", "x y", "\u0661"]), min_size=1))
+@settings(max_examples=200)
+def test_any_cells_have_a_kind_or_a_reason(cells):
+    try:
+        task = found(cells)
+    except InputError as error:
+        assert "'y'" in str(error)
+    else:
+        assert task.kind in KINDS and len(set(task.classes)) == len(task.classes)
+
+
+def test_labels_are_places_of_classes(tmp_path):
+    table = {"smiles": list("CNOFSP"), "y": ["Yes", "no", "YES", "", "maybe", "no"], "z": [1.5, 2, 3, 4, 5, "x"]}
+    pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
+    config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
+    tasks = [Task("y", "binary", ("no", "yes")), Task("z")]
+    source = load_source(config, tasks)
+    np.testing.assert_array_equal(source.targets[:, 0], [1, 0, 1, np.nan, np.nan, 0])
+    assert source.rejected[4] == "target 'y' is none of its 2 classes: 'maybe'" and "'z'" in source.rejected[5]
+    assert load_source(DataConfig(config.dataset, targets="z")).tasks == [Task("z")]
+
+
+def test_classes_of_a_store(tmp_path):
+    from graphslice.config import GraphConfig
+    from graphslice.data.featurize import featurize_dataset
+
+    pd.DataFrame({"smiles": list("CNOF"), "y": ["yes", "no", "no", ""], "z": [0, 1, 1, 0]}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
+    featurize_dataset(config, GraphConfig(), tmp_path / "t.arrow", workers=1)
+    source = load_source(DataConfig(str(tmp_path / "t.arrow")))
+    assert source.tasks == load_source(config).tasks
+    assert source.tasks == [Task("y", "binary", ("no", "yes")), Task("z", "binary", ("0", "1"))]
+    np.testing.assert_array_equal(source.targets[:, 0], [1, 0, 0, np.nan])
+
+
+def test_labels_that_are_numbers_already():
+    labels = np.array([[0.0, 1.5], [1.0, np.nan], [np.nan, 2.0]])
+    assert [task.kind for task in tasks_of_numbers(labels, ["a", "b"], DataConfig(), "graphs")] == [
+        "binary",
+        "regression",
+    ]

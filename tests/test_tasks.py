@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphslice.errors import InputError
+from graphslice.tasks import (
+    KINDS,
+    Task,
+    answer_columns,
+    by_target,
+    num_outputs,
+    output_slices,
+    predicted_classes,
+    to_answers,
+    to_network,
+)
+
+TASKS = [
+    Task("logs"),
+    Task("active", "binary", ("no", "yes")),
+    Task("clearance", transform="log"),
+    Task("kind", "multiclass", ("a", "b", "c")),
+]
+
+
+def test_columns_and_outputs():
+    names = ["logs", "active_prob_yes", "clearance", "kind_prob_a", "kind_prob_b", "kind_prob_c"]
+    assert answer_columns(TASKS) == names and num_outputs(TASKS) == 6
+    assert [names[where] for where in output_slices(TASKS)] == [names[:1], names[1:2], names[2:3], names[3:]]
+
+
+def test_answers_against_torch():
+    outputs = torch.randn(20, 6, dtype=torch.float64) * 5
+    found = to_answers(outputs.numpy(), TASKS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[:, 0], outputs[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(found[:, 1], outputs[:, 1].sigmoid(), rtol=1e-6)
+    np.testing.assert_allclose(found[:, 2], outputs[:, 2].exp(), rtol=1e-6)
+    np.testing.assert_allclose(found[:, 3:], outputs[:, 3:].softmax(1), rtol=1e-6)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=6))
+def test_probabilities_of_any_logits(outputs):
+    found = to_answers(np.array([outputs]), TASKS)
+    assert 0 <= found[0, 1] <= 1 and found[0, 3:].sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_no_rows():
+    assert to_answers(np.empty((0, 6)), TASKS).shape == (0, 6)
+
+
+def test_logarithms_are_undone():
+    labels = np.array([[1.0, 0.0, 3.0, 2.0], [np.nan, 1.0, np.nan, np.nan]])
+    learned = to_network(labels, TASKS)
+    assert learned[0].tolist() == [1, 0, np.log(3), 2] and np.isnan(learned[1]).tolist() == [True, False, True, True]
+    assert labels[0, 2] == 3  # the user's stay as they are
+    assert to_answers(np.array([[0, 0, np.log(3), 0, 0, 0]]), TASKS)[0, 2] == pytest.approx(3)
+
+
+def test_classes_of_answers():
+    assert predicted_classes(np.array([[0.2], [0.5], [np.nan]]), TASKS[1]) == ["no", "yes", None]
+    found = predicted_classes(np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3], [np.nan] * 3]), TASKS[3])
+    assert found == ["b", "a", None]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_plain_values_and_back(task):
+    assert Task.from_dict(task.to_dict()) == task
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "other"},
+        {"kind": "binary"},
+        {"kind": "multiclass", "classes": ["a", "b"]},
+        {"classes": ["a"]},
+        {"classes": 3},
+        {"name": 3},
+        {"transform": "exp"},
+        {"later": 1},
+    ],
+)
+def test_other_values_are_refused(changes):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Task.from_dict({**Task("y").to_dict(), **changes})
+
+
+def test_options_that_speak_of_targets():
+    names = ["a", "b", "a=b"]
+    assert by_target(None, names, KINDS, "--task") == {}
+    assert by_target("binary", names, KINDS, "--task") == dict.fromkeys(names, "binary")
+    assert by_target("a=binary, a=b=regression", names, KINDS, "--task") == {"a": "binary", "a=b": "regression"}
+    with pytest.raises(InputError, match=r"--task knows no 'binaryy' \(did you mean 'binary'\?\)"):
+        by_target("binaryy", names, KINDS, "--task")
+    with pytest.raises(InputError, match=r"--task speaks of a target 'c' .* is not predicted"):
+        by_target("c=binary", names, KINDS, "--task")

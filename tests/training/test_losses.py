@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from torch.nn import functional
+
+from graphslice.config import TrainerConfig
+from graphslice.errors import InputError
+from graphslice.tasks import Task, regressions
+from graphslice.training.losses import Loss, balanced_weights
+
+ACTIVE, TOXIC = Task("active", "binary", ("no", "yes")), Task("toxic", "binary", ("no", "yes"))
+KIND = Task("kind", "multiclass", ("a", "b", "c"))
+TASKS = [Task("size"), KIND, ACTIVE, Task("mass"), TOXIC]  # outputs 0, 1-3, 4, 5, 6
+
+
+def batch(rows: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(rows, 7, generator=generator, dtype=torch.float64)
+    numbers = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    classes = [torch.randint(0, k, (rows,), generator=generator).double() for k in (3, 2, 2)]
+    labels = torch.stack([numbers[:, 0], classes[0], classes[1], numbers[:, 1], classes[2]], dim=1)
+    labels[torch.rand(labels.shape, generator=generator) < 0.3] = torch.nan
+    return outputs, labels
+
+
+def one_by_one(outputs, labels, of_numbers, target_weights=(1, 1, 1, 1, 1), class_weights=None) -> torch.Tensor:
+    """The obvious way: a label at a time."""
+    total, weights = 0.0, 0.0
+    where = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 6), slice(6, 7)]
+    for row in range(len(labels)):
+        for t, task in enumerate(TASKS):
+            label, output = labels[row, t], outputs[row, where[t]]
+            if torch.isnan(label):
+                continue
+            weight = target_weights[t] * (class_weights[t][int(label)] if class_weights and task.classes else 1)
+            if task.kind == "regression":
+                loss = of_numbers(output[0], label)
+            elif task.kind == "binary":
+                loss = functional.binary_cross_entropy_with_logits(output[0], label)
+            else:
+                loss = functional.cross_entropy(output[None], label.long()[None])
+            total, weights = total + weight * loss, weights + weight
+    return total / weights
+
+
+@pytest.mark.parametrize(
+    ("name", "of_numbers"),
+    [
+        *((name, functional.l1_loss) for name in ("auto", "mae", "bce", "cross-entropy")),
+        ("mse", functional.mse_loss),
+        ("huber", functional.huber_loss),
+    ],
+)
+def test_against_one_label_at_a_time(name, of_numbers):
+    outputs, labels = batch()
+    total, weights = Loss(TASKS, TrainerConfig(loss=name), labels.numpy())(outputs, labels)
+    assert float(total / weights) == pytest.approx(float(one_by_one(outputs, labels, of_numbers)), rel=1e-6)
+    assert weights == (~torch.isnan(labels)).sum()
+
+
+def test_weights_of_targets_and_classes():
+    outputs, labels = batch(40)
+    config = TrainerConfig(target_weights="size=0.5,toxic=3", class_weights="balanced")
+    total, weights = Loss(TASKS, config, labels.numpy())(outputs, labels)
+    balanced = [
+        balanced_weights(labels[:, t].numpy(), len(task.classes)) if task.classes else None
+        for t, task in enumerate(TASKS)
+    ]
+    expected = one_by_one(outputs, labels, functional.l1_loss, (0.5, 1, 1, 1, 3), balanced)
+    assert float(total / weights) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_balanced_as_in_scikit_learn():
+    labels = np.array([0, 0, 0, 1, 2, 2, np.nan])
+    known = labels[~np.isnan(labels)]
+    np.testing.assert_allclose(
+        balanced_weights(labels, 3), compute_class_weight("balanced", classes=np.arange(3), y=known)
+    )
+    assert balanced_weights(np.array([0.0, 2.0, 2.0]), 3).tolist() == [1.5, 0, 0.75]  # a class that is not there
+
+
+def test_gaps_have_no_gradient():
+    outputs, labels = batch()
+    outputs.requires_grad_()
+    labels[:3] = torch.nan
+    total, weights = Loss(TASKS, TrainerConfig(), labels.numpy())(outputs, labels)
+    (total / weights).backward()
+    assert not outputs.grad[:3].any() and outputs.grad[3:].any() and outputs.grad.isfinite().all()
+
+
+def test_a_batch_without_labels():
+    total, weights = Loss(TASKS, TrainerConfig(), np.zeros((2, 5)))(torch.randn(4, 7), torch.full((4, 5), torch.nan))
+    assert total == weights == 0
+
+
+def test_thousands_of_targets_are_one_computation():
+    loss = Loss(regressions(f"t{t}" for t in range(2000)), TrainerConfig(), np.zeros((2, 2000)))
+    total, weights = loss(torch.ones(3, 2000), torch.zeros(3, 2000))
+    assert total / weights == 1 and len(loss._groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "tasks", "reason"),
+    [
+        ({"loss": "bce"}, regressions(["y"]), "trainer.loss bce is one of binary targets, and 'y' is regression"),
+        ({"loss": "mae"}, [ACTIVE], "trainer.loss mae is one of regression targets"),
+        ({"target_weights": "actve=2"}, [ACTIVE], r"names 'actve' \(did you mean 'active'\?\)"),
+        ({"target_weights": "active=x"}, [ACTIVE], "the weight of 'active' must be a number from 0, not 'x'"),
+        ({"target_weights": "active=-1"}, [ACTIVE], "must be a number from 0"),
+        ({"target_weights": "active=0"}, [ACTIVE], "leaves every target without weight"),
+    ],
+)
+def test_losses_of_no_use(settings, tasks, reason):
+    with pytest.raises(InputError, match=reason):
+        Loss(tasks, TrainerConfig(**settings), np.zeros((2, len(tasks))))
+
+
+@pytest.mark.parametrize("settings", [{"loss": "l1"}, {"class_weights": "balance"}])
+def test_settings_that_do_not_exist(settings):
+    with pytest.raises(InputError, match="trainer"):
+        TrainerConfig(**settings)

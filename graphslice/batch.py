@@ -32,6 +32,7 @@ class GraphBatch:
         path_weights: ``float32 [K]`` the share of each entry; they sum to 1 over a path type.
         targets: ``float32 [B, T]`` in the user's unit, nan where unknown; or None.
         rows: ``int64 [B]`` the row of each molecule in its source; or None.
+        descriptors: ``float32 [B, F]`` numbers beside the graph, nan where unknown; or None.
 
     Raises:
         ValueError: where tensors on the CPU do not fit together, or refer to what is not there. What is on a GPU is
@@ -48,6 +49,7 @@ class GraphBatch:
     path_weights: Tensor
     targets: Tensor | None = None
     rows: Tensor | None = None
+    descriptors: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.path_types.device.type == "cpu":
@@ -104,6 +106,11 @@ def _check(batch: GraphBatch) -> None:
         tensor = getattr(batch, name)
         if tensor.numel() and not low <= int(tensor.min()) <= int(tensor.max()) <= high:
             raise ValueError(f"{name} of the batch must be from {low} to {high}")
+    found = batch.descriptors
+    if found is not None and (found.dtype != torch.float32 or found.dim() != 2 or len(found) != size):
+        raise ValueError(
+            f"descriptors of the batch are {found.dtype} of the shape {list(found.shape)}, not float32 [{size}, F]"
+        )
     if (batch.atoms >= torch.tensor(ATOM_DIMS)).any():
         raise ValueError("atoms of the batch has features outside OGB's values")
     if len(batch.path_ptr) and (batch.path_ptr[0] != 0 or (batch.path_ptr.diff() < 0).any()):

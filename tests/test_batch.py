@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from graphslice import smiles_to_graph
 from graphslice.batch import GraphBatch
@@ -65,3 +66,12 @@ def test_shapes_that_do_not_agree_are_refused(name, batch):
 def test_nothing_on_another_device_is_looked_at(batch):
     moved = batch.to("meta")
     assert dataclasses.replace(moved, lengths=moved.lengths[:1]).lengths.shape == (1,)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3,), (3, 4, 1)])
+def test_descriptors_of_another_shape_are_refused(shape, batch):
+    dataclasses.replace(batch, descriptors=torch.full((3, 4), torch.nan))
+    with pytest.raises(ValueError, match=r"^descriptors of the batch are"):
+        dataclasses.replace(batch, descriptors=torch.zeros(shape))
+    with pytest.raises(ValueError, match="float64"):
+        dataclasses.replace(batch, descriptors=torch.zeros(3, 4, dtype=torch.float64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import comb
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphslice.analysis.trace import descriptors_given
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.collate import collate
 from graphslice.inference.predictor import Predictor
@@ -36,13 +37,21 @@ class Attribution:
     baseline: np.ndarray
 
 
-def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed: int = 0) -> Attribution:
+def attribute(
+    predictor: Predictor,
+    graph: MolGraph,
+    *,
+    orders: int = 256,
+    seed: int = 0,
+    descriptors: Mapping[str, np.ndarray] | None = None,
+) -> Attribution:
     """Shapley values of the atoms: exact for small molecules, else by sampled orders (Castro et al. 2009).
 
     From blank atoms (an embedding of nothing; bonds and distances as they are) the atoms appear one
     by one, and each gets the change of the prediction at its turn; the mean over many orders is
     its contribution. In every order the changes sum to the prediction minus the baseline, whatever
-    the mixer: a gradient would miss where a sort jumps.
+    the mixer: a gradient would miss where a sort jumps. Descriptors of a model that reads them stay those of the
+    whole molecule throughout, in the baseline too: what they add to a prediction is no atom's.
 
     Args:
         predictor: the model.
@@ -50,9 +59,13 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed:
         orders: how many, rounded up to pairs of an order and its reverse, whose errors cancel in part. A
             molecule with no more sets of atoms than the orders have steps is solved by all of its sets.
         seed: of the orders.
+        descriptors: of the molecule, as :meth:`Predictor.descriptors` gives them; for a model that reads some.
+
+    Raises:
+        InputError: if the model reads descriptors, and none are given.
     """
     model, device = predictor.model, predictor.device
-    batch = collate([graph], **predictor.config.collate_settings).to(device)
+    batch = collate([graph], descriptors_given(predictor, descriptors), **predictor.config.collate_settings).to(device)
     count, orders = graph.num_atoms, orders + orders % 2
     with torch.inference_mode():
         x, context = model.atoms(batch), model.context(batch)
@@ -64,7 +77,9 @@ def attribute(predictor: Predictor, graph: MolGraph, *, orders: int = 256, seed:
                 rows = torch.cat([x[:, :1].expand(len(chunk), -1, -1), x[:, 1:] * chunk[:, :, None]], dim=1)
                 tensors = {name: t.expand(len(chunk), *t.shape[1:]) for name, t in context.tensors().items()}
                 normed = model.run_blocks(model.embedding_norm(rows), tensors)
-                found.append(model.predicted(normed, context.mask.expand(len(chunk), -1)).double().cpu())
+                mask = context.mask.expand(len(chunk), -1)
+                fixed = None if batch.descriptors is None else batch.descriptors.expand(len(chunk), -1)
+                found.append(model.predicted(normed, mask, fixed).double().cpu())
             return torch.cat(found).numpy()
 
         if 2**count <= orders * count:

@@ -79,10 +79,7 @@ def inspect(
     if not graphs:
         text, reason = next(iter(reasons.items()))
         raise InputError(f"cannot inspect {text!r}: {reason}")
-    found = [
-        Inspected(number, text, graph, trace(predictor, graph), attribute(predictor, graph, orders=orders), places)
-        for number, (text, graph, places) in graphs.items()
-    ]
+    found = [_inspected(predictor, number, *given, orders) for number, given in graphs.items()]
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -91,6 +88,14 @@ def inspect(
     outputs = [name for task in predictor.tasks for name in task.output_names]
     drawn = outputs[output_slices(predictor.tasks)[predictor.targets.index(target)].start]
     return found, reasons, [*_tables(found, outputs, out), *_pictures(found, outputs, drawn, out)]
+
+
+def _inspected(
+    predictor: Predictor, number: int, text: str, graph: MolGraph, places: np.ndarray, orders: int
+) -> Inspected:
+    known = predictor.descriptors(text)
+    contributions = attribute(predictor, graph, orders=orders, descriptors=known)
+    return Inspected(number, text, graph, trace(predictor, graph, known), contributions, places)
 
 
 def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.collate import collate
+from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
 
@@ -32,10 +34,33 @@ class Trace:
     prediction: np.ndarray
 
 
-def trace(predictor: Predictor, graph: MolGraph) -> Trace:
-    """Follow a molecule through a model: see :class:`Trace`."""
+def descriptors_given(
+    predictor: Predictor, descriptors: Mapping[str, np.ndarray] | None
+) -> Mapping[str, np.ndarray] | None:
+    """The descriptors; raises InputError where a model reads some, and none are given."""
+    if predictor.config.data.descriptors and descriptors is None:
+        raise InputError(
+            f"the model reads {', '.join(predictor.config.data.descriptors)} beside the graph: give "
+            "descriptors=predictor.descriptors(smiles)"
+        )
+    return descriptors
+
+
+def trace(predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None = None) -> Trace:
+    """Follow a molecule through a model: see :class:`Trace`.
+
+    Args:
+        predictor: the model.
+        graph: the molecule.
+        descriptors: of it, as :meth:`Predictor.descriptors` gives them; for a model that reads some.
+
+    Raises:
+        InputError: if the model reads descriptors, and none are given.
+    """
     model = predictor.model
-    batch = collate([graph], **predictor.config.collate_settings).to(predictor.device)
+    batch = collate([graph], descriptors_given(predictor, descriptors), **predictor.config.collate_settings).to(
+        predictor.device
+    )
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
 

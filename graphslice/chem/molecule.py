@@ -244,7 +244,7 @@ def read_smiles(
     with rdBase.BlockLogs():
         for text in smiles:
             try:
-                mol = _parse(text, max_atoms)
+                mol = parse_molecule(text, max_atoms)
             except MoleculeError as reason:
                 reasons.append(str(reason))
                 counts.append((0, 0))
@@ -268,7 +268,7 @@ def canonical_ranks(mol: Chem.Mol) -> list[int]:
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
 
-def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
+def parse_molecule(smiles: str, max_atoms: int) -> Chem.Mol:
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
     if len(smiles) > 10 * max_atoms and (written := _written_atoms(smiles)) > max_atoms:

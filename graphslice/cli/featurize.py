@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_engine_options
+from graphslice.cli.options import add_engine_options, add_features_option
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.progress import molecule_progress
 
@@ -24,6 +24,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
+    add_features_option(parser)
     parser.add_argument("--split", help="the column that says train, valid or test; 'split' where there is one")
     add_engine_options(parser)
     parser.add_argument("--graph", type=GraphConfig)
@@ -34,7 +35,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.featurize import featurize_dataset
     from graphslice.data.tables import count_rows
 
-    names = ("dataset", "root", "smiles_column", "targets", "split")
+    names = ("dataset", "root", "smiles_column", "targets", "features", "split")
     data = DataConfig(**{name: options[name] for name in names})
     console = Console(stderr=True)
     total = count_rows(Path(options.dataset)) if console.is_terminal else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.chem import shortest_paths
-from graphslice.chem.molecule import MolGraph
+from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.feature_dims import MAX_DISTANCE
@@ -27,6 +27,7 @@ def collate_rows(
     max_path: int = 5,
     multiple: int = 1,
     targets: np.ndarray | None = None,
+    descriptors: Sequence[str] = (),
 ) -> GraphBatch:
     """Make one batch of some molecules of a store.
 
@@ -38,9 +39,10 @@ def collate_rows(
         max_path: how many bonds of a path count, from its start.
         multiple: pad the atoms so that with the graph token there is a multiple of so many rows.
         targets: ``float [R, T]`` of all rows of the store, nan where unknown.
+        descriptors: names of those that the model reads.
 
     Raises:
-        InputError: for a row without a molecule, and settings out of their range.
+        InputError: for a row without a molecule, settings out of their range, and descriptors that the store has not.
     """
     if not 1 <= max_path <= MAX_DISTANCE:
         raise InputError(f"max_path must be from 1 to {MAX_DISTANCE}, not {max_path}")
@@ -70,9 +72,14 @@ def collate_rows(
         path_weights=torch.from_numpy(weights),
         targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
         rows=torch.from_numpy(rows),
+        descriptors=torch.from_numpy(store.descriptors(rows, descriptors)) if descriptors else None,
     )
 
 
-def collate(graphs: Sequence[MolGraph], **settings) -> GraphBatch:
-    """Make one batch of some molecules: :func:`collate_rows` of a store of them."""
-    return collate_rows(GraphStore.from_graphs(graphs), np.arange(len(graphs)), **settings)
+def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None = None, **settings) -> GraphBatch:
+    """Make one batch of some molecules: :func:`collate_rows` of a store of them.
+
+    ``values``: their descriptors by name, as :meth:`GraphStore.from_arrays` takes them.
+    """
+    store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), descriptors=values)
+    return collate_rows(store, np.arange(len(graphs)), **settings)

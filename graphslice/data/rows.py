@@ -18,12 +18,14 @@ class Rows:
         targets: ``float64 [R, T]``, nan where unknown.
         split: ``int8 [R]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
         rejected: reason by row, for rows whose labels are of no use.
+        columns: ``float32 [R, K]``, descriptors that the table itself has, nan where unknown; None for none.
     """
 
     smiles: list[str]
     targets: np.ndarray
     split: np.ndarray
     rejected: dict[int, str]
+    columns: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -31,7 +33,8 @@ class Rows:
     def __getitem__(self, rows: slice) -> Rows:
         begin, end, _ = rows.indices(len(self))
         rejected = {row - begin: reason for row, reason in self.rejected.items() if begin <= row < end}
-        return Rows(self.smiles[begin:end], self.targets[begin:end], self.split[begin:end], rejected)
+        columns = None if self.columns is None else self.columns[begin:end]
+        return Rows(self.smiles[begin:end], self.targets[begin:end], self.split[begin:end], rejected, columns)
 
     @classmethod
     def join(cls, chunks: Sequence[Rows]) -> Rows:
@@ -41,11 +44,13 @@ class Rows:
         for chunk in chunks:
             rejected.update({begin + row: reason for row, reason in chunk.rejected.items()})
             begin += len(chunk)
+        columns = [chunk.columns for chunk in chunks if chunk.columns is not None]
         return cls(
             [text for chunk in chunks for text in chunk.smiles],
             np.concatenate([chunk.targets for chunk in chunks]),
             np.concatenate([chunk.split for chunk in chunks]),
             rejected,
+            np.concatenate(columns) if columns else None,
         )
 
     def digest(self) -> str:
@@ -53,6 +58,8 @@ class Rows:
         found = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes() + self.split.tobytes())
         found.update("\n".join(self.smiles).encode(errors="surrogatepass"))
         found.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
+        if self.columns is not None:
+            found.update(np.ascontiguousarray(self.columns).tobytes())
         return found.hexdigest()[:32]
 
 

@@ -7,144 +7,31 @@ compiled code reads the same bytes through the memory map, without a copy.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 import pyarrow as pa
-import rdkit
 
+from graphslice.chem.descriptors import descriptor_width
 from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features, check_molecules
-from graphslice.config import GraphConfig
 from graphslice.data import checksum
-from graphslice.data.arrow import bool_array, number_array, text_array, valid_rows
+from graphslice.data.arrow import valid_rows
 from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
-from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import StoreFault, check_contents
+from graphslice.data.store_schema import FEATURES as FEATURES
+from graphslice.data.store_schema import FORMAT, StoreInfo, column_of
+from graphslice.data.store_schema import record_batch as record_batch
 from graphslice.errors import InputError
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
-from graphslice.tasks import Task
+from graphslice.feature_dims import ATOM_DIMS
 
 #: How the name of a store's file ends.
 STORE_SUFFIX = ".arrow"
 #: Rows of every record batch but the last.
 BATCH_ROWS = 65_536
-#: Changes whenever the same SMILES would give other numbers.
-FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
-
-_FORMAT = "1"
-_ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
-_BOND = pa.struct(
-    [
-        pa.field(name, kind, nullable=False)
-        for name, kind in (("begin", pa.uint16()), ("end", pa.uint16()), ("kind", pa.uint8()))
-    ]
-)
-_HOW_TO_READ = {
-    "atoms": "element, chirality, degree, charge, hydrogens, radical electrons, hybridization, aromatic, in a ring: "
-    "indices of ogb.utils.features",
-    "bonds": f"kind = (type * {BOND_DIMS[1]} + stereo) * {BOND_DIMS[2]} + conjugated: indices of ogb.utils.features",
-}
-
-
-@dataclass(frozen=True)
-class StoreInfo:
-    """What a store says of itself, in the metadata of its schema.
-
-    Attributes:
-        source: name of the data.
-        fingerprint: hash of molecules, labels and splits.
-        targets: names of the labels.
-        tasks: of those labels that are places of classes.
-        atom_order, max_atoms: how molecules became graphs (see :class:`~graphslice.config.GraphConfig`).
-        features: :data:`FEATURES` of the code that wrote it.
-    """
-
-    source: str = ""
-    fingerprint: str = ""
-    targets: tuple[str, ...] = ()
-    atom_order: str = GraphConfig.atom_order
-    max_atoms: int = GraphConfig.max_atoms
-    features: str = FEATURES
-    tasks: tuple[Task, ...] = ()
-
-    def to_metadata(self) -> dict[str, str]:
-        return {
-            "graphslice.format": _FORMAT,
-            "graphslice.features": self.features,
-            "graphslice.source": self.source,
-            "graphslice.fingerprint": self.fingerprint,
-            "graphslice.targets": json.dumps(self.targets),
-            "graphslice.atom_order": self.atom_order,
-            "graphslice.max_atoms": str(self.max_atoms),
-            "graphslice.checksum": checksum.UNSEALED,
-            **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
-            **{f"graphslice.{column}": text for column, text in _HOW_TO_READ.items()},
-        }
-
-    @classmethod
-    def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
-        """Raises KeyError or ValueError for what :meth:`to_metadata` does not write."""
-        names = ("source", "fingerprint", "atom_order", "features")
-        text = {name: metadata[f"graphslice.{name}".encode()].decode() for name in names}
-        targets, max_atoms = (json.loads(metadata[f"graphslice.{name}".encode()]) for name in ("targets", "max_atoms"))
-        if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
-            raise ValueError("graphslice.targets is no list of names")
-        if type(max_atoms) is not int:
-            raise ValueError("graphslice.max_atoms is no whole number")
-        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # refuses others
-        tasks = [Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]"))]
-        return cls(**text, targets=tuple(targets), max_atoms=max_atoms, tasks=tuple(tasks))
-
-    def schema(self) -> pa.Schema:
-        columns = [("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
-        if self.targets:
-            columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
-        columns.append(("split", pa.dictionary(pa.int8(), pa.string())))
-        return pa.schema(columns, metadata=self.to_metadata())
-
-
-def record_batch(
-    schema: pa.Schema,
-    arrays: MolArrays,
-    errors: Sequence[str | None],
-    targets: np.ndarray | None = None,
-    split: np.ndarray | None = None,
-) -> pa.RecordBatch:
-    """Rows of a store.
-
-    Args:
-        schema: of :meth:`StoreInfo.schema`.
-        arrays: G molecules; those without atoms are null.
-        errors: G times None or a reason.
-        targets: ``float64 [G, T]``, nan where unknown.
-        split: ``int8 [G]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
-    """
-    if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
-        raise InputError(f"{len(arrays):,} rows hold more than 2,147,483,647 atoms: lower graph.max_atoms")
-    absent = bool_array(np.diff(arrays.atom_ptr) == 0)
-    atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
-    begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))
-    bonds = pa.StructArray.from_arrays(
-        [number_array(begins), number_array(ends), number_array(arrays.bond_type_ids)], fields=list(_BOND)
-    )
-    atom_ptr, bond_ptr = (number_array(ptr.astype(np.int32)) for ptr in (arrays.atom_ptr, arrays.bond_ptr))
-    columns = [
-        pa.ListArray.from_arrays(atom_ptr, atoms, type=_ATOMS, mask=absent),
-        pa.ListArray.from_arrays(bond_ptr, bonds, type=pa.list_(_BOND), mask=absent),
-        text_array(errors),
-    ]
-    if targets is not None and "targets" in schema.names:
-        values = number_array(targets.reshape(-1))
-        columns.append(pa.FixedSizeListArray.from_arrays(values, type=schema.field("targets").type))
-    split = np.full(len(arrays), NO_SPLIT, np.int8) if split is None else split
-    numbers = number_array(split, valid=split != NO_SPLIT)
-    columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class GraphStore(Sequence[MolGraph]):
@@ -176,20 +63,27 @@ class GraphStore(Sequence[MolGraph]):
         self._starts = np.array(starts, np.int64).reshape(-1, NUM_STARTS)
 
     @classmethod
-    def from_arrays(cls, arrays: MolArrays, errors: Sequence[str | None] | None = None) -> GraphStore:
-        """A store in memory.
+    def from_arrays(
+        cls,
+        arrays: MolArrays,
+        errors: Sequence[str | None] | None = None,
+        descriptors: Mapping[str, np.ndarray] | None = None,
+    ) -> GraphStore:
+        """A store in memory; arguments as for :func:`record_batch`.
 
         Raises:
             InputError: if a molecule has a bond to an atom that it has not, or values that OGB has not.
         """
         check_molecules(arrays)
-        schema = StoreInfo().schema()
+        descriptors = descriptors or {}
+        schema = StoreInfo(descriptors=tuple(descriptors)).schema()
         errors = [None] * len(arrays) if errors is None else errors
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             for begin in range(0, len(arrays), BATCH_ROWS):
                 rows = slice(begin, begin + BATCH_ROWS)
-                writer.write_batch(record_batch(schema, arrays[rows], errors[rows]))
+                some = {name: values[rows] for name, values in descriptors.items()}
+                writer.write_batch(record_batch(schema, arrays[rows], errors[rows], descriptors=some))
         return cls(sink.getvalue())
 
     @classmethod
@@ -224,7 +118,7 @@ class GraphStore(Sequence[MolGraph]):
             raise InputError(f"{path} is no GraphStore: an Arrow file that GraphSlice did not write")
         if not checksum.is_sealed(path, buffer):
             raise InputError(f"{path} is damaged, its checksum is wrong: {again}")
-        if metadata.get(b"graphslice.format") != _FORMAT.encode():
+        if metadata.get(b"graphslice.format") != FORMAT.encode():
             raise InputError(f"{path} was written by another version of GraphSlice: {again}")
         try:
             store = cls(buffer, str(path))
@@ -273,6 +167,52 @@ class GraphStore(Sequence[MolGraph]):
         """``int8 [R]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none."""
         indices = [batch.column("split").indices.fill_null(NO_SPLIT) for batch in self.batches]
         return np.concatenate([np.empty(0, np.int8), *(array.to_numpy(zero_copy_only=False) for array in indices)])
+
+    @cached_property
+    def _descriptors(self) -> dict[str, list[np.ndarray]]:
+        """By name ``[rows, F]`` of every record batch, where they lie in the file."""
+        found = {}
+        for name in self.info.descriptors:
+            columns = [batch.column(column_of(name)) for batch in self.batches]
+            values = [column.values if pa.types.is_fixed_size_list(column.type) else column for column in columns]
+            buffers = [(array.buffers()[1] or b"", array.type.to_pandas_dtype()) for array in values]
+            found[name] = [
+                np.frombuffer(buffer, dtype)[: len(array)].reshape(len(column), -1) if len(array) else np.empty((0, 1))
+                for (buffer, dtype), array, column in zip(buffers, values, columns, strict=True)
+            ]
+        return found
+
+    def check_descriptors(self, names: Sequence[str]) -> None:
+        """Raise :class:`InputError` if the store lacks descriptors of some names."""
+        if missing := [name for name in names if name not in self.info.descriptors]:
+            raise InputError(
+                f"{self.name} has no descriptors {', '.join(missing)}, which the model reads: make it again with "
+                f"graphslice featurize --features {','.join(names)}"
+            )
+
+    def descriptors(self, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
+        """``float32 [B, F]``, descriptors of some rows, those of each name one after another; nan where unknown.
+
+        Args:
+            rows: ``int64 [B]``.
+            names: of ``info.descriptors``.
+
+        Raises:
+            InputError: if the store has no such descriptors.
+        """
+        self.check_descriptors(names)
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        found = np.empty((len(rows), descriptor_width(names)), np.float32)
+        numbers = rows // BATCH_ROWS
+        for number in np.unique(numbers).tolist():
+            here, begin = numbers == number, 0
+            for name in names:
+                values = self._descriptors[name][number]
+                found[here, begin : begin + values.shape[1]] = values[rows[here] % BATCH_ROWS]
+                begin += values.shape[1]
+        return found
 
     @overload
     def __getitem__(self, index: int) -> MolGraph: ...

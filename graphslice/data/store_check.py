@@ -15,6 +15,7 @@ import pyarrow as pa
 from graphslice.chem.molecule_check import molecule_fault
 from graphslice.data.arrow import valid_rows
 from graphslice.data.splits import SPLITS
+from graphslice.data.store_schema import column_of
 
 # Each has a record batch in memory, some 20 MB.
 _MOST_THREADS = 4
@@ -64,8 +65,10 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
     values = [atoms.values, atoms.values.values, bonds.values, *bonds.values.flatten()]
     if "targets" in batch.schema.names:
         values.append(batch.column("targets"))
+    for column in (batch.column(name) for name in batch.schema.names if name.startswith(column_of(""))):
+        values += [column, column.values] if pa.types.is_fixed_size_list(column.type) else [column]
     if any(array.null_count for array in values):
-        raise StoreFault("values of its molecules or targets are null")
+        raise StoreFault("values of its molecules, targets or descriptors are null")
     if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
         raise StoreFault(f"its splits are not {', '.join(SPLITS)}")
     for column, name in ((atoms, "atoms"), (bonds, "bonds")):

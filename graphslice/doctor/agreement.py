@@ -46,7 +46,8 @@ def step_of(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = tor
     """
     training, config = model.training, model.config
     # Nothing but dropout depends on the mode; a model without it stays as it is, for each mode is compiled by itself.
-    if max(config.dropout, config.input_dropout, config.attention_dropout, config.activation_dropout) > 0:
+    rates = (config.dropout, config.input_dropout, config.attention_dropout, config.activation_dropout)
+    if max(rates) > 0 or config.descriptors > 0:
         model.eval()
     device = batch.lengths.device.type
     torch.compiler.cudagraph_mark_step_begin()

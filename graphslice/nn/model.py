@@ -15,6 +15,7 @@ from graphslice.nn.block import Add, AddNorm, Block, MLPHead
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.cpu_parallel import num_shares, run_in_shares
+from graphslice.nn.descriptors import DescriptorEncoder
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
 from graphslice.ops import Dropout, column_quantiles
@@ -48,12 +49,13 @@ class GraphTransformer(nn.Module):
         self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
-        width = config.dim * sum(READOUTS[readout] for readout in self.readouts)
+        width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # A norm closes what pre-norm blocks have summed up, but where the head has its own.
         closing = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
         self.norm: nn.Module = closing or Add(config.dropout)
         linear = config.head == "linear"
         self.head: nn.Module = nn.Linear(width, config.tasks) if linear else MLPHead(width, config.dim, config.tasks)
+        self.descriptors = DescriptorEncoder(config.descriptors, config.dim) if config.descriptors else None
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
         self._compiled: tuple[Callable[..., Tensor] | None, int] = (None, -1)
@@ -78,6 +80,8 @@ class GraphTransformer(nn.Module):
                 nn.init.normal_(module.weight, std=1.0 if balanced and module in of_atoms else 0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
+        if self.descriptors is not None:
+            self.descriptors.reset_parameters()
         if self.config.distance_start:
             self.pairs.start_from_distances()
 
@@ -92,7 +96,7 @@ class GraphTransformer(nn.Module):
         normed = self._through_blocks(x, context)
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(x.device.type, enabled=False):
-            return self.head(self.read_out(normed.to(self.target_mean.dtype), context.mask))
+            return self._heads_answer(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
 
     def embed(self, batch: GraphBatch) -> Tensor:
         """``[B, N + 1, C]``: the rows that enter the first block; row 0 is the graph token."""
@@ -104,9 +108,17 @@ class GraphTransformer(nn.Module):
         reads = {name for block in blocks for name in block.mixer.reads}
         return self.pairs(batch, sorted(reads), reader=self.config.mixer)
 
-    def predicted(self, normed: Tensor, mask: Tensor) -> Tensor:
-        """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm."""
-        return self.head(self.read_out(normed, mask)) * self.target_std + self.target_mean
+    def predicted(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
+        """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm and of the descriptors."""
+        return self._heads_answer(normed, mask, descriptors) * self.target_std + self.target_mean
+
+    def _heads_answer(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
+        read = self.read_out(normed, mask)
+        if self.descriptors is not None:
+            if descriptors is None or descriptors.shape[1] != self.config.descriptors:
+                raise ValueError(f"the model reads {self.config.descriptors} descriptors, which the batch has not")
+            read = torch.cat([read, self.descriptors(descriptors)], dim=-1)
+        return self.head(read)
 
     def compile_blocks(self, batch_size: int, **options) -> None:
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.

@@ -52,6 +52,7 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
         ("graph.path_ties", graph.path_ties, "floyd-warshall"),
         ("graph.atom_order", graph.atom_order, "input"),
         ("model.readout", config.readout, "token"),
+        ("model.descriptors", config.descriptors, 0),
         ("model.head", config.head, "mlp" if later else "linear"),
     ]
     if not later:

@@ -304,11 +304,12 @@ def test_what_is_no_store(content, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
-    [("_FORMAT", "0", "by another version of GraphSlice: make it again"), ("FEATURES", None, "has features of older")],
+    [("FORMAT", "0", "by another version of GraphSlice: make it again"), ("FEATURES", None, "has features of older")],
 )
 def test_of_another_version(name, value, reason, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(f"graphslice.data.store.{name}", value or "older")
+        for module in ("store", "store_schema"):
+            patch.setattr(f"graphslice.data.{module}.{name}", value or "older")
         info = StoreInfo("some data", "", ("y",), features="older" if name == "FEATURES" else FEATURES)
         build_store(tmp_path / "s.arrow", [rows(SMILES)], info, workers=1)
     with pytest.raises(InputError, match=reason):

@@ -173,3 +173,29 @@ def test_numbers_that_begin_at_odd_places_are_not_read(shift, tmp_path):
     batch = pa.ipc.open_file(outer[shift:]).get_batch(0)
     with pytest.raises(ValueError, match="middle of a number"):
         column_starts(batch, outer)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "reason"),
+    [
+        ("morgan", pa.nulls(3, pa.list_(pa.field("item", pa.uint8(), nullable=False), 2048)), "are null"),
+        ("own", pa.array([1, None, 3], pa.float32()), "are null"),
+        ("own", pa.array([1, 2, 3], pa.float64()), "no GraphStore"),
+        ("morgan", pa.array([b""] * 3), "no GraphStore"),
+    ],
+)
+def test_descriptors_that_are_none(name, array, reason, tmp_path):
+    info = StoreInfo("some data", "", ("y",), descriptors=("morgan", "own"))
+    values = {"morgan": np.zeros((3, 2048), np.uint8), "own": np.zeros(3, np.float32)}
+    batch = record_batch(info.schema(), arrays(), [None] * 3, np.zeros((3, 1)), descriptors=values)
+    metadata = {"graphslice.descriptors": '["morgan", "own"]'}
+    GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=metadata))
+    at = batch.schema.get_field_index(f"descriptor {name}")
+    wrong = batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
+    assert reason in refusal(write(tmp_path / "s.arrow", wrong, metadata=metadata))
+
+
+@pytest.mark.parametrize("value", ["7", "[1]", '{"a": 1}', "x", '["morgan"]'])
+def test_names_of_descriptors_that_are_none(value, tmp_path):
+    metadata = {"graphslice.descriptors": value}
+    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))

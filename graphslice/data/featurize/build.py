@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
+from graphslice.chem.descriptors import kinds_of, own_of
 from graphslice.data.checksum import seal
 from graphslice.data.featurize.pool import Pool, featurizers, parse
 from graphslice.data.rows import Rows, resize_chunks
@@ -54,7 +55,7 @@ def build_store(
         # tells by it what it was made of; where not, only a file that this process has waited for can be that one.
         if (waited or info.fingerprint) and (made := _made_by_another(path, info)) is not None:
             return made
-        with featurizers(rows, workers) as pool:
+        with featurizers(rows, workers, kinds_of(info.descriptors)) as pool:
             return _assemble(path, info, _shards_of_rows(path, chunks, info, pool, progress))
 
 
@@ -71,11 +72,15 @@ def build_store_of_tables(
 
 def to_batch(rows: Rows, info: StoreInfo, pool: Pool = None, progress: Progress = None) -> pa.RecordBatch:
     """Parse some rows into rows of a store."""
-    arrays, reasons = parse(rows.smiles, info, pool, progress)
+    arrays, reasons, found = parse(rows.smiles, info, pool, progress, kinds_of(info.descriptors))
+    own = own_of(info.descriptors)
+    if own and rows.columns is not None:
+        found |= dict(zip(own, rows.columns.T, strict=True))
     for row, reason in rows.rejected.items():
         if rows.smiles[row] == "" or reasons[row] is None:  # of a bad label and a bad SMILES, the SMILES
             reasons[row] = reason
-    return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split)
+    descriptors = {name: found[name] for name in info.descriptors}
+    return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split, descriptors)
 
 
 # --- one process at a time ------------------------------------------------------------------------

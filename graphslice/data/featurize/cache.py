@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,11 @@ def default_cache() -> Path:
 
 
 def store_of(
-    source: Source, config: GraphConfig, cache: Path | None = None, progress: Callable[[int], None] | None = None
+    source: Source,
+    config: GraphConfig,
+    cache: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    descriptors: Sequence[str] = (),
 ) -> GraphStore:
     """The molecules of a source, row by row: from the cache, where they are put when first asked for.
 
@@ -44,16 +48,31 @@ def store_of(
         config: how molecules become graphs.
         cache: folder; :func:`default_cache` when not given.
         progress: called with the number of rows done, from time to time.
+        descriptors: names of those that the store shall have.
 
     Raises:
-        InputError: if the cache cannot be written, or the source is a store of other graphs.
+        InputError: if the cache cannot be written, the source is a store of other graphs or without the descriptors, or
+            one of graphs, which have none.
     """
     if source.store is not None:
         check_graphs(source.store, config)
+        source.store.check_descriptors(descriptors)
         return source.store
     if source.graphs is not None:
+        if descriptors:
+            raise InputError(
+                f"descriptors such as {descriptors[0]} are made of SMILES and of columns of tables, and graphs have "
+                "neither: leave out data.features"
+            )
         return GraphStore.from_graphs(source.graphs)
-    info = StoreInfo(source.name, source.fingerprint(), tuple(source.target_names), config.atom_order, config.max_atoms)
+    info = StoreInfo(
+        source.name,
+        source.fingerprint(),
+        tuple(source.target_names),
+        config.atom_order,
+        config.max_atoms,
+        descriptors=tuple(descriptors),
+    )
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(source.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from graphslice.chem.descriptors import own_of
 from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.columns import check_own_columns
 from graphslice.data.featurize.build import build_store, build_store_of_tables, to_batch
 from graphslice.data.find_tasks import find_tasks
 from graphslice.data.labels import LabelColumns, find_columns, labelled_rows, parse_chunk
 from graphslice.data.ogb_lsc import FOLDERS
 from graphslice.data.sources import dataset_path, load_source
+from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import STORE_SUFFIX, GraphStore, StoreInfo
 from graphslice.data.tables import open_table, read_chunks, table_files
 from graphslice.errors import InputError
@@ -61,7 +65,7 @@ def featurize_dataset(
         raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
-    info = StoreInfo(data.dataset, "", (), graph.atom_order, graph.max_atoms)
+    info = StoreInfo(data.dataset, "", (), graph.atom_order, graph.max_atoms, descriptors=data.descriptors)
     if data.dataset in FOLDERS or data.dataset == "demo":
         if data.split is not None:
             raise InputError(f"{data.dataset} has its own split; give --split {data.split} when you train on the store")
@@ -92,7 +96,7 @@ def table_columns(path: Path, data: DataConfig) -> LabelColumns:
     """
     if path.is_file() and path.name.endswith(STORE_SUFFIX):
         raise InputError(f"{path} is featurized already")
-    if data.split in ("random", "scaffold"):
+    if data.split in SPLIT_METHODS:
         raise InputError(f"a store keeps the split of a column; give --split {data.split} when you train on it")
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
@@ -113,11 +117,17 @@ def _report(store: GraphStore, out: Path) -> FeaturizeReport:
     """How it went. A store without any row that can be used is deleted.
 
     Raises:
-        InputError: if it has none.
+        InputError: if it has none, or a column of descriptors has no number.
     """
     errors = store.errors
     first_reason = next(iter(errors.values()), None)
     if len(errors) == len(store):
         out.unlink()
         raise InputError(f"none of the {len(store):,} rows can be used; the first: {first_reason}")
+    own = own_of(store.info.descriptors)
+    try:
+        check_own_columns(store.descriptors(np.arange(len(store)), own), own, store.info.source)
+    except InputError:
+        out.unlink()
+        raise
     return FeaturizeReport(store, len(errors), first_reason)

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
+
+from graphslice.chem.descriptors import read_descriptors
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
-# SMILES that a process gets at a time.
-_TASK_ROWS = 512
+# SMILES that a process gets at a time; fewer where their descriptors are asked for too, which take longer.
+_TASK_ROWS, _DESCRIBED_ROWS = 512, 64
 
 #: Processes of :func:`featurizers`; None where this process does the work itself.
 Pool = Executor | None
 
-# Molecules, and for each None or the reason why it is none.
-_Parsed = tuple[MolArrays, list[str | None]]
+# Molecules, for each None or the reason why it is none, and descriptors by kind.
+_Parsed = tuple[MolArrays, list[str | None], dict[str, np.ndarray]]
 
 
 @contextmanager
-def featurizers(rows: int | None = None, workers: int | None = None) -> Iterator[Pool]:
+def featurizers(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
     """Processes for :func:`featurize`.
 
     Args:
         rows: how many there will be, if known: few of them are not worth the start of a process.
         workers: how many processes; one a core by default.
+        kinds: of descriptors that they shall compute.
 
     Raises:
         InputError: for less than one worker.
@@ -40,7 +45,7 @@ def featurizers(rows: int | None = None, workers: int | None = None) -> Iterator
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
     workers = _cores() if workers is None else workers
-    if workers < 2 or (rows is not None and rows < 4 * _TASK_ROWS):
+    if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)):
         yield None
         return
     # Imported here: a few SMILES are predicted without them.
@@ -88,7 +93,7 @@ def featurize(
     Returns:
         A store with a row for each, and for every row None or the reason why it has no molecule.
     """
-    arrays, reasons = parse(smiles, config, pool, progress)
+    arrays, reasons, _ = parse(smiles, config, pool, progress)
     return GraphStore.from_arrays(arrays, reasons), reasons
 
 
@@ -98,14 +103,22 @@ def featurize_stream(
     *,
     pool: Pool = None,
     ahead: bool = False,
+    kinds: Sequence[str] = (),
+    columns: Iterable[Mapping[str, np.ndarray]] | None = None,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
     """:func:`featurize` chunk by chunk.
 
     With ``ahead`` the processes of the pool parse the next chunk while the caller uses the last: good
     where that is a GPU's work, bad where both want the same cores.
+
+    Args:
+        kinds: of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, which the stores shall have too.
+        columns: for every chunk its descriptors that are columns of a table, by name ``float32 [R]``.
     """
-    for arrays, reasons in _parse_chunks(chunks, config, pool, ahead=ahead):
-        yield GraphStore.from_arrays(arrays, reasons), reasons
+    given = itertools.repeat({}) if columns is None else columns
+    parsed = _parse_chunks(chunks, config, pool, ahead=ahead, kinds=kinds)
+    for (arrays, reasons, descriptors), more in zip(parsed, given, strict=False):
+        yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **more}), reasons
 
 
 def parse(
@@ -113,10 +126,24 @@ def parse(
     config: GraphConfig | StoreInfo,
     pool: Pool = None,
     progress: Callable[[int], None] | None = None,
+    kinds: Sequence[str] = (),
 ) -> _Parsed:
-    """:func:`~graphslice.chem.molecule.read_smiles` in the processes of a pool; arguments as :func:`featurize`."""
-    (parsed,) = _parse_chunks([smiles], config, pool, progress)
+    """:func:`~graphslice.chem.molecule.read_smiles` in the processes of a pool; arguments as :func:`featurize`.
+
+    Returns:
+        Its molecules and reasons, and by each of ``kinds`` the descriptors of
+        :func:`~graphslice.chem.descriptors.read_descriptors`.
+    """
+    (parsed,) = _parse_chunks([smiles], config, pool, progress, kinds=kinds)
     return parsed
+
+
+def _read(smiles: Sequence[str], atom_order: str, max_atoms: int, kinds: Sequence[str]) -> _Parsed:
+    arrays, reasons = read_smiles(smiles, atom_order=atom_order, max_atoms=max_atoms)
+    if not kinds:
+        return arrays, reasons, {}
+    molecules = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
+    return arrays, reasons, read_descriptors(molecules, kinds, max_atoms)
 
 
 def _parse_chunks(
@@ -125,35 +152,44 @@ def _parse_chunks(
     pool: Pool,
     progress: Callable[[int], None] | None = None,
     ahead: bool = False,
+    kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
-    work = partial(read_smiles, atom_order=config.atom_order, max_atoms=config.max_atoms)
+    work = partial(_read, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds))
     if pool is None:
         for chunk in chunks:
-            yield _join((work(task) for task in _tasks(chunk)), progress)
+            yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)
         return
     begun: deque[list[Future[_Parsed]]] = deque()
     try:
         for chunk in chunks:
-            begun.append([pool.submit(work, task) for task in _tasks(chunk)])
+            begun.append([pool.submit(work, task) for task in _tasks(chunk, kinds)])
             if len(begun) > ahead:
-                yield _join((future.result() for future in begun.popleft()), progress)
+                yield _join((future.result() for future in begun.popleft()), kinds, progress)
         while begun:
-            yield _join((future.result() for future in begun.popleft()), progress)
+            yield _join((future.result() for future in begun.popleft()), kinds, progress)
     finally:
         for future in (future for futures in begun for future in futures):
             future.cancel()
 
 
-def _tasks(smiles: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (smiles[begin : begin + _TASK_ROWS] for begin in range(0, len(smiles), _TASK_ROWS))
+def _task_rows(kinds: Sequence[str]) -> int:
+    return _DESCRIBED_ROWS if kinds else _TASK_ROWS
 
 
-def _join(results: Iterable[_Parsed], progress: Callable[[int], None] | None) -> _Parsed:
+def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str]]:
+    size = _task_rows(kinds)
+    return (smiles[begin : begin + size] for begin in range(0, len(smiles), size))
+
+
+def _join(results: Iterable[_Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> _Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
-    for arrays, some_reasons in results:
+    descriptors: dict[str, list[np.ndarray]] = {kind: [read_descriptors([], [kind])[kind]] for kind in kinds}
+    for arrays, some_reasons, some_descriptors in results:
         molecules.append(arrays)
         reasons += some_reasons
+        for kind, values in some_descriptors.items():
+            descriptors[kind].append(values)
         if progress:
             progress(len(some_reasons))
-    return MolArrays.join(molecules), reasons
+    return MolArrays.join(molecules), reasons, {kind: np.concatenate(parts) for kind, parts in descriptors.items()}

@@ -1,0 +1,69 @@
+"""Columns of a table by their names, and those of them that are descriptors: numbers that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from graphslice.chem.descriptors import DESCRIPTORS, own_of
+from graphslice.errors import InputError, nearest
+
+# What is larger in magnitude counts as this: models compute with float32, and square what they standardise.
+_LARGEST = 1e18
+
+
+def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
+    """Raise :class:`InputError` if a column that is used has the name of another one."""
+    for column in used:
+        if list(columns).count(column) > 1:
+            raise InputError(f"{name} has two columns called {column!r}")
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """Some names for a message, the first few where there are many."""
+    quoted = [repr(str(name)) for name in names]
+    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "") or "none"
+
+
+def find_own_columns(columns: Sequence[str], names: Sequence[str], targets: Sequence[str], name: str) -> list[str]:
+    """The columns of a table that ``data.features`` names.
+
+    Args:
+        columns: all that the table has.
+        names: of descriptors, :data:`~graphslice.chem.descriptors.DESCRIPTORS` and columns.
+        targets: columns that are labels.
+        name: of the table, for messages.
+
+    Raises:
+        InputError: if the table has no such column, or it is a label.
+    """
+    own = own_of(names)
+    for column in own:
+        if column not in columns:
+            raise InputError(
+                f"{name} has no column {column!r}{nearest(column, [*DESCRIPTORS, *columns])}: --features names "
+                f"{', '.join(DESCRIPTORS)} and numeric columns of the table, which has {listed(columns)}"
+            )
+        if column in targets:
+            raise InputError(f"{name}: {column!r} is a target, so --features cannot name it: it would be known already")
+    return own
+
+
+def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """``float32 [R, K]`` of K columns ``[R]``: nan for what is not finite, and at most 1e18 in magnitude."""
+    values = np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+    return np.where(np.isfinite(values), values.clip(-_LARGEST, _LARGEST), np.nan).astype(np.float32)
+
+
+def check_own_columns(values: np.ndarray, names: Sequence[str], name: str) -> None:
+    """Raise :class:`InputError` if a column has no number in any row.
+
+    Args:
+        values: ``float32 [R, K]`` of all rows.
+        names: K names.
+        name: of the table, for messages.
+    """
+    for column, empty in zip(names, np.isnan(values).all(axis=0), strict=True):
+        if empty:
+            raise InputError(f"{name}: the column {column!r} of --features has no number in any row")

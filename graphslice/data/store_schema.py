@@ -1,0 +1,163 @@
+"""What the file of a store looks like: its columns, and what it says of itself in the metadata of its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import rdkit
+
+from graphslice.chem.descriptors import DESCRIPTORS
+from graphslice.chem.molecule import MolArrays
+from graphslice.config import GraphConfig
+from graphslice.data import checksum
+from graphslice.data.arrow import bool_array, number_array, text_array
+from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.errors import InputError
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.tasks import Task
+
+#: Changes whenever the same SMILES would give other numbers.
+FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
+
+#: Of the file; a file of another one is not read.
+FORMAT = "1"
+_ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
+_BOND = pa.struct(
+    [
+        pa.field(name, kind, nullable=False)
+        for name, kind in (("begin", pa.uint16()), ("end", pa.uint16()), ("kind", pa.uint8()))
+    ]
+)
+_HOW_TO_READ = {
+    "atoms": "element, chirality, degree, charge, hydrogens, radical electrons, hybridization, aromatic, in a ring: "
+    "indices of ogb.utils.features",
+    "bonds": f"kind = (type * {BOND_DIMS[1]} + stereo) * {BOND_DIMS[2]} + conjugated: indices of ogb.utils.features",
+}
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store says of itself, in the metadata of its schema.
+
+    Attributes:
+        source: name of the data.
+        fingerprint: hash of molecules, labels and splits.
+        targets: names of the labels.
+        tasks: of those labels that are places of classes.
+        atom_order, max_atoms: how molecules became graphs (see :class:`~graphslice.config.GraphConfig`).
+        features: :data:`FEATURES` of the code that wrote it.
+        descriptors: names of the numbers beside the graph: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`,
+            and columns of the user's own.
+    """
+
+    source: str = ""
+    fingerprint: str = ""
+    targets: tuple[str, ...] = ()
+    atom_order: str = GraphConfig.atom_order
+    max_atoms: int = GraphConfig.max_atoms
+    features: str = FEATURES
+    descriptors: tuple[str, ...] = ()
+    tasks: tuple[Task, ...] = ()
+
+    def to_metadata(self) -> dict[str, str]:
+        return {
+            "graphslice.format": FORMAT,
+            "graphslice.features": self.features,
+            "graphslice.source": self.source,
+            "graphslice.fingerprint": self.fingerprint,
+            "graphslice.targets": json.dumps(self.targets),
+            "graphslice.atom_order": self.atom_order,
+            "graphslice.max_atoms": str(self.max_atoms),
+            "graphslice.checksum": checksum.UNSEALED,
+            **{f"graphslice.{column}": text for column, text in _HOW_TO_READ.items()},
+            **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
+            **({"graphslice.descriptors": json.dumps(self.descriptors)} if self.descriptors else {}),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
+        """Raises KeyError or ValueError for what :meth:`to_metadata` does not write."""
+        names = ("source", "fingerprint", "atom_order", "features")
+        text = {name: metadata[f"graphslice.{name}".encode()].decode() for name in names}
+        targets, max_atoms = (json.loads(metadata[f"graphslice.{name}".encode()]) for name in ("targets", "max_atoms"))
+        descriptors = json.loads(metadata.get(b"graphslice.descriptors", b"[]"))
+        for name, found in (("targets", targets), ("descriptors", descriptors)):
+            if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+                raise ValueError(f"graphslice.{name} is no list of names")
+        if type(max_atoms) is not int:
+            raise ValueError("graphslice.max_atoms is no whole number")
+        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # refuses others
+        tasks = tuple(Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]")))
+        return cls(**text, targets=tuple(targets), max_atoms=max_atoms, descriptors=tuple(descriptors), tasks=tasks)
+
+    def schema(self) -> pa.Schema:
+        columns = [("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
+        if self.targets:
+            columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
+        columns.append(("split", pa.dictionary(pa.int8(), pa.string())))
+        columns += [(column_of(name), _descriptor_type(name)) for name in self.descriptors]
+        return pa.schema(columns, metadata=self.to_metadata())
+
+
+def column_of(descriptor: str) -> str:
+    """The column of a store that holds a kind of descriptors, or a column of the user's own."""
+    return f"descriptor {descriptor}"
+
+
+def _descriptor_type(name: str) -> pa.DataType:
+    kind = DESCRIPTORS.get(name)
+    if kind is None:
+        return pa.float32()
+    return pa.list_(pa.field("item", pa.from_numpy_dtype(kind.dtype), nullable=False), len(kind.names))
+
+
+def record_batch(
+    schema: pa.Schema,
+    arrays: MolArrays,
+    errors: Sequence[str | None],
+    targets: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    descriptors: Mapping[str, np.ndarray] | None = None,
+) -> pa.RecordBatch:
+    """Rows of a store.
+
+    Args:
+        schema: of :meth:`StoreInfo.schema`.
+        arrays: G molecules; those without atoms are null.
+        errors: G times None or a reason.
+        targets: ``float64 [G, T]``, nan where unknown.
+        split: ``int8 [G]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
+        descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype and ``[G]`` of a column.
+    """
+    if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
+        raise InputError(f"{len(arrays):,} rows hold more than 2,147,483,647 atoms: lower graph.max_atoms")
+    absent = bool_array(np.diff(arrays.atom_ptr) == 0)
+    atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
+    begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))
+    bonds = pa.StructArray.from_arrays(
+        [number_array(begins), number_array(ends), number_array(arrays.bond_type_ids)], fields=list(_BOND)
+    )
+    atom_ptr, bond_ptr = (number_array(ptr.astype(np.int32)) for ptr in (arrays.atom_ptr, arrays.bond_ptr))
+    columns = [
+        pa.ListArray.from_arrays(atom_ptr, atoms, type=_ATOMS, mask=absent),
+        pa.ListArray.from_arrays(bond_ptr, bonds, type=pa.list_(_BOND), mask=absent),
+        text_array(errors),
+    ]
+    if targets is not None and "targets" in schema.names:
+        values = number_array(targets.reshape(-1))
+        columns.append(pa.FixedSizeListArray.from_arrays(values, type=schema.field("targets").type))
+    split = np.full(len(arrays), NO_SPLIT, np.int8) if split is None else split
+    numbers = number_array(split, valid=split != NO_SPLIT)
+    columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
+    for name, values in (descriptors or {}).items():
+        kind = schema.field(column_of(name)).type
+        if pa.types.is_fixed_size_list(kind):
+            numbers = number_array(values.astype(kind.value_type.to_pandas_dtype(), copy=False).reshape(-1))
+            columns.append(pa.FixedSizeListArray.from_arrays(numbers, type=kind))
+        else:
+            columns.append(number_array(values.astype(np.float32, copy=False)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

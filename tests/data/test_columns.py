@@ -1,0 +1,189 @@
+"""Columns of a table that are descriptors: from the file to the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from graphslice import InputError
+from graphslice.batch import GraphBatch
+from graphslice.chem.descriptors import read_descriptors
+from graphslice.chem.molecule import MolArrays, smiles_to_graph
+from graphslice.config import DataConfig, GraphConfig, RunConfig
+from graphslice.data.collate import collate_rows
+from graphslice.data.columns import as_descriptors
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.featurize import featurize_dataset, store_of
+from graphslice.data.pyg_source import pyg_source
+from graphslice.data.sources import load_source
+from graphslice.data.store import GraphStore
+
+CSV = """smiles,y,t,word,t2
+CCO,1,10.5,a,1e30
+oops,2,20,b,
+c1ccccc1O,3,,c,inf
+C,4,hot,d,-2
+CC,5,-1e3,e,NA
+CCC,x,7,f,3
+"""
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    (tmp_path / "t.csv").write_text(CSV)
+    return tmp_path / "t.csv"
+
+
+def own(path: Path, **settings) -> np.ndarray:
+    found = load_source(DataConfig(str(path), targets="y", **settings)).columns
+    assert found is not None and found.dtype == np.float32
+    return found
+
+
+def test_columns_are_what_pandas_reads(table):
+    read = pd.read_csv(table)
+    expected = pd.to_numeric(read["t"], errors="coerce").to_numpy(np.float32)
+    np.testing.assert_array_equal(own(table, features="t")[:, 0], expected)
+    found = own(table, features="morgan, t2 ,t")
+    np.testing.assert_array_equal(found[:, 1], expected)
+    assert found[:, 0].tolist() == pytest.approx([1e18, np.nan, np.nan, -2, np.nan, 3], nan_ok=True)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.tsv"])
+def test_other_files_hold_the_same(name, table, tmp_path):
+    read = pd.read_csv(table, dtype={"y": str})
+    if name.endswith("parquet"):
+        read.assign(t=pd.to_numeric(read["t"], errors="coerce")).to_parquet(tmp_path / name)
+    else:
+        read.to_csv(tmp_path / name, sep="\t", index=False)
+    np.testing.assert_array_equal(own(tmp_path / name, features="t"), own(table, features="t"))
+
+
+@pytest.mark.parametrize(
+    ("features", "reason"),
+    [
+        (
+            "morgn",
+            "has no column 'morgn' .did you mean 'morgan'..: --features names morgan, rdkit2d and numeric columns",
+        ),
+        ("T", "has no column 'T'"),
+        ("t,y", "'y' is a target"),
+        ("word", "the column 'word' of --features has no number in any row"),
+        ("smiles", "the column 'smiles' of --features has no number"),
+    ],
+)
+def test_columns_that_cannot_be_features(features, reason, table, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        load_source(DataConfig(str(table), targets="y", features=features))
+    with pytest.raises(InputError, match=reason):
+        featurize_dataset(DataConfig(str(table), targets="y", features=features), GraphConfig(), tmp_path / "s.arrow")
+    assert not (tmp_path / "s.arrow").exists()
+
+
+def test_a_feature_is_no_candidate_for_the_target(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y,t\nC,1,2\nN,2,3\n")
+    assert load_source(DataConfig(str(tmp_path / "t.csv"), features="t")).target_names == ["y"]
+    (tmp_path / "two.csv").write_text("smiles,y,t,t\nC,1,2,3\n")
+    with pytest.raises(InputError, match="two columns called 't'"):
+        load_source(DataConfig(str(tmp_path / "two.csv"), targets="y", features="t"))
+    with pytest.raises(InputError, match="names one twice"):
+        DataConfig(features="t, t")
+
+
+def test_collections_have_no_columns(make_ogb, tmp_path):
+    make_ogb(tmp_path)
+    with pytest.raises(InputError, match="pcqm4m has no column 't'"):
+        load_source(DataConfig("pcqm4m", root=str(tmp_path), features="t"))
+    items = [smiles_to_graph("C").to_pyg()]
+    items[0].y = 1.0
+    with pytest.raises(InputError, match="graphs have neither: leave out"):
+        store_of(pyg_source(items), GraphConfig(), tmp_path, descriptors=["morgan"])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_store_of_them_has_what_was_computed(workers, table, tmp_path, monkeypatch):
+    for module in ("store", "featurize.build"):
+        monkeypatch.setattr(f"graphslice.data.{module}.BATCH_ROWS", 4)  # two record batches
+    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIBED_ROWS", 1)
+    names = ["t", "rdkit2d", "t2", "morgan"]
+    data = DataConfig(str(table), targets="y", features=",".join(names))
+    featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=workers)
+    store = GraphStore.open(tmp_path / "s.arrow")
+    assert store.info.descriptors == tuple(names)
+    smiles = pd.read_csv(table)["smiles"].tolist()
+    of_smiles, columns = read_descriptors(smiles, ["rdkit2d", "morgan"]), own(table, features="t,t2")
+    expected = np.hstack([columns[:, :1], of_smiles["rdkit2d"], columns[:, 1:], of_smiles["morgan"]])
+    np.testing.assert_array_equal(store.descriptors(np.arange(6), names), expected)
+    rows = np.array([5, 0, 3, 3])
+    batch = collate_rows(store, rows, descriptors=["t", "t2"])
+    np.testing.assert_array_equal(batch.descriptors, columns[rows])
+    GraphBatch(**vars(batch))  # checks itself
+    assert batch.to("cpu").descriptors is not None and collate_rows(store, rows).descriptors is None
+    with pytest.raises(IndexError):
+        store.descriptors(np.array([-1]), ["t"])
+    with pytest.raises(InputError, match=r"no descriptors u, which the model reads: make it again .* --features t,u"):
+        store.descriptors(rows, ["t", "u"])
+
+
+def test_a_store_without_the_features_is_refused(table, tmp_path):
+    featurize_dataset(DataConfig(str(table), targets="y", features="t"), GraphConfig(), tmp_path / "s.arrow")
+    assert load_source(DataConfig(str(tmp_path / "s.arrow"), features="t")).store is not None
+    with pytest.raises(InputError, match=r"no descriptors morgan.*--features t,morgan"):
+        load_source(DataConfig(str(tmp_path / "s.arrow"), features="t,morgan"))
+
+
+def test_stores_without_features_are_as_they_were(table, tmp_path):
+    featurize_dataset(DataConfig(str(table), targets="y"), GraphConfig(), tmp_path / "s.arrow")
+    schema = pa.ipc.open_file(str(tmp_path / "s.arrow")).schema
+    assert schema.names == ["atoms", "bonds", "error", "targets", "split"]
+    assert b"graphslice.descriptors" not in schema.metadata
+
+
+def test_the_cache_keeps_them_apart(table, tmp_path):
+    """By their names, and by the numbers of the table."""
+
+    def files(*features: str) -> int:
+        source = load_source(DataConfig(str(table), targets="y", features=",".join(features) or None))
+        found = store_of(source, GraphConfig(), tmp_path / "cache", descriptors=features)
+        assert found.info.descriptors == features
+        return len([path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")])
+
+    assert [files(), files("morgan"), files("t"), files("morgan"), files("t", "morgan"), files("t2")] == [
+        1,
+        2,
+        3,
+        3,
+        4,
+        5,
+    ]
+    table.write_text(CSV.replace("10.5", "10.6"))
+    assert files("t") == 6 and files("morgan") == 6
+
+
+def test_training_rows_say_how_descriptors_are_distributed(tmp_path, monkeypatch):
+    rows = [f"{'C' * n},{n},{100 * n},{'train' if n < 9 else 'valid'}" for n in range(1, 12)]
+    (tmp_path / "t.csv").write_text("smiles,y,t,split\n" + "\n".join(rows))
+    config = RunConfig(data=DataConfig(str(tmp_path / "t.csv"), targets="y", features="t", cache=str(tmp_path)))
+    data = MoleculeData(load_source(config.data), config)
+    assert data.train_descriptors()[:, 0].tolist() == [100 * n for n in range(1, 9)]
+    monkeypatch.setattr("graphslice.data.datamodule._MOST_DESCRIBED", 5)
+    some = data.train_descriptors()[:, 0].tolist()
+    assert len(set(some)) == 5 and max(some) <= 800
+
+
+def test_in_memory():
+    arrays = MolArrays.from_graphs([smiles_to_graph("C"), smiles_to_graph("CC")])
+    values = {"morgan": np.eye(2, 2048, dtype=np.uint8), "own": np.array([1.5, np.nan])}
+    store = GraphStore.from_arrays(arrays, descriptors=values)
+    found = store.descriptors(np.array([1]), ["own", "morgan"])
+    assert np.isnan(found[0, 0]) and found[0, 2] == 1 and found[0, 1:].sum() == 1
+    assert store.descriptors(np.array([], int), ["own"]).shape == (0, 1)
+
+
+def test_numbers_of_any_size():
+    found = as_descriptors([np.array([1, np.inf, -np.inf, np.nan, 1e300, -1e300])])
+    np.testing.assert_array_equal(found[:, 0], np.float32([1, np.nan, np.nan, np.nan, 1e18, -1e18]))

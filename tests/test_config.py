@@ -172,3 +172,17 @@ def test_a_file_is_read(tmp_path):
 def test_what_cannot_be(section, values, said):
     with pytest.raises(InputError, match=said):
         RunConfig.from_dict({section: values})
+
+
+@pytest.mark.parametrize(
+    ("folds", "fold", "expected"), [("5", 0, (5, 1)), (5, 4, (5, 1)), ("5x3", 14, (5, 3)), (None, None, (0, 1))]
+)
+def test_folds(folds, fold, expected):
+    data = RunConfig.from_dict({"data": {"folds": folds, "fold": fold}}).data
+    assert data.folds_and_repeats == expected
+
+
+@pytest.mark.parametrize("folds", ["", "1", "0", "x3", "5x0", "5x", "five", "-5", "5 x 3", "5x3x2", 1])
+def test_folds_of_no_use(folds):
+    with pytest.raises(InputError, match=r"data\.folds is a number from 2, or with repeats such as 5x3"):
+        RunConfig.from_dict({"data": {"folds": folds}})

@@ -16,6 +16,19 @@ from graphslice.errors import InputError, nearest
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
+# What makes the molecules of a run and their split; the fingerprint last, for the others say more.
+_DATA_KEYS = (
+    "dataset",
+    "valid_file",
+    "test_file",
+    "targets",
+    "split",
+    "folds",
+    "fold",
+    "duplicates",
+    "seed",
+    "fingerprint",
+)
 
 
 @dataclass(frozen=True)
@@ -175,7 +188,8 @@ def check_runs(runs: Sequence[Run]) -> None:
         InputError: if a setting is not possible, the data cannot be had, or a folder holds a run of other settings
             or other data.
     """
-    from graphslice.data.sources import load_source, resolved
+    from graphslice.data.resolve import resolved
+    from graphslice.data.sources import load_source
     from graphslice.nn.mixers import build_mixer, check_mixer
 
     for run in runs:
@@ -199,7 +213,7 @@ def _check_folder(run: Run, data: DataConfig) -> None:
     # By way of a configuration: one of a former version lacks the options that came since.
     found, wanted = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).to_dict(), run.config.to_dict()
     found["model"]["tasks"] = wanted["model"]["tasks"]  # what the data decides
-    wanted["data"] = {key: getattr(data, key) for key in ("dataset", "targets", "split", "seed", "fingerprint")}
+    wanted["data"] = {key: getattr(data, key) for key in _DATA_KEYS}
     sections = {section: values for section, values in wanted.items() if isinstance(values, dict)}
     for section, values in sections.items():
         for key, value in values.items():

@@ -17,6 +17,7 @@ import yaml
 
 from graphslice.compat import current_config
 from graphslice.config.data import DataConfig, GraphConfig
+from graphslice.config.optimizer import OptimizerConfig
 from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of
 from graphslice.errors import InputError, nearest
 
@@ -83,6 +84,7 @@ class ModelConfig:
         num_distances: rows of the spatial table; larger distances share the last but one.
         num_path_positions: matrices of the edge encoding, of which max_path are used.
         max_path: bonds of a shortest path that the edge encoding reads.
+        descriptors: numbers of a molecule that are read beside its graph; as many as data.features has.
     """
 
     mixer: str = "slice-max"
@@ -107,6 +109,7 @@ class ModelConfig:
     num_path_positions: int = 5
     max_path: int = 5
     mixer_settings: dict | None = None
+    descriptors: int = 0
 
     def __post_init__(self) -> None:
         for readout in self.readout.split("+"):
@@ -121,6 +124,8 @@ class ModelConfig:
         for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
+        if self.descriptors < 0:
+            raise InputError(f"model.descriptors must be at least 0, not {self.descriptors}")
         if self.dim % self.heads:
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
         if self.max_path > self.num_path_positions:
@@ -140,48 +145,15 @@ class ModelConfig:
 
 
 @dataclass
-class OptimizerConfig:
-    """AdamW, a linear warm-up, then a linear decay.
-
-    Attributes:
-        peak_lr: learning rate at the end of the warm-up.
-        end_lr: learning rate at the end of the decay.
-        warmup_steps: steps of the warm-up; 5% of the total when not given.
-        total_steps: steps until the end of the decay; those of the run when not given.
-        weight_decay: of AdamW.
-        structure_lr_factor: the learning rate of the spatial and edge encodings over that of the rest.
-            An attention score has to move by several units before the map is another, a weight by less.
-        layer_lr_decay: the learning rate of each block over that of the block after it, and of the embeddings over
-            that of the first block; below 1 for fine-tuning.
-    """
-
-    peak_lr: float = 1e-3
-    end_lr: float = 1e-9
-    warmup_steps: int | None = None
-    total_steps: int | None = None
-    weight_decay: float = 0.01
-    structure_lr_factor: float = 1.0
-    layer_lr_decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("peak_lr", "structure_lr_factor", "layer_lr_decay"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"optimizer.{name} must be more than 0, not {getattr(self, name)}")
-        for name, least in (("end_lr", 0), ("weight_decay", 0), ("warmup_steps", 0), ("total_steps", 1)):
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise InputError(f"optimizer.{name} must be at least {least}, not {value}")
-
-
-@dataclass
 class TrainerConfig:
     """How a model is trained.
 
     Attributes:
-        max_epochs: passes over the training molecules, unless max_steps ends the run before.
-        max_steps: optimiser steps; as many as the epochs hold when not given.
-        max_minutes: minutes of training, validation included; no limit when not given. The run ends, and
-            its learning rate has come down, at the first of the three limits.
+        max_epochs: passes over the training molecules.
+        max_steps: optimiser steps.
+        max_minutes: minutes of training, validation included. The run ends, and its learning rate has come down, at
+            the first of the three limits that are given; without any, after as many epochs as suit the number of
+            molecules: 30 up to 10,000 of them, then fewer.
         batch_size: molecules of one optimiser step, over all devices together.
         gradient_clip: largest norm of the gradient; 0 leaves it alone.
         accelerator: auto (a CUDA GPU where there is one, else cpu), cpu, cuda or mps.
@@ -197,11 +169,15 @@ class TrainerConfig:
             classes, the loss where there are both.
         target_weights: of targets in the loss, TARGET=2,OTHER=0.5; 1 when not given.
         class_weights: none, or balanced, which gives every class of a target the same share in the loss.
+        baselines: on trains a random forest and gradient boosting beside the network, on Morgan counts and RDKit's
+            descriptors, says which is best, and lets all answer together, with weights chosen on validation; off;
+            auto: on where there are SMILES and up to 20,000 labels.
+        ensemble: how many models are trained, whose mean is the prediction and whose deviation its spread.
         freeze: what does not learn: none, embeddings, or blocks:N (the embeddings and the first N blocks).
         seed: of the initial weights, the order of the molecules and the dropout.
     """
 
-    max_epochs: int = 50
+    max_epochs: int | None = None
     max_steps: int | None = None
     max_minutes: float | None = None
     batch_size: int = 64
@@ -217,11 +193,13 @@ class TrainerConfig:
     metric: str | None = None
     target_weights: str | None = None
     class_weights: str = "none"
+    baselines: str = "auto"
+    ensemble: int = 1
     freeze: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_epochs", "batch_size", "max_steps", "patience"):
+        for name in ("max_epochs", "batch_size", "max_steps", "patience", "ensemble"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"trainer.{name} must be at least 1, not {value}")
@@ -237,6 +215,8 @@ class TrainerConfig:
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
         if self.loss not in LOSSES:
             raise InputError(f"trainer.loss is {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {self.loss!r}")
+        if self.baselines not in ("auto", "on", "off"):
+            raise InputError(f"trainer.baselines is auto, on or off, not {self.baselines!r}")
         if self.class_weights not in ("none", "balanced"):
             raise InputError(f"trainer.class_weights is none or balanced, not {self.class_weights!r}")
         if self.compile not in ("auto", "on", "off"):
@@ -299,7 +279,11 @@ class RunConfig:
     @property
     def collate_settings(self) -> dict[str, Any]:
         """What ``collate_rows`` has to know of a model."""
-        return {"path_ties": self.graph.path_ties, "max_path": self.model.max_path}
+        return {
+            "path_ties": self.graph.path_ties,
+            "max_path": self.model.max_path,
+            "descriptors": self.data.descriptors,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)

@@ -1,7 +1,8 @@
-"""Where labelled molecules come from, and how they become graphs."""
+"""The part of a configuration that is about data: which molecules, how they are split, how they become graphs."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from graphslice.errors import InputError
@@ -14,30 +15,73 @@ class DataConfig:
     Attributes:
         dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a folder of such
             files, or of a store of ``graphslice featurize``.
+        valid_file: a table as dataset of the molecules for validation, which are not among those of dataset.
+        test_file: the same for the test. Rows are counted on from dataset to valid_file to test_file.
         root: where OGB's folders lie, or are downloaded to.
         smiles_column: the column of the SMILES; found by its name when not given.
         targets: the columns to predict, separated by commas; need not be given where there is only one of numbers.
         task: regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; found from their
             values where not given.
         transform: log learns the logarithms of all numbers, TARGET=log those of one; none when not given.
-        split: random, scaffold, or the name of a column that says train, valid or test; the column
-            "split" when there is one, else random.
-        seed: of the random split.
+        features: what the model reads beside the graph, separated by commas: morgan (counts of the environments of
+            atoms), rdkit2d (RDKit's descriptors), and names of numeric columns of the table.
+        split: random, scaffold, cluster, or the name of a column that says train, valid or test; the column
+            "split" when there is one, else random. Validation that neither a column nor a file gives is taken
+            from the rows for training.
+        carve: which of many choices of the rows for validation, where the data does not name them.
+        folds: split into so many folds ("5"), or that several times ("5x3": three times) for a cross-validation.
+        fold: which of them is the test, from 0 (of 5x3, to 14); all in turn when not given.
+        duplicates: keep, or merge: rows for training of one and the same molecule become one.
+        seed: of the split.
         cache: folder where featurized molecules are kept from run to run; the user's cache folder when
             not given ($GRAPHSLICE_CACHE names another).
         fingerprint: hash of the molecules, labels and split that a run was trained on; noted by it.
     """
 
     dataset: str = "demo"
+    valid_file: str | None = None
+    test_file: str | None = None
     root: str = "dataset"
     smiles_column: str | None = None
     targets: str | None = None
     task: str | None = None
     transform: str | None = None
+    features: str | None = None
     split: str | None = None
+    carve: int = 0
+    folds: str | None = None
+    fold: int | None = None
+    duplicates: str = "keep"
     seed: int = 0
     cache: str | None = None
     fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.descriptors)) < len(self.descriptors):
+            raise InputError(f"data.features names one twice: {self.features}")
+        if self.duplicates not in ("keep", "merge"):
+            raise InputError(f"data.duplicates is keep or merge, not {self.duplicates!r}")
+        for name in ("seed", "carve"):
+            if getattr(self, name) < 0:
+                raise InputError(f"data.{name} must be at least 0, not {getattr(self, name)}")
+        folds, repeats = self.folds_and_repeats
+        if self.folds is not None and not (folds >= 2 and repeats >= 1):
+            raise InputError(f"data.folds is a number from 2, or with repeats such as 5x3, not {self.folds!r}")
+        if self.folds is None and self.fold is not None:
+            raise InputError(f"data.fold {self.fold} says which of some folds is the test: give data.folds too")
+        if self.fold is not None and not 0 <= self.fold < folds * repeats:
+            raise InputError(f"data.fold is from 0 to {folds * repeats - 1} where data.folds is {self.folds}")
+
+    @property
+    def descriptors(self) -> tuple[str, ...]:
+        """The names of ``features``: kinds of descriptors, and columns."""
+        return tuple(name.strip() for name in (self.features or "").split(",") if name.strip())
+
+    @property
+    def folds_and_repeats(self) -> tuple[int, int]:
+        """How many folds, and how many times they are made; 0 folds where there are none."""
+        match = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", self.folds or "")
+        return (int(match[1]), int(match[2] or 1)) if match else (0, 1)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,20 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
 from graphslice.data.collate import collate_rows
+from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows
 from graphslice.data.featurize import store_of
+from graphslice.data.hashes import hash_rows
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.sources import Source
-from graphslice.data.splits import Splits, random_split, scaffold_split
+from graphslice.data.splits import Splits
+from graphslice.data.splits.making import SplitMaker
 from graphslice.errors import InputError
 from graphslice.nn.compiled import row_multiple
 from graphslice.tasks import to_network
+from graphslice.trees.beside import KINDS
+
+# Training molecules whose descriptors say how those of all are distributed.
+_MOST_DESCRIBED = 20_000
 
 
 class MoleculeData(pl.LightningDataModule):
@@ -30,21 +38,39 @@ class MoleculeData(pl.LightningDataModule):
         rejected: reason by row.
         kept: ``int64``, the other rows.
         labels: ``float64`` ``[rows, T]``, as the network learns them.
+        duplicates: rows of one and the same molecule.
     """
 
-    def __init__(self, source: Source, config: RunConfig, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        config: RunConfig,
+        progress: Callable[[int], None] | None = None,
+        splits: Splits | None = None,
+    ) -> None:
+        """Read and split the molecules.
+
+        Args:
+            source: labelled molecules.
+            config: how they are read, split and batched.
+            progress: called with the number of molecules read, from time to time.
+            splits: of a run that goes on, as it began; in place of those that the source and ``config`` say.
+        """
         super().__init__()
         self.source, self.config = source, config
         self._train_loader: BatchLoader | None = None
         self.rejected = dict(source.rejected)
         self._featurize(progress)
-        self.splits = self._make_splits()
-        self.labels = to_network(source.targets, source.tasks)
+        self._split(splits)
+        self.labels = to_network(self.source.targets, source.tasks)
         self._check_labels()
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
         cache = self.config.data.cache
-        self.store = store_of(self.source, self.config.graph, None if cache is None else Path(cache), progress)
+        folder, descriptors = None if cache is None else Path(cache), self.config.data.descriptors
+        if self.config.trainer.baselines == "on":
+            descriptors = tuple(dict.fromkeys([*descriptors, *KINDS]))
+        self.store = store_of(self.source, self.config.graph, folder, progress, descriptors)
         limit = self.config.graph.max_atoms
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
@@ -59,27 +85,55 @@ class MoleculeData(pl.LightningDataModule):
                 f"{self.source.name}: none of its {len(self.source)} rows can be used; row {row + 1}: {reason}"
             )
 
-    def _make_splits(self) -> Splits:
-        splits = self._split_rows()
-        for split, purpose in (("train", "training"), ("valid", "validation")):
-            if len(splits.get(split, ())) == 0:
-                advice = "its split column gives it none" if self.source.splits else "at least 3 rows are needed"
-                raise InputError(
-                    f"{self.source.name}: no usable row is for {purpose} "
-                    f"({len(self.kept)} of {len(self.source)} rows can be used): {advice}"
-                )
-        return splits
+    def _split(self, begun_with: Splits | None) -> None:
+        """Split the rows, count what is repeated among them, and merge it where that is asked for."""
+        source, config = self.source, self.config.data
+        own = self._own_splits()
+        if source.is_pcqm4m and own is not None:  # OGB's, of millions of molecules: nothing is to be said of it
+            self.splits, self.duplicates = own, Duplicates(0, 0, 0)
+            return
+        targets = source.targets[self.kept]
+        classes = np.array([bool(task.classes) for task in source.tasks])
+        hashes = hash_rows(self.store, self.kept)
+        self.duplicates = count_duplicates(hashes.identity, targets, classes)
+        if begun_with is not None:
+            self.splits = begun_with
+            return
+        maker = SplitMaker(source.name, self.store, self.kept, hashes.family, targets[:, classes], config)
+        self.splits = maker.make(own)
+        names = [name for name, is_class in zip(source.target_names, classes, strict=True) if is_class]
+        maker.check_classes(self.splits["train"], names)
+        if source.splits is not None:
+            shared = count_shared(self.splits, self.kept, hashes.family)
+            self.duplicates = replace(self.duplicates, shared=shared)
+        if config.duplicates == "merge":
+            self._merge(hashes.identity, classes)
 
-    def _split_rows(self) -> Splits:
-        if self.source.splits is not None:
-            kept = np.zeros(len(self.source), dtype=bool)
-            kept[self.kept] = True
-            return {split: rows[kept[rows]] for split, rows in self.source.splits.items()}
-        if self.config.data.split != "scaffold":
-            return random_split(self.kept, self.config.data.seed)
-        if not self.source.smiles:
-            raise InputError("a scaffold split needs SMILES; graphs have none: use random")
-        return scaffold_split(self.kept, self.source.smiles, self.config.data.seed)
+    def _own_splits(self) -> Splits | None:
+        """The splits that the source names, without rejected rows."""
+        if self.source.splits is None:
+            return None
+        kept = np.zeros(len(self.source), dtype=bool)
+        kept[self.kept] = True
+        return {split: rows[kept[rows]] for split, rows in self.source.splits.items()}
+
+    def _merge(self, identity: np.ndarray, classes: np.ndarray) -> None:
+        """One row of those for training of a molecule. The other splits stay as they are: a model is judged by them."""
+        rows = self.splits["train"]
+        of_rows = np.searchsorted(self.kept, rows)
+        merged = merge_rows(rows, identity[of_rows], self.source.targets[rows], classes, self.source.target_names)
+        targets = self.source.targets.copy()
+        targets[merged.rows] = merged.targets
+        self.source = replace(self.source, targets=targets)
+        self.rejected |= merged.reasons
+        gone = list(merged.reasons)
+        self.kept = np.setdiff1d(self.kept, gone)
+        self.splits = {**self.splits, "train": np.setdiff1d(rows, gone)}
+        self.duplicates = replace(self.duplicates, merged=len(gone) - merged.dropped, dropped=merged.dropped)
+        if not len(self.splits["train"]):
+            raise InputError(
+                f"{self.source.name}: all rows for training contradict each other: give data.duplicates keep"
+            )
 
     def _check_labels(self) -> None:
         missing = np.isnan(self.train_labels).all(axis=0)
@@ -91,6 +145,13 @@ class MoleculeData(pl.LightningDataModule):
     def train_labels(self) -> np.ndarray:
         """``float64 [R, T]`` of the training molecules, as the network learns them."""
         return self.labels[self.splits["train"]]
+
+    def train_descriptors(self) -> np.ndarray:
+        """``float32 [R, F]``, the descriptors of the training molecules, of many thousand a part drawn at random."""
+        rows = self.splits["train"]
+        if len(rows) > _MOST_DESCRIBED:
+            rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_DESCRIBED, replace=False))
+        return self.store.descriptors(rows, self.config.data.descriptors)
 
     def train_dataloader(self) -> BatchLoader:
         rows = self.splits["train"]

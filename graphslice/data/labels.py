@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from graphslice.config import DataConfig
 from graphslice.data.cells import cell_text, class_key, label_cells, with_a_point
+from graphslice.data.columns import as_descriptors, check_unique, find_own_columns, listed
 from graphslice.data.rows import Rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import as_in_file, decoded, malformed_rows, open_table, texts
@@ -32,8 +33,6 @@ _SPLIT_WORDS = {
     "test": ("test",),
 }
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
-#: The splits that a column of a table can name.
-COLUMN_SPLITS = tuple(_SPLIT_WORDS)
 # Models compute with float32, which holds up to 3.4e38, and square what they standardise.
 _LARGEST = 1e18
 
@@ -43,7 +42,7 @@ _LARGEST = 1e18
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Which columns of a table hold the SMILES, the targets, and the split (None: none does).
+    """Which columns of a table hold the SMILES, the targets, the split (None: none does), and descriptors.
 
     ``tasks`` says what is asked of each target; numbers of all of them while it is empty.
     """
@@ -51,6 +50,7 @@ class LabelColumns:
     smiles: str
     targets: list[str]
     split: str | None
+    descriptors: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
 
 
@@ -78,8 +78,9 @@ def find_columns(
     for target in targets:
         if target not in columns:
             raise InputError(f"{name} has no column {target!r}{nearest(target, columns)}; it has {listed(columns)}")
-    check_unique(columns, [smiles, *targets, *([split] if split else [])], name)
-    return LabelColumns(smiles, targets, split)
+    own = find_own_columns(columns, config.descriptors, targets, name)
+    check_unique(columns, [smiles, *targets, *([split] if split else []), *own], name)
+    return LabelColumns(smiles, targets, split, tuple(own))
 
 
 def find_smiles_column(columns: Sequence[str], given: str | None, name: str) -> str:
@@ -128,7 +129,8 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) ->
     Raises:
         InputError: if there is not exactly one.
     """
-    others = [column for column in as_in_file(chunks[0]).column_names if column not in (columns.smiles, columns.split)]
+    used = (columns.smiles, columns.split, *columns.descriptors)
+    others = [column for column in as_in_file(chunks[0]).column_names if column not in used]
     check_unique(others, others, name)
 
     def holds_numbers(column: str) -> bool:
@@ -154,19 +156,6 @@ def target_names(text: str | None, columns: Sequence[str]) -> list[str]:
     if len(set(names)) != len(names):
         raise InputError(f"--targets names a column twice: {', '.join(names)}")
     return names
-
-
-def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
-    """Raise :class:`InputError` if a column that is used has the name of another one."""
-    for column in used:
-        if list(columns).count(column) > 1:
-            raise InputError(f"{name} has two columns called {column!r}")
-
-
-def listed(names: Iterable[object], most: int = 12) -> str:
-    """Some names for a message, the first few where there are many."""
-    quoted = [repr(str(name)) for name in names]
-    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "") or "none"
 
 
 # --- what the cells say ---------------------------------------------------------------------------
@@ -220,7 +209,8 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> R
         needed = ~np.isnan(targets).all(axis=1) if columns.targets else np.ones(len(chunk), bool)
         needed[list(rejected)] = False
         split = parse_splits(texts(chunk.column(columns.split), decoded), columns.split, needed, first_row)
-    return Rows(smiles, targets, split, rejected)
+    own = parse_own_columns(chunk, columns.descriptors) if columns.descriptors else None
+    return Rows(smiles, targets, split, rejected, own)
 
 
 def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, dict[int, str]]:
@@ -233,6 +223,11 @@ def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, 
         values[:, t], reasons = parse(chunk, target, task)
         rejected = {row: f"target {target!r} {why}" for row, why in reasons.items()} | rejected
     return values, rejected
+
+
+def parse_own_columns(chunk: pa.Table, names: Sequence[str]) -> np.ndarray:
+    """``float32 [R, K]``, the descriptors in some columns, at least one; nan where there is no number."""
+    return as_descriptors([label_cells(chunk, name)[0] for name in names])
 
 
 def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:

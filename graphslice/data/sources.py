@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphslice.config import DataConfig, RunConfig
+from graphslice.config import DataConfig
+from graphslice.data.columns import check_own_columns, find_own_columns, listed
 from graphslice.data.find_tasks import find_tasks, tasks_of_numbers
 from graphslice.data.labels import (
-    COLUMN_SPLITS,
     about,
     find_columns,
     find_target,
-    listed,
     parse_chunks,
     target_names,
 )
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
 from graphslice.data.rows import Rows
-from graphslice.data.splits import SPLITS, Splits, name_splits, number_splits
+from graphslice.data.splits import SPLIT_METHODS, Splits, name_splits, names_in, number_splits
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
-from graphslice.tasks import Task, num_outputs, regressions
+from graphslice.tasks import Task, regressions
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
-
     from graphslice.chem import MolGraph
 
 #: How the names of tables of labelled molecules end.
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
-# Splits that are made, not read from a column.
-_SPLIT_METHODS = ("random", "scaffold")
 # Why a row is rejected that has nothing wrong but that there is no label.
 _UNLABELLED = "no target value"
 
@@ -57,6 +51,7 @@ class Source:
         splits: rows of each split by name, where the source says so; else None.
         graphs: molecules that are graphs already (without atoms where rejected), or None.
         store: molecules that are featurized already, or None.
+        columns: ``float32 [R, K]``, descriptors that are columns of a table, nan where unknown; or None.
     """
 
     name: str
@@ -67,6 +62,7 @@ class Source:
     splits: Splits | None = None
     graphs: list[MolGraph] | None = None
     store: GraphStore | None = None
+    columns: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -94,6 +90,8 @@ class Source:
             digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
         if self.store is not None:
             digest.update(self.store.info.fingerprint.encode())
+        if self.columns is not None:
+            digest.update(np.ascontiguousarray(self.columns).tobytes())
         for name, rows in (self.splits or {}).items():
             digest.update(name.encode() + rows.tobytes())
         return digest.hexdigest()[:16]
@@ -103,7 +101,8 @@ class Source:
         split = number_splits(self.splits, len(self))
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
-            yield Rows(self.smiles[rows], self.targets[rows], split[rows], {})
+            columns = None if self.columns is None else self.columns[rows]
+            yield Rows(self.smiles[rows], self.targets[rows], split[rows], {}, columns)
 
 
 def load_source(config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
@@ -116,12 +115,54 @@ def load_source(config: DataConfig, tasks: Sequence[Task] | None = None) -> Sour
     Raises:
         InputError: if they cannot be had, saying what is missing and what to do.
     """
+    if config.valid_file or config.test_file:
+        return _source_of_files(config, tasks)
     if config.dataset in FOLDERS:
         return ogb_source(config)
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
         return store_source(GraphStore.open(path), config, tasks)
     return table_source(path, config, tasks)
+
+
+def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source:
+    """One source of a table of molecules for training, and of one for validation, for the test, or for each.
+
+    Raises:
+        InputError: if they are no tables, or the first names a split that another file is.
+    """
+    files = {"valid": config.valid_file, "test": config.test_file}
+    given = {split: file for split, file in files.items() if file}
+    for file in (config.dataset, *given.values()):
+        if file in ("demo", "pyg", *FOLDERS) or file.lower().endswith(STORE_SUFFIX):
+            raise InputError(f"{file} is no table: valid_file and test_file go with tables of labelled molecules")
+    whole = replace(config, valid_file=None, test_file=None)
+    parts = [table_source(dataset_path(config.dataset), whole, tasks)]
+    splits = parts[0].splits or {"train": np.flatnonzero(_usable(len(parts[0]), parts[0].rejected))}
+    targets = ",".join(parts[0].target_names)
+    for split, file in given.items():
+        if split in splits:
+            raise InputError(f"{config.dataset} names rows {split} itself: leave out {split}_file, or --split random")
+        # A column of the file that says a split is of no interest: the file is the split.
+        data = replace(whole, dataset=file, targets=targets, split="random")
+        other = table_source(dataset_path(file), data, parts[0].tasks)
+        first = sum(map(len, parts))
+        splits = splits | {split: first + np.flatnonzero(_usable(len(other), other.rejected))}
+        parts.append(other)
+    return _joined(parts, splits)
+
+
+def _joined(parts: list[Source], splits: Splits) -> Source:
+    """The rows of tables with the same targets, one table after the other, under the name of the first."""
+    rejected: dict[int, str] = {}
+    first = 0
+    for part in parts:
+        rejected |= {first + row: why for row, why in part.rejected.items()}
+        first += len(part)
+    smiles = [text for part in parts for text in part.smiles]
+    targets = np.concatenate([part.targets for part in parts])
+    own = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
+    return Source(parts[0].name, smiles, targets, parts[0].tasks, rejected, splits, columns=own)
 
 
 def dataset_path(dataset: str) -> Path:
@@ -140,28 +181,18 @@ def dataset_path(dataset: str) -> Path:
     return path
 
 
-def resolved(config: RunConfig, source: Source) -> RunConfig:
-    """The configuration with what the data decides, and with paths that hold from any folder."""
-    data = config.data
-    if source.name == "pyg":
-        data = replace(data, dataset="pyg")
-    elif Path(data.dataset).exists():
-        data = replace(data, dataset=str(Path(data.dataset).resolve()))
-    if source.is_pcqm4m:
-        data = replace(data, root=str(Path(data.root).resolve()))
-    data = replace(data, targets=",".join(source.target_names), fingerprint=source.fingerprint())
-    return replace(config, data=data, model=replace(config.model, tasks=num_outputs(source.tasks)))
-
-
 def ogb_source(config: DataConfig) -> Source:
     """PCQM4M-LSC, version 1 or 2, with OGB's splits.
 
     Raises:
         InputError: if the folder is damaged, or absent and cannot be downloaded.
     """
+    if config.split is not None or config.folds is not None:
+        raise InputError(f"{config.dataset} has OGB's split and no other: leave out split and folds")
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     if config.targets not in (None, TARGET):
         raise InputError(f"{config.dataset} has the one target {TARGET}, not {config.targets!r}")
+    find_own_columns([], config.descriptors, [TARGET], config.dataset)  # it has none
     return Source(config.dataset, smiles, gaps[:, None], regressions([TARGET]), splits=splits)
 
 
@@ -177,7 +208,7 @@ def table_source(path: Path, config: DataConfig, tasks: Sequence[Task] | None = 
         )
     name = config.dataset
     with open_table(path) as table:
-        columns = find_columns(table.columns, config, name, _SPLIT_METHODS)
+        columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
@@ -188,11 +219,13 @@ def table_source(path: Path, config: DataConfig, tasks: Sequence[Task] | None = 
     columns = replace(columns, tasks=tuple(tasks))
     with about(name):
         rows = Rows.join(list(parse_chunks(chunks, columns)))
-    rejected = _reject_unlabelled(rows.targets, rows.rejected)
+    if rows.columns is not None:
+        check_own_columns(rows.columns, columns.descriptors, name)
+    rejected = reject_unlabelled(rows.targets, rows.rejected)
     splits = None
     if columns.split is not None:
-        splits = name_splits(rows.split, _usable(len(rows), rejected), COLUMN_SPLITS)
-    return Source(name, rows.smiles, rows.targets, tasks, rejected, splits)
+        splits = name_splits(rows.split, _usable(len(rows), rejected), names_in(rows.split))
+    return Source(name, rows.smiles, rows.targets, tasks, rejected, splits, columns=rows.columns)
 
 
 def tasks_for(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
@@ -215,21 +248,22 @@ def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | 
     for name in names:
         if name not in known:
             raise InputError(f"{store.name} has no target {name!r}{nearest(name, known)}; it has {listed(known)}")
+    store.check_descriptors(config.descriptors)
     numbers = store.split
-    present = [split for number, split in enumerate(SPLITS) if (numbers == number).any()]
-    if config.split not in (None, "random") and not (config.split == "split" and present):
+    present = names_in(numbers)
+    if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
         raise InputError(
             f"{store.name} cannot be split by {config.split!r}: a store keeps only the split that it was made with "
-            "(featurize with --split COLUMN), and no SMILES for a scaffold split; or give random"
+            f"(featurize with --split COLUMN); or give {', '.join(SPLIT_METHODS)}"
         )
     targets = store.targets[:, [known.index(name) for name in names]]
     tasks = tasks_for(names, tasks) or _tasks_of_store(store, targets, names, config)
     is_pcqm4m = store.info.source in FOLDERS
     rejected = _errors_of(store, names)
     if not is_pcqm4m:  # OGB keeps the labels of its tests to itself
-        rejected = _reject_unlabelled(targets, rejected)
+        rejected = reject_unlabelled(targets, rejected)
     splits = None
-    if config.split != "random" and present:
+    if config.split not in SPLIT_METHODS and present:
         splits = name_splits(numbers, _usable(len(store), rejected), present)
     return Source(store.info.source if is_pcqm4m else store.name, [], targets, tasks, rejected, splits, store=store)
 
@@ -249,7 +283,7 @@ def _errors_of(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
     return {row: why for row, why in store.errors.items() if store.sizes[row] == 0 or why.startswith(about_targets)}
 
 
-def _reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
+def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
     """The rejected rows, and those without any label. ``targets``: ``float64 [R, T]``."""
     unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
     return rejected | {row: _UNLABELLED for row in unlabelled if row not in rejected}
@@ -260,56 +294,3 @@ def _usable(rows: int, rejected: dict[int, str]) -> np.ndarray:
     usable = np.ones(rows, dtype=bool)
     usable[list(rejected)] = False
     return usable
-
-
-def _numbers_of(item: Data, row: int) -> np.ndarray:
-    """``float64 [T]``, the targets of a graph; one nan where it has none."""
-    y = getattr(item, "y", None)
-    import torch  # tables need it not
-
-    try:
-        return np.array([np.nan]) if y is None else torch.as_tensor(y).detach().cpu().numpy().astype(float).reshape(-1)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"y of the graph at index {row} holds no numbers: {y!r}"[:200]) from None
-
-
-def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None) -> Source:
-    """Labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
-
-    Args:
-        data: each with ``x``, ``edge_index``, ``edge_attr`` as :meth:`MolGraph.to_pyg` gives them,
-            and ``y`` of T numbers, nan where unknown. Atoms keep their order.
-        targets: T names; y0, y1, ... when not given (y for one).
-        config: what the user said of the targets.
-
-    Raises:
-        InputError: if no graph has targets, or their number differs.
-    """
-    from graphslice.chem.molecule import NO_GRAPH, MoleculeError
-    from graphslice.data.pyg import from_pyg
-
-    graphs: list[MolGraph] = []
-    rejected: dict[int, str] = {}
-    rows: list[np.ndarray] = []
-    for row, item in enumerate(data):
-        rows.append(_numbers_of(item, row))
-        try:
-            graphs.append(from_pyg(item))
-        except MoleculeError as reason:
-            graphs.append(NO_GRAPH)
-            rejected[row] = str(reason)
-    widths = sorted({len(row) for row in rows})
-    if not rows:
-        raise InputError("the PyG dataset is empty")
-    if len(widths) > 1:
-        raise InputError(f"the graphs of the PyG dataset have different numbers of targets: {widths}")
-    values = np.stack(rows)
-    values[np.isinf(values)] = np.nan
-    rejected = _reject_unlabelled(values, rejected)
-    if len(rejected) == len(rows):
-        raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
-    names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
-    if len(names) != widths[0]:
-        raise InputError(f"{len(names)} target names for {widths[0]} targets: {json.dumps(names)}")
-    tasks = tasks_of_numbers(values, names, config or DataConfig(), "the PyG dataset")
-    return Source("pyg", [], values, tasks, rejected, graphs=graphs)

@@ -8,12 +8,14 @@ import torch
 import graphslice as gs
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.sources import Source, load_source, pyg_source
+from graphslice.data.pyg_source import pyg_source
+from graphslice.data.sources import Source, load_source
 from graphslice.errors import InputError
+from graphslice.tasks import Task
 
 
-def config(split: str | None = None, max_atoms: int = 512) -> RunConfig:
-    return RunConfig.from_dict({"data": {"split": split}, "graph": {"max_atoms": max_atoms}})
+def config(split: str | None = None, max_atoms: int = 512, **data) -> RunConfig:
+    return RunConfig.from_dict({"data": {"split": split, **data}, "graph": {"max_atoms": max_atoms}})
 
 
 @pytest.fixture
@@ -54,7 +56,11 @@ def test_batches_carry_the_labels_of_their_rows(table):
     ("columns", "split", "reason"),
     [
         ({"smiles": ["oops", ""], "y": [1, 2]}, None, r"none of its 2 rows can be used; row 1: "),
-        ({"smiles": ["C", "N"], "y": [1, 2]}, None, r"no usable row is for validation \(2 of 2 rows"),
+        (
+            {"smiles": ["C", "N"], "y": [1, 2]},
+            None,
+            r"no usable row is for training \(2 of 2 rows.*2 of 2 molecules are too few",
+        ),
         ({"smiles": ["C", "N"], "y": [1, 2], "split": ["test", "valid"]}, None, "no usable row is for training"),
         (
             {"smiles": list("CNO"), "y": [1, 2, 3], "z": [None, 1, 1], "split": ["train", "valid", "test"]},
@@ -76,5 +82,96 @@ def test_pyg_graphs():
     data = MoleculeData(pyg_source(items), config(max_atoms=10))
     assert set(data.rejected) == {10, 11} and "11 atoms" in data.rejected[10]
     assert [data.store[i].num_atoms for i in data.kept] == list(range(1, 11))
-    with pytest.raises(InputError, match="a scaffold split needs SMILES"):
+    with pytest.raises(InputError, match="12 of 1 scaffold are too few to be split: give --split random"):
         MoleculeData(pyg_source(items), config("scaffold"))
+
+
+# --- molecules that are the same ----------------------------------------------------------------
+
+SAME = {
+    "smiles": ["CCO", "OCC", "CCN", "CCF", "[O-]CC.[Na+]", "NCC", "C", "CN", "CCO"],
+    "y": [1, 3, 5, 0, 9, 8, 7, 2, 100],
+    "split": ["train", "train", "train", "valid", "test", "test", "train", "valid", "train"],
+}
+
+
+def test_duplicates_are_counted(table):
+    """Three of ethanol, two of ethylamine of which one is tested; and a salt of ethanol is tested."""
+    found = MoleculeData(table(**SAME), config())
+    assert (found.duplicates.molecules, found.duplicates.rows) == (2, 5)
+    assert found.duplicates.contradicting == 1  # of a deviation of 30, 5 and 8 are as good as the same
+    assert found.duplicates.shared == {"valid": 0, "test": 2}
+    assert found.splits["train"].tolist() == [0, 1, 2, 6, 8] and not found.rejected
+    assert "5 rows are of 2 molecules" in found.duplicates.describe()
+
+
+def test_duplicates_are_merged(table):
+    source = table(**SAME)
+    found = MoleculeData(source, config(duplicates="merge"))
+    assert found.rejected == {1: "merged with row 1", 8: "merged with row 1"}
+    assert found.splits["train"].tolist() == [0, 2, 6] and found.splits["test"].tolist() == [4, 5]
+    assert found.kept.tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert found.source.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
+    assert source.targets[0, 0] == 1, "the source stays as it was"
+    np.testing.assert_allclose(found.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
+    rows = {int(r): float(y) for b in found.eval_dataloader("train") for r, y in zip(b.rows, b.targets, strict=True)}
+    assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
+    assert (found.duplicates.merged, found.duplicates.dropped) == (2, 0)
+
+
+def test_classes_that_tie_are_left_out(table):
+    smiles = ["C" * n for n in range(1, 13)] + ["C", "CC", "CC", "CCC"]
+    labels = [0, 1, 1, *[0, 1, 0] * 3, 1, 1, 0, 1]
+    source = table(smiles=smiles, y=labels, split=["train"] * 9 + ["valid"] * 3 + ["train"] * 4)
+    found = MoleculeData(source, config(duplicates="merge"))
+    tied = "rows 1, 13 are one molecule, and as many say one value of 'y' as another"
+    merged = {13: "merged with row 2", 14: "merged with row 2", 15: "merged with row 3"}
+    assert found.rejected == {0: tied, 12: tied, **merged}
+    assert found.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and found.duplicates.contradicting == 2
+    assert found.source.targets[1:3, 0].tolist() == [1, 1] and found.duplicates.dropped == 2
+
+
+def test_nothing_is_left_of_contradictions(table):
+    words = ["train"] * 10 + ["valid"]
+    source = table(smiles=["CCO"] * 10 + ["C"], y=[0, 1] * 5 + [1], split=words)
+    with pytest.raises(InputError, match="all rows for training contradict each other"):
+        MoleculeData(source, config(duplicates="merge"))
+
+
+def test_a_run_that_goes_on_keeps_its_split(table):
+    source = table(smiles=["C" * n for n in range(1, 31)], y=np.arange(30.0))
+    splits = {"train": np.arange(20), "valid": np.arange(20, 25), "test": np.arange(25, 30)}
+    assert MoleculeData(source, config(), splits=splits).splits == splits
+    assert MoleculeData(source, config()).splits["train"].tolist() != splits["train"].tolist()
+
+
+def test_validation_is_taken_from_training(table):
+    """As of the files of TDC, which name training and test."""
+    words = ["train"] * 32 + ["test"] * 8
+    found = MoleculeData(table(smiles=["C" * n for n in range(1, 41)], y=np.arange(40.0), split=words), config())
+    assert {name: len(rows) for name, rows in found.splits.items()} == {"train": 28, "valid": 4, "test": 8}
+    assert found.splits["test"].tolist() == list(range(32, 40))
+    assert found.duplicates.shared == {"valid": 0, "test": 0} and found.duplicates.describe() is None
+
+
+@pytest.mark.parametrize("split", ["random", "scaffold", "cluster"])
+def test_a_split_of_graphs_is_that_of_their_smiles(split, demo_smiles, table):
+    smiles, y = demo_smiles[:120], np.arange(120.0)
+    items = []
+    for text, label in zip(smiles, y, strict=True):
+        items.append(gs.smiles_to_graph(text).to_pyg())
+        items[-1].y = torch.tensor([label])
+    graphs, texts = (
+        MoleculeData(data, config(split)).splits for data in (pyg_source(items), table(smiles=smiles, y=y))
+    )
+    assert {k: v.tolist() for k, v in graphs.items()} == {k: v.tolist() for k, v in texts.items()}
+
+
+def test_two_thousand_targets(demo_smiles, tmp_path):
+    """Sparse ones and zeros, nearly all of them unknown: each value of every target is in training."""
+    rng = np.random.default_rng(0)
+    targets = np.where(rng.random((300, 2000)) < 0.1, (rng.random((300, 2000)) < 0.1).astype(float), np.nan)
+    targets[:, 0] = 0
+    source = Source("t", demo_smiles[:300], targets, [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)])
+    found = MoleculeData(source, config("random", cache=str(tmp_path)))
+    assert all(len(rows) for rows in found.splits.values())

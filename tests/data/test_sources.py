@@ -11,7 +11,8 @@ import torch
 import graphslice as gs
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize_dataset
-from graphslice.data.sources import Source, load_source, pyg_source
+from graphslice.data.pyg_source import pyg_source
+from graphslice.data.sources import Source, load_source
 from graphslice.errors import InputError
 
 
@@ -120,7 +121,7 @@ def test_a_split_column(source):
 
 def test_a_given_split_column(source):
     found = source({"smiles": ["C"] * 2, "y": [1, 2], "fold": ["test", "train"]}, split="fold")
-    assert named(found.splits) == {"train": [1], "valid": [], "test": [0]}
+    assert named(found.splits) == {"train": [1], "test": [0]}
 
 
 @pytest.mark.parametrize("word", ["holdout", None, 3])
@@ -137,6 +138,69 @@ def test_a_split_method_comes_before_the_column(split, source):
 def test_unknown_split(source):
     with pytest.raises(InputError, match=r"unknown split 'randm'.*did you mean 'random'"):
         source({"smiles": ["C"], "y": [1]}, split="randm")
+
+
+# --- separate files -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    """``files(main, valid=..., test=..., **settings)``: the source of up to three tables."""
+
+    def make(main: dict, valid: dict | None = None, test: dict | None = None, **settings: str) -> Source:
+        names = {}
+        for name, table in {"dataset": main, "valid_file": valid, "test_file": test}.items():
+            if table is not None:
+                names[name] = str(tmp_path / f"{name}.csv")
+                pd.DataFrame(table).to_csv(names[name], index=False)
+        return load_source(DataConfig(**names, **settings))
+
+    return make
+
+
+MAIN, VALID = {"smiles": ["C", "N", "O"], "y": [1, None, 3]}, {"y": ["oops", 5], "smiles": ["F", "Cl"]}
+TEST = {"smiles": ["CC", "CN"], "more": ["a", "b"], "y": [6, 7]}
+
+
+def test_separate_files(files, tmp_path):
+    """Rows are counted on; columns are found by their names, and those of no use left alone."""
+    found = files(MAIN, VALID, TEST)
+    assert found.name == str(tmp_path / "dataset.csv") and found.smiles == ["C", "N", "O", "F", "Cl", "CC", "CN"]
+    np.testing.assert_array_equal(found.targets[:, 0], [1, np.nan, 3, np.nan, 5, 6, 7])
+    assert set(found.rejected) == {1, 3} and "'oops'" in found.rejected[3]
+    assert named(found.splits) == {"train": [0, 2], "valid": [4], "test": [5, 6]}
+    assert named(files(MAIN, None, TEST).splits) == {"train": [0, 2], "test": [3, 4]}
+    assert named(files(MAIN, VALID).splits) == {"train": [0, 2], "valid": [4]}
+    assert files(MAIN, VALID, TEST).fingerprint() == found.fingerprint() != files(MAIN, None, TEST).fingerprint()
+
+
+def test_separate_files_and_a_column(files):
+    """The column of the first file counts, those of the others do not."""
+    main = {**MAIN, "split": ["train", "x", "valid"]}
+    test = {**TEST, "split": ["train", "valid"]}
+    assert named(files(main, None, test, targets="y").splits) == {"train": [0], "valid": [2], "test": [3, 4]}
+    assert named(files(main, VALID, test, targets="y", split="scaffold").splits)["train"] == [0, 2]
+    with pytest.raises(InputError, match=r"dataset\.csv names rows valid itself: leave out valid_file"):
+        files(main, VALID, test, targets="y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"test_file": "absent.csv"}, "no file at .*absent.csv"),
+        ({"test_file": "demo"}, "demo is no table: valid_file and test_file go with tables"),
+        ({"valid_file": "x.arrow"}, "x.arrow is no table"),
+        ({"test_file": "other.csv"}, r"other\.csv has no column 'y'"),
+    ],
+)
+def test_separate_files_of_no_use(settings, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame(MAIN).to_csv("main.csv", index=False)
+    pd.DataFrame({"smiles": ["C"], "z": [1]}).to_csv("other.csv", index=False)
+    with pytest.raises(InputError, match=reason):
+        load_source(DataConfig("main.csv", **settings))
+    with pytest.raises(InputError, match="is no table"):
+        load_source(DataConfig("pcqm4m", **settings))
 
 
 # --- files and names ----------------------------------------------------------------------------
@@ -199,7 +263,7 @@ def test_a_row_without_a_label_is_none_of_the_unreadable(source):
 
 def test_a_split_of_a_malformed_row_does_not_matter(tmp_path):
     found = load_source(write(tmp_path / "t.csv", 'smiles,y,split\nC,1,train\nN,2,"a",b\nO,3,valid\n'))
-    assert named(found.splits) == {"train": [0], "valid": [2], "test": []} and set(found.rejected) == {1}
+    assert named(found.splits) == {"train": [0], "valid": [2]} and set(found.rejected) == {1}
 
 
 def test_semicolons_and_decimal_commas(tmp_path):
@@ -347,8 +411,11 @@ def test_a_store_without_the_split_that_was_asked_for(tmp_path):
         (None, {}, r"t\.arrow has no labels: featurize with --targets"),
         ("y,z", {"targets": "yy"}, r"no target 'yy' .did you mean 'y'.*it has 'y', 'z'"),
         ("y,z", {"targets": "y,gap"}, "no target 'gap'"),
-        ("y,z", {"split": "scaffold"}, "cannot be split by 'scaffold'.*no SMILES for a scaffold split; or give random"),
-        ("y,z", {"split": "fold"}, "cannot be split by 'fold'.*featurize with --split COLUMN"),
+        (
+            "y,z",
+            {"split": "fold"},
+            "cannot be split by 'fold'.*featurize with --split COLUMN.*; or give random, scaffold",
+        ),
     ],
 )
 def test_stores_of_no_use(labels, settings, reason, tmp_path):

@@ -11,7 +11,8 @@ import torch
 from graphslice import smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import default_cache, featurize_dataset, store_of
-from graphslice.data.sources import load_source, pyg_source
+from graphslice.data.pyg_source import pyg_source
+from graphslice.data.sources import load_source
 from graphslice.data.store import StoreInfo
 from graphslice.errors import InputError
 

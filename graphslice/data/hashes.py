@@ -1,0 +1,55 @@
+"""What is read of all molecules of a store at once: which are the same, their scaffolds, their fingerprints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
+from graphslice.chem.molecule import MolArrays
+from graphslice.chem.molecule_hash import MoleculeHashes, hash_molecules, hash_scaffolds
+from graphslice.data.store import GraphStore
+
+# Molecules that are copied out of a store at a time.
+_CHUNK_ROWS = 4_096
+
+
+def hash_rows(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
+    """The hashes of some molecules of a store, in the order of ``rows`` (``int64 [R]``, each with atoms)."""
+    found = _of_chunks(store, rows, lambda arrays: _stacked(hash_molecules(arrays)))
+    identity, family = np.concatenate([np.empty((2, 0), np.uint64), *found], axis=1)
+    return MoleculeHashes(identity, family)
+
+
+def scaffold_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """``uint64 [R]``, the hash of the scaffold of some molecules of a store; ``rows`` as for :func:`hash_rows`."""
+    return np.concatenate([np.empty(0, np.uint64), *_of_chunks(store, rows, hash_scaffolds)])
+
+
+def fingerprint_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """``bool [R, 2048]``, the Morgan fingerprints of some molecules of a store; ``rows`` as for :func:`hash_rows`."""
+    none = np.empty((0, FINGERPRINT_BITS), bool)
+    return np.concatenate([none, *_of_chunks(store, rows, morgan_fingerprints)])
+
+
+def molecules_of(store: GraphStore, rows: np.ndarray) -> MolArrays:
+    """Some molecules of a store one behind another. ``rows``: ``int64 [R]``, each with at least one atom."""
+    atom_ptr, bond_ptr, padded, _, bonds, bond_type_ids = store.gather(rows)
+    valid = np.arange(padded.shape[1]) < np.diff(atom_ptr)[:, None]
+    return MolArrays(atom_ptr, bond_ptr, padded[valid], bonds, bond_type_ids)
+
+
+def _stacked(hashes: MoleculeHashes) -> np.ndarray:
+    return np.stack([hashes.identity, hashes.family])
+
+
+def _of_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> list[np.ndarray]:
+    """What a function makes of the molecules, some thousand at a time, on every core: compiled code runs beside."""
+    chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]
+    if len(chunks) < 2:
+        return [function(molecules_of(store, chunk)) for chunk in chunks]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda chunk: function(molecules_of(store, chunk)), chunks))

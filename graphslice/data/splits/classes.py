@@ -1,0 +1,43 @@
+"""Targets that have few values, such as yes and no: which they are, and the rarest value of each molecule."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def strata(labels: np.ndarray) -> np.ndarray:
+    """The two rarest values that each row has of any target: a number a value, the rarest of all values 0.
+
+    Args:
+        labels: ``float64 [R, K]`` of the targets that are classes, nan where unknown.
+
+    Returns:
+        ``int64 [R, 2]``, the rarest one first; rows without a label, or a second one, have the largest number.
+    """
+    rows = len(labels)
+    none = (rows + 1) * 2**32  # a value is how many rows have it, and then its number among all values
+    found = np.full((2, rows), none)
+    values = 0
+    for column in labels.T:
+        known = np.flatnonzero(~np.isnan(column))
+        _, inverse, counts = np.unique(column[known], return_inverse=True, return_counts=True)
+        value = np.full(rows, none)
+        value[known] = (counts * 2**32 + values + np.arange(len(counts)))[inverse]
+        found = np.sort(np.concatenate([found, value[None]]), axis=0)[:2]
+        values += len(counts)
+    return np.unique(found, return_inverse=True)[1].reshape(2, rows).T
+
+
+def missing_values(labels: np.ndarray, present: np.ndarray) -> list[tuple[int, float]]:
+    """The values that some rows have and none of the rows that are present: as pairs of column and value.
+
+    Args:
+        labels: ``float64 [R, K]``, nan where unknown.
+        present: ``bool [R]``.
+    """
+    found = []
+    for k, column in enumerate(labels.T):
+        known = ~np.isnan(column)
+        lacking = np.setdiff1d(column[known], column[known & present])
+        found += [(k, float(value)) for value in lacking]
+    return found

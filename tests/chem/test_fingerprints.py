@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdkit import Chem, DataStructs
+from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+
+from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
+from graphslice.chem.molecule import MolArrays, read_smiles
+
+UGLY = ["C", "[Na+].[Cl-]", "[H][H]", "CC.CC", "[13CH4]", "C1CC1", "[O-][N+](=O)c1ccccc1", "C#N", "F/C=C/F"]
+
+
+@pytest.fixture(scope="module")
+def molecules(demo_smiles) -> tuple[list[Chem.Mol], MolArrays]:
+    texts = UGLY + demo_smiles[:300]
+    return [Chem.MolFromSmiles(text) for text in texts], read_smiles(texts)[0]
+
+
+def tanimoto(bits: np.ndarray) -> np.ndarray:
+    bits = bits.astype(np.float64)
+    both = bits @ bits.T
+    return both / (bits.sum(1)[:, None] + bits.sum(1) - both)
+
+
+def test_the_surroundings_are_those_of_rdkit(molecules):
+    """On so many bits that hardly two surroundings share one: as many bits, and the same similarities."""
+    mols, arrays = molecules
+    few = slice(0, 30)
+    found = morgan_fingerprints(arrays[few], bits=1 << 22)
+    generator = GetMorganGenerator(radius=2, includeRedundantEnvironments=True)
+    sparse = [generator.GetSparseFingerprint(mol) for mol in mols[few]]
+    assert found.sum(1).tolist() == [len(fingerprint.GetOnBits()) for fingerprint in sparse]
+    expected = np.array([[DataStructs.TanimotoSimilarity(a, b) for b in sparse] for a in sparse])
+    sets = [set(np.flatnonzero(bits).tolist()) for bits in found]
+    np.testing.assert_allclose([[len(a & b) / len(a | b) for b in sets] for a in sets], expected)
+
+
+def test_similarities_on_2048_bits(molecules):
+    mols, arrays = molecules
+    found = morgan_fingerprints(arrays)
+    assert found.shape == (len(mols), FINGERPRINT_BITS) and found.dtype == bool
+    rdkit = [GetMorganGenerator(radius=2).GetFingerprint(mol) for mol in mols]
+    expected = np.array([DataStructs.BulkTanimotoSimilarity(one, rdkit) for one in rdkit])
+    assert np.corrcoef(tanimoto(found).ravel(), expected.ravel())[0, 1] > 0.95
+
+
+def test_of_no_molecules(molecules):
+    assert morgan_fingerprints(molecules[1][:0]).shape == (0, FINGERPRINT_BITS)

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rdkit import Chem, rdBase
+from rdkit.Chem.MolStandardize import rdMolStandardize
+from rdkit.Chem.rdMolHash import HashFunction, MolHash
+from rdkit.Chem.Scaffolds import MurckoScaffold
+
+from graphslice.chem.molecule import MolArrays, MolGraph, read_smiles, smiles_to_graph
+from graphslice.chem.molecule_hash import MoleculeHashes, hash_molecules, hash_scaffolds
+
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+def arrays_of(smiles: Iterable[str], atom_order: str = "canonical") -> MolArrays:
+    arrays, reasons = read_smiles(list(smiles), atom_order=atom_order)
+    assert not any(reasons)
+    return arrays
+
+
+def hashes_of(*smiles: str) -> MoleculeHashes:
+    return hash_molecules(arrays_of(smiles))
+
+
+def renumbered(graph: MolGraph, order: np.ndarray) -> MolGraph:
+    """The graph with its atoms in another order, its bonds too, and turned round."""
+    new = np.argsort(order)
+    bonds = new[graph.bonds][::-1, ::-1].astype(np.int32)
+    return MolGraph(graph.atoms[order], bonds, graph.bond_features[::-1])
+
+
+def joined_by(keys: Iterable[Hashable], others: Iterable[Hashable]) -> list[set[Hashable]]:
+    """The sets of ``others`` that one key stands for, where they are several."""
+    found = defaultdict(set)
+    for key, other in zip(keys, others, strict=True):
+        found[key].add(other)
+    return [together for together in found.values() if len(together) > 1]
+
+
+@pytest.mark.parametrize(
+    "smiles",
+    [
+        [ASPIRIN, "CC(=O)Oc1ccccc1C(=O)[O-].[Na+]", "CC(=O)Oc1ccccc1C(=O)O[Na]", "CC(=O)Oc1ccccc1C(=O)[O-]"],
+        ["NCC(=O)O", "[NH3+]CC(=O)[O-]", "[NH3+]CC(=O)O.[Cl-]", "NCC(=O)[O-].[K+]"],
+        ["CC(=O)CC", "C=C(O)CC", "CC(O)=CC"],
+        ["C[C@H](N)O", "C[C@@H](N)O", "CC(N)O"],
+        ["F/C=C/F", "F/C=C\\F", "FC=CF"],
+        ["Oc1ccccn1", "O=c1cccc[nH]1"],
+        ["CC(=O)O", "CC(=O)O[Mg]OC(C)=O", "CC(=O)[O-].[Ca+2].CC(=O)[O-]"],
+        ["O", "[2H]O[2H]", "[OH3+]", "[Li+].[OH-]"],
+        ["C[N+](C)(C)C.[Cl-]", "C[N+](C)(C)C.[Br-]"],
+    ],
+)
+def test_a_family(smiles):
+    """Salts, charge states, tautomers and stereoisomers: one family, and as many inputs as there are texts."""
+    found = hashes_of(*smiles)
+    assert len(set(found.family.tolist())) == 1 and len(set(found.identity.tolist())) == len(smiles)
+
+
+def test_other_skeletons_and_formulas_are_other_families():
+    smiles = ["CCCO", "CC(C)O", "CCOC", "CCCN", "CCC=O", "CCC(=O)O", "C1CCCCC1", "c1ccccc1", "CC1CCCC1", "[H][H]", "Cl"]
+    smiles += ["Cc1ccccc1C", "Cc1cccc(C)c1", "Cc1ccc(C)cc1", "CCCCCC", "CCCCC", "[Xe]", "[H+]", "[NH4+]", "F"]
+    assert len(set(hashes_of(*smiles).family.tolist())) == len(smiles)
+
+
+def test_the_heaviest_fragment_decides():
+    found = hashes_of("CCCCO", "CCCCO.CCC", "CCC.CCCCO", "CCCCO.[H+].[Cl-].[Na+]", "CCCCO.CCCCN", "CCCCN.CCCCO")
+    assert len(set(found.family[:4].tolist())) == 1 and found.family[4] == found.family[5]
+    scaffolds = hash_scaffolds(arrays_of(["C1CC1CCCC.c1ccccc1", "CCCCCCC.c1ccccc1", "CC1CC1", "c1ccccc1C"]))
+    assert scaffolds[0] == scaffolds[2] != scaffolds[3] and scaffolds[1] == 0
+
+
+def test_written_hydrogens_count_as_others():
+    found = hashes_of("CCO", "[2H]C([2H])([3H])C[OH]", "[H]OCC")
+    assert len(set(found.family.tolist())) == 1
+
+
+def test_no_molecules_and_none_among_them():
+    arrays, _ = read_smiles(["CCO", "oops", "CCN"])
+    found = hash_molecules(arrays)
+    assert found.family[1] == 0 and len(set(found.family.tolist())) == 3
+    assert len(hash_molecules(arrays[:0]).identity) == len(hash_scaffolds(arrays[:0])) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_numbering_does_not_matter(data, demo_smiles):
+    graph = smiles_to_graph(
+        data.draw(st.sampled_from(demo_smiles)) + data.draw(st.sampled_from(["", ".CCO", ".[Na+]"]))
+    )
+    order = np.array(data.draw(st.permutations(range(graph.num_atoms))))
+    arrays = MolArrays.from_graphs([graph, renumbered(graph, order)])
+    (first, second), scaffolds = hash_molecules(arrays).family, hash_scaffolds(arrays)
+    assert first == second and scaffolds[0] == scaffolds[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_identity_sees_every_number(data, demo_smiles):
+    """A change of any feature, bond or order of atoms shows; the order and direction of bonds does not."""
+    graph = smiles_to_graph(data.draw(st.sampled_from(demo_smiles)))
+    atoms, features, bonds = graph.atoms.copy(), graph.bond_features.copy(), graph.bonds.copy()
+    atom, feature = data.draw(st.integers(0, len(atoms) - 1)), data.draw(st.integers(0, 8))
+    atoms[atom, feature] ^= 1
+    changed = [MolGraph(atoms, graph.bonds, graph.bond_features)]
+    if graph.num_bonds:
+        features[data.draw(st.integers(0, len(features) - 1)), data.draw(st.integers(0, 2))] ^= 1
+        changed.append(MolGraph(graph.atoms, graph.bonds, features))
+        changed.append(MolGraph(graph.atoms, bonds[1:], graph.bond_features[1:]))
+    same = renumbered(graph, np.arange(graph.num_atoms))
+    found = hash_molecules(MolArrays.from_graphs([graph, same, *changed])).identity
+    assert found[0] == found[1] and len(set(found.tolist())) == len(changed) + 1
+
+
+def test_the_rows_around_do_not_matter(demo_smiles):
+    whole = arrays_of(demo_smiles[:200])
+    found = hash_molecules(whole)
+    for row in range(0, 200, 7):
+        alone = hash_molecules(whole[row : row + 1])
+        assert (alone.identity[0], alone.family[0]) == (found.identity[row], found.family[row])
+
+
+def test_identity_is_that_of_canonical_smiles(demo_smiles):
+    """The demo set twice, the second time written otherwise."""
+    written = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:1500]]
+    texts = demo_smiles + written
+    canonical = [Chem.MolToSmiles(Chem.MolFromSmiles(text)) for text in texts]
+    identity = hashes_of(*texts).identity.tolist()
+    assert joined_by(identity, canonical) == [] == joined_by(canonical, identity)
+
+
+def slow_family(text: str) -> tuple[str, str]:
+    """RDKit's hash of elements and bonds alone, and the formula without charges, of the heaviest fragment."""
+    mol = rdMolStandardize.FragmentParent(Chem.MolFromSmiles(text), skipStandardize=True)
+    fragments = Chem.GetMolFrags(mol, asMols=True, sanitizeFrags=False)
+    mol = max(fragments, key=lambda m: m.GetNumHeavyAtoms())
+    hydrogens = sum(a.GetTotalNumHs() - a.GetFormalCharge() for a in mol.GetAtoms())
+    return MolHash(mol, HashFunction.ElementGraph), str(hydrogens)
+
+
+def test_families_are_those_of_a_slow_key(demo_smiles):
+    """Where the largest fragment is unique, and but for skeletons that colour refinement takes for one."""
+    with rdBase.BlockLogs():
+        alone = [text for text in demo_smiles if "." not in text]
+        keys = [slow_family(text) for text in alone]
+    family = hashes_of(*alone).family.tolist()
+    assert joined_by(keys, family) == []
+    assert joined_by(family, keys) == []
+    assert len(alone) > 4000 and len(set(family)) < len(alone)
+
+
+def test_skeletons_that_colour_refinement_takes_for_one():
+    decalin, bicyclopentyl = "C1CCC2CCCCC2C1", "C1CCCC1C2CCCC2"
+    family = hashes_of(decalin, bicyclopentyl, "CC1CCC2CCCC2C1").family
+    assert family[0] == family[1] != family[2]
+
+
+def without_charges(scaffold: str) -> str:
+    mol = Chem.MolFromSmiles(scaffold, sanitize=False)
+    for atom in mol.GetAtoms():
+        atom.SetFormalCharge(0)
+        atom.SetNumExplicitHs(0)
+        atom.SetNoImplicit(True)
+    return Chem.MolToSmiles(mol)
+
+
+def test_scaffolds_are_those_of_rdkit(demo_smiles):
+    """Of single fragments, without charges and hydrogens; one pair that colour refinement takes for one."""
+    alone = [text for text in demo_smiles if "." not in text]
+    rdkit = [MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(t), includeChirality=False) for t in alone]
+    rdkit = [without_charges(scaffold) for scaffold in rdkit]
+    scaffolds = hash_scaffolds(arrays_of(alone)).tolist()
+    assert joined_by(rdkit, scaffolds) == []
+    assert joined_by(scaffolds, rdkit) == [{"C1OCC(C2COCO2)O1", "C1OCC2OCOCC2O1"}]
+    assert {text for text, scaffold in zip(rdkit, scaffolds, strict=True) if scaffold == 0} == {""}

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows
+
+NAN = np.nan
+
+
+def ids(text: str) -> np.ndarray:
+    """One molecule a letter."""
+    return np.array([ord(letter) for letter in text], dtype=np.uint64)
+
+
+def test_nothing_is_repeated():
+    found = count_duplicates(ids("abc"), np.ones((3, 2)), np.zeros(2, bool))
+    assert found == Duplicates(0, 0, 0) and found.describe() is None
+    assert count_duplicates(ids(""), np.ones((0, 1)), np.zeros(1, bool)) == Duplicates(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_class", "contradicting"),
+    [
+        ([0.0, 0.09, 10, -10], False, 0),  # a deviation of 7.07: a tenth is 0.7
+        ([0.0, 0.9, 10, -10], False, 1),
+        ([0.0, 0.09, 10, -10], True, 1),
+        ([1, 1, 0, 0], True, 0),
+        ([1, 0, 0, 0], True, 1),
+        ([NAN, 0, 0, 1], True, 0),
+        ([NAN, NAN, 0, 1], False, 0),
+        ([5, 5, 5, 5], False, 0),
+    ],
+)
+def test_contradictions(labels, is_class, contradicting):
+    targets = np.array([labels, [1.0] * 4]).T
+    found = count_duplicates(ids("aabc"), targets, np.array([is_class, False]))
+    assert (found.molecules, found.rows, found.contradicting) == (1, 2, contradicting)
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from("abcdefg"), st.sampled_from([NAN, 0.0, 1.0]), st.sampled_from([NAN, 0.0, 0.05, 3.0])),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(ROWS)
+def test_against_a_loop(rows):
+    identity, targets = ids("".join(row[0] for row in rows)), np.array([row[1:] for row in rows])
+    classes, numbers = np.array([True, False]), np.arange(len(rows)) * 2 + 10
+    groups = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(row[0], []).append(i)
+    repeated = {letter: members for letter, members in groups.items() if len(members) > 1}
+
+    deviation = np.nanstd(targets[:, 1]) if not np.isnan(targets[:, 1]).all() else 0
+    contradicting = 0
+    expected, reasons = {}, {}
+    for members in repeated.values():
+        votes = [targets[i, 0] for i in members if targets[i, 0] == targets[i, 0]]
+        values = [targets[i, 1] for i in members if targets[i, 1] == targets[i, 1]]
+        spread = max(values) - min(values) if values else 0
+        contradicting += len(set(votes)) > 1 or spread > 0.1 * deviation
+        best = [v for v in set(votes) if votes.count(v) > len(votes) / 2]
+        merged = [best[0] if best else NAN, np.mean(values) if values else NAN]
+        if np.isnan(merged).all():
+            reasons |= {int(numbers[i]): None for i in members}
+        else:
+            expected[int(numbers[members[0]])] = merged
+            reasons |= {int(numbers[i]): f"merged with row {numbers[members[0]] + 1}" for i in members[1:]}
+    counted = count_duplicates(identity, targets, classes)
+    assert (counted.molecules, counted.rows) == (len(repeated), sum(map(len, repeated.values())))
+    assert counted.contradicting == contradicting
+
+    unlabelled = {int(numbers[i]) for i, row in enumerate(rows) if np.isnan(row[1:]).all()}
+    if any(set(numbers[m].tolist()) <= unlabelled for m in repeated.values()):
+        return  # rows without any label are none of the usable ones
+    found = merge_rows(numbers, identity, targets, classes, ["y", "z"])
+    assert set(found.rows.tolist()) == set(expected)
+    for row, labels in zip(found.rows.tolist(), found.targets, strict=True):
+        np.testing.assert_allclose(labels, expected[row])
+    assert set(found.reasons) == set(reasons)
+    assert all(why is None or found.reasons[row] == why for row, why in reasons.items())
+    assert found.dropped == sum(why is None for why in reasons.values())
+
+
+def test_a_tie():
+    found = merge_rows(np.array([3, 7, 9]), ids("aab"), np.array([[0.0], [1.0], [1.0]]), np.array([True]), ["toxic"])
+    why = "rows 4, 8 are one molecule, and as many say one value of 'toxic' as another"
+    assert found.reasons == {3: why, 7: why} and found.dropped == 2 and len(found.rows) == 0
+
+
+def test_many_rows_of_one_molecule_are_not_all_named():
+    found = merge_rows(np.arange(20), ids("a" * 20), np.arange(20)[:, None] % 2.0, np.array([True]), ["y"])
+    assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in found.reasons[0]
+
+
+def test_shared_families():
+    splits = {"train": np.array([2, 5]), "valid": np.array([3]), "test": np.array([4, 8, 9])}
+    found = count_shared(splits, np.array([2, 3, 4, 5, 8, 9]), ids("axabbx"))
+    assert found == {"valid": 0, "test": 2}
+
+
+CONTRADICT = "of them with labels that contradict each other"
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (Duplicates(2, 5, 1), f"5 rows are of 2 molecules with several rows, 1 {CONTRADICT}"),
+        (Duplicates(0, 0, 0, {"valid": 0, "test": 1}), "1 test row of molecules that are in training too"),
+        (
+            Duplicates(1, 1200, 0, {"valid": 2, "test": 0}, merged=1000, dropped=3),
+            f"1,200 rows are of 1 molecule with several rows, 0 {CONTRADICT}; of those for training, 1,000 merged into "
+            "another and 3 left out; 2 valid rows of molecules that are in training too",
+        ),
+    ],
+)
+def test_one_line(found, line):
+    assert found.describe() == line

@@ -1,0 +1,100 @@
+"""Runs whose split is not that of a column: of files, folds, carved from training; and molecules that are the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import read_yaml
+from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.training import resume, train
+
+
+def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
+    """Forty rows train, the first of them thrice; ten are for the test, and two of these are in training too."""
+    first = demo_rows[:1]
+    again = pd.concat([demo_rows[:40], first, first.assign(gap_ev=first["gap_ev"] + 3)])
+    again.drop(columns="split").to_csv(tmp_path / "train.csv", index=False)
+    demo_rows[38:48].to_csv(tmp_path / "test.csv", index=False)
+    folder = tmp_path / "run"
+    flags = ["--dataset", tmp_path / "train.csv", "--test-file", tmp_path / "test.csv", "--targets", "gap_ev"]
+    code, _, err = cli("train", *flags, "--duplicates", "merge", "--out", folder, *tiny_flags)
+    assert code == 0, err
+    splits = splits_of_run(folder)
+    shared = len({38, 39} & set(splits["train"].tolist()))  # validation is carved from these rows
+    assert (
+        "7 rows are of 3 molecules with several rows, 1 of them with labels that contradict each other; of those for "
+        f"training, 2 merged into another; {shared} test row{'s' * (shared > 1)} of molecules that are in training too"
+    ) in err
+    assert splits["test"].tolist() == list(range(42, 52)) and len(splits["valid"]) == 5
+    rejected = pd.read_csv(folder / "rejected.csv")
+    assert rejected["row"].tolist() == [41, 42] and rejected["reason"].tolist() == ["merged with row 1"] * 2
+    labels = demo_rows["gap_ev"].to_numpy(copy=True)
+    labels[0] += 1
+    mean = read_checkpoint(folder).weights["target_mean"]
+    assert mean.item() == pytest.approx(labels[splits["train"]].mean(), rel=1e-6)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    for split in ("valid", "test"):
+        code, out, err = cli("evaluate", folder, "--split", split, "--device", "cpu")
+        assert code == 0 and float(out.split("MAE ")[1].split(",")[0]) == pytest.approx(metrics[split]["mae"], abs=1e-5)
+    demo_rows[37:47].to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(InputError, match="has changed since it was trained"):
+        resume(folder)
+
+
+def test_a_merged_run_is_resumed(demo_rows, tiny_config, tmp_path):
+    """Of a run that was killed before its first checkpoint there is what is written before the first step."""
+    pd.concat([demo_rows, demo_rows[:3].assign(gap_ev=9.0)]).to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(tmp_path / "t.csv", data={"split": "random", "duplicates": "merge"})
+    train(config, tmp_path / "run")
+    (tmp_path / "again").mkdir()
+    for name in ("config.yaml", "split.csv", "rejected.csv"):
+        shutil.copy(tmp_path / "run" / name, tmp_path / "again")
+    found = resume(tmp_path / "again").metrics
+    assert found == json.loads((tmp_path / "run" / "metrics.json").read_text())
+
+
+def test_a_run_goes_on_with_the_split_that_it_began_with(demo_csv, tiny_config, tmp_path):
+    """Another version made another random split: what it tested is not trained on."""
+    train(tiny_config(demo_csv, data={"split": "random"}), tmp_path / "run")
+    for name in ("last.ckpt", "best.ckpt", "metrics.json"):
+        (tmp_path / "run" / name).unlink()
+    table = pd.read_csv(tmp_path / "run" / "split.csv")
+    table["split"] = np.roll(table["split"].to_numpy(), 7)
+    table.to_csv(tmp_path / "run" / "split.csv", index=False)
+    resume(tmp_path / "run")
+    labels = pd.read_csv(demo_csv)["gap_ev"].to_numpy()
+    mean = read_checkpoint(tmp_path / "run").weights["target_mean"]
+    assert mean.item() == pytest.approx(labels[table["split"] == "train"].mean(), rel=1e-6)
+
+
+def test_a_fold(cli, demo_csv, tiny_config, tiny_flags, tmp_path):
+    """Three runs test every row once, and evaluate knows which."""
+    tested = []
+    for fold in range(3):
+        folder = tmp_path / str(fold)
+        data = {"targets": "gap_ev", "split": "scaffold", "folds": "3", "fold": fold}
+        train(tiny_config(demo_csv, data=data, trainer={"max_epochs": 1}), folder)
+        tested += splits_of_run(folder)["test"].tolist()
+    assert sorted(tested) == list(range(60))
+    assert read_yaml(tmp_path / "2" / "config.yaml")["data"]["folds"] == "3"
+    code, _, err = cli("train", "--dataset", demo_csv, "--folds", "3", "--out", tmp_path / "own", *tiny_flags)
+    assert code == 2 and "has its own split, and folds need another one" in err and not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_training_and_test_alone(suffix, demo_rows, tiny_config, tmp_path):
+    """As TDC's files: validation is taken from training."""
+    table = demo_rows.assign(split=np.where(demo_rows["split"] == "test", "test", "train"))
+    path = tmp_path / f"t.{suffix}"
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    result = train(tiny_config(path, data={"targets": "gap_ev"}), tmp_path / "run")
+    splits = splits_of_run(tmp_path / "run")
+    assert splits["test"].tolist() == np.flatnonzero(table["split"] == "test").tolist() and len(splits["valid"]) == 6
+    assert set(result.metrics) == {"metric", "valid", "test"}

@@ -8,21 +8,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from graphslice._version import __version__
+from graphslice.chem.descriptors import descriptor_width
 from graphslice.compat import current_weight_name
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
 from graphslice.tasks import Task, num_outputs, regressions
+from graphslice.trees import Blend
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
+# The key of its trees, where it has some.
+_BLEND = "blend"
 #: The files of a run folder that hold a model, the one to use first.
 BEST, LAST = "best.ckpt", "last.ckpt"
+#: How the folders of the members of a run folder of several models begin, which each are a run folder.
+MEMBER = "member-"
 #: The file of a run folder that holds its resolved configuration.
 CONFIG = "config.yaml"
 
@@ -36,12 +43,14 @@ class Checkpoint:
         tasks: what is asked of each of the targets.
         weights: the state dict of :class:`~graphslice.nn.GraphTransformer`.
         extra: anything else the run noted: the version that wrote it, a fingerprint of its data.
+        blend: trees that answer beside the network, or None.
     """
 
     config: RunConfig
     tasks: list[Task]
     weights: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
+    blend: Blend | None = None
 
     @property
     def targets(self) -> list[str]:
@@ -74,8 +83,11 @@ class Checkpoint:
             "blocks.0.ffn.expand.weight": (config.ffn_dim, config.dim),
             "head.output.bias" if config.head == "mlp" else "head.bias": (config.tasks,),
         }
+        if config.descriptors:
+            sizes["descriptors.project.weight"] = (config.dim, config.descriptors)
         shapes = {name: getattr(self.weights.get(name), "shape", None) for name in sizes}
-        return len(layers) == config.layers and shapes == sizes
+        described = descriptor_width(self.config.data.descriptors) == config.descriptors
+        return described and len(layers) == config.layers and shapes == sizes
 
 
 def header(config: RunConfig, tasks: Sequence[Task], **extra: Any) -> dict[str, Any]:
@@ -90,9 +102,42 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         KEY: header(checkpoint.config, checkpoint.tasks, **checkpoint.extra),
         "state_dict": {f"model.{name}": value for name, value in checkpoint.weights.items()},
     }
+    if checkpoint.blend is not None:
+        contents[_BLEND] = _as_tensors(checkpoint.blend.to_dict())
+    _replace(path, contents)
+
+
+def add_blend(path: Path, blend: Blend) -> None:
+    """Put trees beside the network of a checkpoint, which keeps all else that it has.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    _replace(path, {**load_weights(path), _BLEND: _as_tensors(blend.to_dict())})
+
+
+def _replace(path: Path, contents: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
     torch.save(contents, temporary)
     temporary.replace(path)
+
+
+def _as_tensors(values: Any) -> Any:
+    """Nested values with tensors for their arrays: what is read without running code."""
+    if isinstance(values, dict):
+        return {name: _as_tensors(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_as_tensors(value) for value in values]
+    return torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else values
+
+
+def _as_arrays(values: Any) -> Any:
+    """The inverse of :func:`_as_tensors`."""
+    if isinstance(values, dict):
+        return {name: _as_arrays(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_as_arrays(value) for value in values]
+    return values.numpy() if isinstance(values, Tensor) else values
 
 
 def write_run_folder(checkpoint: Checkpoint, folder: Path) -> None:
@@ -122,6 +167,8 @@ def find_checkpoint(path: str | Path) -> Path:
         for name in (BEST, LAST):
             if (path / name).is_file():
                 return path / name
+        if members := find_members(path):
+            raise InputError(f"{path} holds {len(members)} models: give one of them, such as {members[0]}")
         hint = "; graphslice import-checkpoint makes one of it" if (path / "config.json").is_file() else ""
         raise InputError(f"{path} is no run folder: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
@@ -130,6 +177,28 @@ def find_checkpoint(path: str | Path) -> Path:
             "import-checkpoint"
         )
     return path
+
+
+def find_members(path: str | Path) -> list[Path]:
+    """The run folders of the models that answer together, in their order; none of a run of one model."""
+    found = [folder for folder in Path(path).glob(f"{MEMBER}*") if folder.name.removeprefix(MEMBER).isdigit()]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix(MEMBER)))
+
+
+def read_checkpoints(path: str | Path) -> list[Checkpoint]:
+    """The models that answer together, of a run folder of several, else the one of :func:`read_checkpoint`.
+
+    Raises:
+        InputError: if one cannot be read, or they do not answer the same.
+    """
+    if (Path(path) / BEST).is_file() or not (members := find_members(path)):
+        return [read_checkpoint(path)]
+    found = [read_checkpoint(member) for member in members]
+    first = found[0]
+    for member, other in zip(members, found, strict=True):
+        if (other.tasks, other.config.graph) != (first.tasks, first.config.graph):
+            raise InputError(f"{member} predicts something else than {members[0]}: they are no models of one run")
+    return found
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -156,7 +225,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         check_mixer(config.model.mixer, config.model.mixer_settings)
         if num_outputs(tasks) != config.model.tasks:
             raise KeyError("tasks")
-        return Checkpoint(config, tasks, weights, extra)
+        blend = Blend.from_dict(_as_arrays(contents[_BLEND])) if _BLEND in contents else None
+        if blend is not None and blend.weights.shape[1] != len(tasks):
+            raise KeyError(_BLEND)
+        return Checkpoint(config, tasks, weights, extra, blend)
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -1,0 +1,126 @@
+"""Trees that answer beside a network, and the weights of both in one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphslice.errors import InputError
+from graphslice.tasks import Task, output_slices
+from graphslice.trees.blend import blend_weights
+from graphslice.trees.fitting import fit_boosting, fit_forest
+from graphslice.trees.model import Trees
+
+#: The descriptors that the trees read, and what fits them, by the names that users know.
+KINDS = ("morgan", "rdkit2d")
+FITTERS = {"forest": fit_forest, "boosting": fit_boosting}
+
+
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """A forest and boosted trees for each target, whose answers are added to a network's.
+
+    Attributes:
+        kinds: of the descriptors that the trees read, in order.
+        trees: by name those of each of T targets.
+        weights: ``float64 [1 + names, T]``: of the network, then of the trees in the order of their names; none is
+            negative, and the sum over a target is 1.
+
+    Raises:
+        InputError: if the parts do not go together.
+    """
+
+    kinds: tuple[str, ...]
+    trees: dict[str, list[Trees]]
+    weights: np.ndarray
+
+    def __post_init__(self) -> None:
+        weights = np.asarray(self.weights)
+        shape = (1 + len(self.trees), weights.shape[-1] if weights.ndim else 0)
+        if weights.shape != shape or any(len(trees) != shape[1] for trees in self.trees.values()):
+            raise InputError("the trees beside the network are not as many as their weights: train it again")
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and np.allclose(weights.sum(axis=0), 1)):
+            raise InputError("the weights of the trees beside the network do not add up to 1: train it again")
+
+    def answers(self, network: np.ndarray, x: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """The blended answers, ``float32 [R, W]``.
+
+        Args:
+            network: ``float32 [R, W]``, its answers.
+            x: ``float32 [R, F]``, the descriptors.
+            tasks: T targets that W numbers answer.
+        """
+        blended = np.array(network, dtype=np.float64)
+        for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+            total = self.weights[0, t] * _as_added(blended[:, where], task)
+            for name, weight in zip(self.trees, self.weights[1:, t], strict=True):
+                if weight > 0:
+                    total += weight * _as_added(self.trees[name][t].predict(x), task)
+            blended[:, where] = np.exp(total) if task.transform == "log" else total
+        return blended.astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and arrays, such as a checkpoint holds."""
+        trees = {name: [each.to_arrays() for each in of_targets] for name, of_targets in self.trees.items()}
+        return {"kinds": list(self.kinds), "trees": trees, "weights": self.weights}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Blend:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            InputError: for what it does not write, or a KeyError, TypeError or AttributeError.
+        """
+        if set(values) != {"kinds", "trees", "weights"}:
+            raise KeyError("kinds, trees and weights")
+        trees = {name: [Trees.from_arrays(each) for each in values["trees"][name]] for name in values["trees"]}
+        return cls(tuple(values["kinds"]), trees, np.asarray(values["weights"], np.float64))
+
+
+def _as_added(answers: np.ndarray, task: Task) -> np.ndarray:
+    """``float64 [R, W]``: what is added up of some answers, logarithms where the network learns these."""
+    if task.transform != "log":
+        return answers
+    with np.errstate(divide="ignore"):
+        return np.log(answers)
+
+
+def fit_trees(
+    x: np.ndarray, labels: np.ndarray, tasks: Sequence[Task], seed: int, threads: int
+) -> dict[str, list[Trees]]:
+    """A forest and boosted trees for each target.
+
+    Args:
+        x: ``float32 [R, F]``, descriptors of the training molecules.
+        labels: ``float64 [R, T]`` in the user's unit, or places of classes; nan where unknown.
+        tasks: T targets.
+        seed: of the trees.
+        threads: to fit them on.
+    """
+    return {
+        name: [fit(x, labels[:, t], task.kind, len(task.classes), seed, threads) for t, task in enumerate(tasks)]
+        for name, fit in FITTERS.items()
+    }
+
+
+def predict_trees(trees: Sequence[Trees], x: np.ndarray) -> np.ndarray:
+    """``float32 [R, W]``: what the trees of each target answer, side by side."""
+    return np.concatenate([each.predict(x) for each in trees], axis=1).astype(np.float32)
+
+
+def weigh(answers: Sequence[np.ndarray], labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+    """``float64 [M, T]``: the weights of M models in the answer to each target, chosen on validation molecules.
+
+    Args:
+        answers: of each model, ``float32 [R, W]``.
+        labels: ``float64 [R, T]``, nan where unknown.
+        tasks: T targets.
+    """
+    weights = [
+        blend_weights([_as_added(each[:, where], task) for each in answers], _as_added(labels[:, t], task), task.kind)
+        for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True))
+    ]
+    return np.stack(weights, axis=1)

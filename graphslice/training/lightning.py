@@ -18,6 +18,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
 from graphslice.training.callbacks import LastCheckpoint, StopTogether
 from graphslice.training.devices import Devices
+from graphslice.training.module import CHOICE
 
 
 def make_trainer(
@@ -38,7 +39,7 @@ def make_trainer(
         InputError: if this machine has not what the configuration asks for.
     """
     settings = config.trainer
-    monitor, mode = f"val_{metric}", "max" if METRICS[metric].higher else "min"
+    mode = "max" if METRICS[metric].higher else "min"
     version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     callbacks = [
         *watching,
@@ -46,7 +47,7 @@ def make_trainer(
         ModelCheckpoint(
             out,
             Path(BEST).stem,
-            monitor=monitor,
+            monitor=CHOICE,
             mode=mode,
             enable_version_counter=False,
             auto_insert_metric_name=False,
@@ -54,7 +55,7 @@ def make_trainer(
         LastCheckpoint(out, settings.checkpoint_minutes),
     ]
     if settings.patience is not None:
-        callbacks.insert(0, EarlyStopping(monitor, patience=settings.patience, mode=mode, check_finite=False))
+        callbacks.insert(0, EarlyStopping(CHOICE, patience=settings.patience, mode=mode, check_finite=False))
     strategy: Any = "auto"
     if devices.total != 1:
         callbacks.append(StopTogether())

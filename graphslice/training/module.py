@@ -14,12 +14,19 @@ from torch import Tensor
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
 from graphslice.compat import current_weight_name
-from graphslice.config import OptimizerConfig, RunConfig
+from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, num_outputs, output_slices, to_answers
 from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
+from graphslice.training.schedule import linear_schedule
+
+#: What is logged of every epoch, and chooses the best: the mean of the metric over the last epochs. One alone is chance
+#: where few molecules validate: an early one that was lucky beat the last one there, and lost to it on other molecules.
+CHOICE = "val_choice"
+# So many epochs, and where a checkpoint keeps what they had.
+_WINDOW, _RECENT = 5, "recent_validations"
 
 
 def standardisation(tasks: Sequence[Task], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -39,25 +46,6 @@ def standardisation(tasks: Sequence[Task], labels: np.ndarray) -> tuple[np.ndarr
         logs = np.log(shares / shares.sum())
         mean[where] = logs[1] - logs[0] if task.kind == BINARY else logs
     return mean, std
-
-
-def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
-    """Factor of the peak learning rate at a step: up linearly, then down linearly to ``end_lr``.
-
-    As Graphormer trains (Ying et al. 2021, appendix B). ``steps`` is the length of the run.
-    """
-    total = config.total_steps or steps
-    warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
-    end = config.end_lr / config.peak_lr
-
-    def factor(step: float) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        if step >= total:
-            return end
-        return end + (1 - end) * (total - step) / max(1, total - warmup)
-
-    return factor
 
 
 class PropertyModule(pl.LightningModule):
@@ -99,6 +87,7 @@ class PropertyModule(pl.LightningModule):
         prior = torch.ones(len(mean), dtype=torch.bool).index_fill(0, outputs[numbers], False) * self.model.target_mean
         for name, buffer in (("_numbers", numbers), ("_outputs", outputs), ("_prior", prior)):
             self.register_buffer(name, buffer, persistent=False)
+        self._recent: list[float] = []
         self._validated: list[tuple[np.ndarray, np.ndarray]] = []
 
     def configure_optimizers(self):
@@ -160,14 +149,19 @@ class PropertyModule(pl.LightningModule):
         rows, once = np.unique(rows, return_index=True)
         answers = to_answers(np.concatenate([values for _, values in batches])[once], self.tasks)
         value = score(self.metric, source.name, self.tasks, source.targets[rows], answers)
-        worst = -math.inf if METRICS[self.metric].higher else math.inf
-        self.log(f"val_{self.metric}", value if math.isfinite(value) else worst)
+        if not math.isfinite(value):
+            value = -math.inf if METRICS[self.metric].higher else math.inf
+        self.log(f"val_{self.metric}", value)
+        self._recent = [*self._recent, value][-_WINDOW:]
+        self.log(CHOICE, sum(self._recent) / len(self._recent))
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint[KEY] = header(self.config, self.tasks)
+        checkpoint[_RECENT] = self._recent
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["state_dict"] = {current_weight_name(k): v for k, v in checkpoint["state_dict"].items()}
+        self._recent = list(checkpoint.get(_RECENT, []))
         callbacks = checkpoint.get("callbacks", {})
         if "Clock" in callbacks:  # the name of TimeBudget in 0.1
             callbacks["TimeBudget"] = callbacks.pop("Clock")

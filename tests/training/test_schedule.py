@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 import torch
 
-from graphslice.config import OptimizerConfig
+from graphslice.config import OptimizerConfig, TrainerConfig
 from graphslice.training import resume, train
-from graphslice.training.module import linear_schedule
+from graphslice.training.schedule import linear_schedule, steps_of_run, usual_epochs
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:
@@ -74,3 +74,41 @@ def test_a_run_ends_with_its_minutes(tmp_path, demo_csv, tiny_config):
     again = resume(tmp_path / "run")  # its minutes are over: the clock went with the checkpoint
     assert again.training["steps"] <= result.training["steps"] + 1
     assert again.training["seconds"] >= result.training["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("molecules", "batch_size", "epochs"),
+    [
+        (3, 32, 100),
+        (200, 32, 30),
+        (4_000, 32, 30),
+        (10_000, 32, 30),
+        (40_000, 32, 15),
+        (160_000, 32, 8),
+        (10**8, 32, 5),
+    ],
+)
+def test_epochs_follow_the_molecules(molecules, batch_size, epochs):
+    assert usual_epochs(molecules, -(-molecules // batch_size)) == epochs
+
+
+@pytest.mark.parametrize("molecules", [1, 10, 1_000, 9_999, 10_001, 10**6])
+def test_more_molecules_are_never_fewer_steps(molecules):
+    steps = [usual_epochs(rows, -(-rows // 32)) * -(-rows // 32) for rows in (molecules, 2 * molecules)]
+    assert steps[0] <= steps[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps"),
+    [
+        ({}, 30 * 7),
+        ({"max_epochs": 2}, 14),
+        ({"max_steps": 5}, 5),
+        ({"max_steps": 500}, 500),
+        ({"max_epochs": 2, "max_steps": 500}, 14),
+        ({"max_minutes": 1.0}, 7_000_000),
+        ({"max_minutes": 1.0, "max_steps": 500}, 500),
+    ],
+)
+def test_the_first_limit_ends_a_run(limits, steps):
+    assert steps_of_run(TrainerConfig(**limits), 200, 7) == steps

@@ -49,6 +49,22 @@ def device_name(device: torch.device | str = "cpu") -> str:
     return name
 
 
+def visible_gpus(accelerator: str) -> list[str]:
+    """The GPUs that runs can have, as ``CUDA_VISIBLE_DEVICES`` names them; none where they train on something else.
+
+    Args:
+        accelerator: of the configuration.
+    """
+    import torch
+
+    if accelerator not in ("auto", "cuda", "gpu"):
+        return []
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")]
+    return names[:count]
+
+
 def machine() -> dict[str, str | int | None]:
     """What a figure has to be read with."""
     import rdkit

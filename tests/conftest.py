@@ -96,7 +96,7 @@ def tiny_config():
         values = {
             "data": {"dataset": str(dataset)},
             "model": dict(TINY),
-            "trainer": {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu"},
+            "trainer": {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "baselines": "off"},
         }
         for name, part in sections.items():
             values[name] = {**values.get(name, {}), **part}
@@ -110,7 +110,7 @@ def tiny_flags() -> list[str]:
     """What makes the command line train a model as small."""
     return [
         *(f"--model.{name}={value}" for name, value in TINY.items()),
-        *("--trainer.max_epochs=2", "--trainer.batch_size=16", "--trainer.accelerator=cpu"),
+        *("--trainer.max_epochs=2", "--trainer.batch_size=16", "--trainer.accelerator=cpu", "--trainer.baselines=off"),
     ]
 
 

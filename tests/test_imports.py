@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The rooms, each of which may import from those before it and from itself; several names on a line are of one rank.
 ROOMS = [
     ["_version", "errors", "feature_dims", "machine", "progress", "resources"],
-    ["compat"],
+    ["compat", "processes"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],
     ["batch"],
     ["ops"],
     ["nn"],
+    ["trees"],
     ["checkpoint"],
     ["originals"],
     ["data"],

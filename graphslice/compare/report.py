@@ -69,7 +69,7 @@ def read_run(run: Run, reason: str | None) -> dict | None:
         return None
     found = read_scores(run.folder)
     name = metric_of(found)
-    record |= {split: score[name] for split, score in found.items() if isinstance(score, dict)}
+    record |= {split: found[split][name] for split in ("valid", "test") if split in found}
     record |= json.loads((run.folder / _TRAINING).read_text())
     return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -13,7 +12,6 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, tuning_groups
-from graphslice.compare.processes import each_in_a_process
 from graphslice.compare.report import (
     describe_outcome,
     is_finished,
@@ -25,6 +23,8 @@ from graphslice.compare.report import (
 )
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
+from graphslice.machine import visible_gpus
+from graphslice.processes import each_in_a_process
 
 
 def compare(
@@ -73,7 +73,8 @@ def compare(
     jobs = max(1, len(gpus)) if jobs is None else jobs
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
-    base = replace(base, trainer=replace(base.trainer, **parse_budget(budget)))
+    # Of networks: the trees beside them would be the same for all.
+    base = replace(base, trainer=replace(base.trainer, baselines="off", **parse_budget(budget)))
     check_runs(plan_runs(variants, range(seeds), base, out))
     work = _Work(base, budget, out, jobs, gpus, console)
     groups = tuning_groups(variants)
@@ -90,22 +91,6 @@ def compare(
     return result
 
 
-def visible_gpus(accelerator: str) -> list[str]:
-    """The GPUs that runs can have, as ``CUDA_VISIBLE_DEVICES`` names them; none where they train on something else.
-
-    Args:
-        accelerator: of the configuration.
-    """
-    import torch
-
-    if accelerator not in ("auto", "cuda", "gpu"):
-        return []
-    count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")]
-    return names[:count]
-
-
 def train_run(config: RunConfig, folder: Path) -> None:
     """Train a run, or continue it where it was stopped.
 
@@ -118,7 +103,8 @@ def train_run(config: RunConfig, folder: Path) -> None:
         KeyboardInterrupt: if it was stopped; what was done lies in the folder.
     """
     from graphslice.checkpoint import CONFIG
-    from graphslice.training.run import Interrupted, resume, train
+    from graphslice.training.entry import resume, train
+    from graphslice.training.run import Interrupted
 
     quiet = Console(quiet=True)
     try:

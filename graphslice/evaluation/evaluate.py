@@ -46,7 +46,8 @@ def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> t
     if dataset == trained.dataset:
         data = replace(trained, **{**given, "dataset": dataset, "targets": targets})
     else:
-        data = DataConfig(**{"root": trained.root, **given, "dataset": dataset, "targets": targets})
+        known = {"root": trained.root, "features": trained.features}
+        data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
     source = load_source(data, predictor.tasks)
     if len(source.target_names) != len(predictor.targets):
         raise InputError(
@@ -82,10 +83,11 @@ def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tupl
         answers = predictor.answers(source.store, rows)
         return answers.values, answers.errors
     values, errors = [np.empty((0, len(predictor.columns)), np.float32)], []
-    chunks = (rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS))
+    chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]
     smiles = ([source.smiles[row] for row in chunk] for chunk in chunks)
-    with featurizers(len(rows)) as pool:
-        for answers in predictor.predict_stream(smiles, pool):
+    columns = None if source.columns is None else (source.columns[chunk] for chunk in chunks)
+    with featurizers(len(rows), kinds=predictor.kinds) as pool:
+        for answers in predictor.predict_stream(smiles, pool, columns):
             values.append(answers.values)
             errors += answers.errors
     return np.concatenate(values), errors

@@ -13,11 +13,12 @@ import torch
 
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.arrow import number_array, text_array
+from graphslice.data.columns import check_unique, listed
 from graphslice.data.featurize import Pool, check_graphs, featurizers
-from graphslice.data.labels import find_smiles_column
+from graphslice.data.labels import find_smiles_column, parse_own_columns
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
-from graphslice.errors import InputError
+from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictions, Predictor
 from graphslice.tasks import Task, output_slices, predicted_classes
 
@@ -47,16 +48,17 @@ def predict_file(
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
     The same rows come out in the same order, with their columns, then one ``<target>_pred`` a target, a number or the
-    most probable class, which ``<target>_prob_<class>`` follow: of two classes the second, of several each; then
-    ``error``. A row with more or fewer fields than the header has the first of them, no prediction, and the reason.
-    Memory does not grow with the file. Of a store of ``graphslice featurize``, which has no SMILES, the one column
-    before those is ``row``, from 1.
+    most probable class, which ``<target>_prob_<class>`` follow: of two classes the second, of several each; of several
+    models the standard deviation of each of these, ``_std``; then ``error``. A row with more or fewer fields than the
+    header has the first of them, no prediction, and the reason. Memory does not grow with the file. Of a store of
+    ``graphslice featurize``, which has no SMILES, the one column before those is ``row``, from 1.
 
     Args:
         predictor: the model.
         source: the file of molecules.
         out: a CSV, TSV or Parquet file; it appears when whole. None: CSV on stdout.
-        smiles_column: the column of the SMILES; found by its name when not given.
+        smiles_column: the column of the SMILES; found by its name when not given. The columns that the model reads
+            beside it must be there; an empty cell, or one that is no number, counts as the mean of the training.
         engine: ``"local"``, or ``"ray"`` for a Ray cluster whose machines can all read the file.
         workers: processes that parse (with Ray: that predict); every core by default.
         progress: called with the number of rows done, from time to time.
@@ -70,24 +72,36 @@ def predict_file(
     if source.name.endswith(STORE_SUFFIX):
         return _write(_predict_store(predictor, source), out, progress)
     with open_table(source) as table:
-        column = _smiles_position(table.columns, smiles_column, predictor.tasks, str(source))
+        column = _smiles_position(table.columns, smiles_column, predictor, str(source))
+        _check_own_columns(predictor.own_columns, table.columns, str(source))
         if engine == "ray":
             return _write(_predict_on_ray(predictor, source, column, workers), out, progress)
-        with featurizers(table.estimated_rows, workers) as pool:
+        with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
             return _write(_predict_chunks(predictor, table.chunks, column, pool), out, progress)
 
 
-def _smiles_position(columns: Sequence[str], given: str | None, tasks: Sequence[Task], name: str) -> int:
+def _smiles_position(columns: Sequence[str], given: str | None, predictor: Predictor, name: str) -> int:
     """Which column of a table holds the SMILES: the first where two have that name.
 
     Raises:
         InputError: if there is none, or one that a prediction would add.
     """
     column = find_smiles_column(columns, given, name)
-    for added in added_columns(tasks):
+    for added in added_columns(predictor.tasks, len(predictor.models) > 1):
         if added in columns:
             raise InputError(f"{name} has a column {added!r} already: rename it first")
     return columns.index(column)
+
+
+def _check_own_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
+    """Raise :class:`InputError` if a table lacks a column that the model reads, or has two of its name."""
+    for column in names:
+        if column not in columns:
+            raise InputError(
+                f"{name} has no column {column!r}, which the model reads{nearest(column, columns)}; it has "
+                f"{listed(columns)}"
+            )
+    check_unique(columns, names, name)
 
 
 def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None) -> FileReport:
@@ -107,14 +121,20 @@ def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[i
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def added_columns(tasks: Sequence[Task]) -> list[str]:
-    """Names of the columns that a prediction adds to a table."""
-    return [*(name for task in tasks for name in _names_of(task)), "error"]
+def added_columns(tasks: Sequence[Task], spread: bool = False) -> list[str]:
+    """Names of the columns that a prediction adds to a table; ``spread``: of several models."""
+    names = [[*_names_of(task), *(_names_of_spread(task) if spread else [])] for task in tasks]
+    return [*(name for of_target in names for name in of_target), "error"]
 
 
 def _names_of(task: Task) -> list[str]:
     """What a target adds: its prediction, and of classes the probabilities."""
     return [f"{task.name}_pred", *(task.columns if task.classes else [])]
+
+
+def _names_of_spread(task: Task) -> list[str]:
+    """What a target adds of several models: the standard deviation of each of its numbers."""
+    return [f"{name}_std" for name in task.columns]
 
 
 def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
@@ -130,14 +150,19 @@ def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
             chunk = chunk.append_column(predicted, text_array(predicted_classes(values, task)))
         for name, column in zip(probabilities or [predicted], values.T, strict=True):
             chunk = chunk.append_column(name, number_array(column))
+        if answers.spread is not None:
+            for name, column in zip(_names_of_spread(task), answers.spread[:, where].T, strict=True):
+                chunk = chunk.append_column(name, number_array(column))
     return chunk.append_column("error", text_array(errors))
 
 
 def _predict_chunks(
     predictor: Predictor, chunks: Iterator[pa.Table], column: int, pool: Pool = None
 ) -> Iterator[pa.Table]:
-    kept, parsed = itertools.tee(chunks)
-    answers = predictor.predict_stream((_smiles(chunk, column) for chunk in parsed), pool)
+    own = predictor.own_columns
+    kept, parsed, *read = itertools.tee(chunks, 3 if own else 2)  # who does not read on keeps all chunks in memory
+    columns = (parse_own_columns(chunk, own) for chunk in read[0]) if own else None
+    answers = predictor.predict_stream((_smiles(chunk, column) for chunk in parsed), pool, columns)
     return map(with_answers, kept, answers)
 
 
@@ -152,6 +177,7 @@ def _smiles(chunk: pa.Table, column: int) -> list[str]:
 def _predict_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
     store = GraphStore.open(path)
     check_graphs(store, predictor.config.graph)
+    store.check_descriptors([*predictor.config.data.descriptors, *predictor.kinds])
     reasons = store.errors
     for begin in range(0, len(store), _CHUNK_ROWS):
         rows = np.arange(begin, min(begin + _CHUNK_ROWS, len(store)))
@@ -161,15 +187,15 @@ def _predict_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
 def _predict_on_ray(predictor: Predictor, source: Path, column: int, workers: int | None) -> Iterator[pa.Table]:
     from graphslice.engines.ray import map_table
 
-    shared = predictor.checkpoint, column
+    shared = predictor.checkpoints, column
     return map_table(table_files(source), read_chunks, _predicting, shared, workers=workers, on_gpu=True)
 
 
-def _predicting(shared: tuple[Checkpoint, int], gpu: bool) -> Callable[[pa.Table], pa.Table]:
+def _predicting(shared: tuple[list[Checkpoint], int], gpu: bool) -> Callable[[pa.Table], pa.Table]:
     """What a process of a cluster does with each chunk of a table."""
-    checkpoint, column = shared
+    checkpoints, column = shared
     torch.set_num_threads(2 if gpu else 1)
-    predictor = Predictor(checkpoint)
+    predictor = Predictor(checkpoints)
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
         (answered,) = _predict_chunks(predictor, iter([chunk]), column)

@@ -5,13 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from rich.console import Console
+from rich.markup import escape
 
+from graphslice.data.datamodule import MoleculeData
 from graphslice.tasks import KINDS, REGRESSION, Task
+from graphslice.training.run_folder import REJECTED
 
 # So many names are listed; of so many different whole numbers the values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
 # Positive numbers whose largest is so many times their median are skewed, if their logarithms are less so.
 _SKEWED = 10.0
+
+# Fewer usable rows than these are worth a warning.
+_FEW_ROWS = 10
+
+
+def describe_data(console: Console, data: MoleculeData) -> None:
+    """Say what will be learned, of how many molecules, and what looks wrong with it."""
+    if len(data.kept) < _FEW_ROWS:
+        few = (
+            f"{len(data.kept)} of {len(data.source):,} rows can be used: too few to learn from, or to judge a model by"
+        )
+        console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
+    tasks, labels = data.source.tasks, data.source.targets[data.kept]
+    for line in describe_tasks(tasks, labels):
+        console.print(line, highlight=False, markup=False)
+    for line in advise(tasks, labels):
+        console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
+    sizes = {split: len(rows) for split, rows in data.splits.items()}
+    splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
+    lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
+    if (repeated := data.duplicates.describe()) is not None:
+        console.print(repeated, highlight=False, soft_wrap=True)
+    console.print(f"{splits}{lost}", highlight=False)
 
 
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:

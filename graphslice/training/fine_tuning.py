@@ -19,7 +19,9 @@ _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
 _STANDARDS = ("target_mean", "target_std")
 
 
-def take_weights(model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task]) -> str:
+def take_weights(
+    model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
+) -> str:
     """Give a model the weights of another one; returns what was taken, in one sentence.
 
     With the same targets the head is taken too, and with it their mean and deviation, so that training begins with
@@ -29,28 +31,37 @@ def take_weights(model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Ta
         model: as configured, with the mean and deviation of its own targets.
         origin: whose weights are taken.
         tasks: what the model is to predict.
+        descriptors: names of what it reads beside the graph. Of other ones than the origin's the weights are new.
 
     Raises:
         InputError: naming the option that makes the two differ.
     """
-    same_targets = list(tasks) == origin.tasks
-    last = "head.output." if model.config.head == "mlp" else "head."
+    same_targets, same_descriptors = list(tasks) == origin.tasks, tuple(descriptors) == origin.config.data.descriptors
+    mlp = model.config.head == "mlp"
+    first, last = ("head.transform.", "head.output.") if mlp else ("head.", "head.")
+    renewed: tuple[str, ...] = () if same_targets else (last, *_STANDARDS)
+    if not same_descriptors:  # the head reads something else then
+        renewed += ("descriptors.", first)
     state = model.state_dict()
-    new = [] if same_targets else [name for name in state if name.startswith(last) or name in _STANDARDS]
-    wanted = {name: value for name, value in state.items() if name not in new}
+    wanted = {name: value for name, value in state.items() if not name.startswith(renewed)}
     for name, value in wanted.items():
         if name not in origin.weights or origin.weights[name].shape != value.shape:
             raise InputError(f"the weights of --init-from do not fit: {_difference(model, origin)}")
     model.load_state_dict(state | {name: origin.weights[name] for name in wanted})
-    if same_targets:
+    if same_targets and same_descriptors:
         return "all weights taken, the head for the same targets too"
-    return f"all weights taken but the last linear map, which is new for {', '.join(task.name for task in tasks)}"
+    named = ", ".join(task.name for task in tasks)
+    new = [] if same_targets else [f"the last linear map, which is new for {named}"]
+    if not same_descriptors:
+        there, here = (", ".join(names) or "none" for names in (origin.config.data.descriptors, descriptors))
+        new.append(f"what reads the descriptors (there {there}, here {here}) and the first linear map of the head")
+    return f"all weights taken but {', and but '.join(new)}"
 
 
 def _difference(model: GraphTransformer, origin: Checkpoint) -> str:
     here, there = vars(model.config), vars(origin.config.model)
     for name, value in there.items():
-        if value != here[name] and name != "tasks":
+        if value != here[name] and name not in ("tasks", "descriptors"):
             return f"model.{name} is {value!r} there and {here[name]!r} here"
     return "they are not those of its configuration"
 

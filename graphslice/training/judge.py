@@ -38,11 +38,21 @@ def choose_metric(name: str | None, data: MoleculeData) -> str:
     return metric if np.isfinite(score(metric, data.source.name, tasks, labels, any_answers)) else "loss"
 
 
-def judge(folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console) -> dict:
+def judge(
+    folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console, baselines: dict | None = None
+) -> dict:
     """Score the best checkpoint on each split, and draw its answers for the test split.
 
+    Args:
+        folder: of the run.
+        data: what it was trained on.
+        metric: that chose its best epoch.
+        device: that predicts.
+        console: where to report.
+        baselines: what the parts of its answer reach alone.
+
     Returns:
-        What ``metrics.json`` holds: ``metric``, which chose the best epoch, and for each split its scores.
+        What ``metrics.json`` holds: ``metric``, which chose the best epoch, each split's scores, and ``baselines``.
 
     Raises:
         InputError: if the training diverged.
@@ -61,6 +71,8 @@ def judge(folder: Path, data: MoleculeData, metric: str, device: torch.device, c
         console.print(describe_scores(split, metrics[split], first=metric), highlight=False, markup=False)
         if split == "test":
             draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)
+    if baselines is not None:
+        metrics["baselines"] = baselines
     if (origin := predictor.config.init_from) is not None:
         metrics["init_from"] = origin
     write_metrics(folder, metrics)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphslice.checkpoint import BEST, CONFIG, LAST
+from graphslice.checkpoint import BEST, CONFIG, LAST, find_members
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
@@ -45,9 +45,12 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE):
             (folder / name).unlink(missing_ok=True)
+        for member in find_members(folder):
+            shutil.rmtree(member, ignore_errors=True)
         shutil.rmtree(folder / "logs", ignore_errors=True)
         source = data.source
-        if not source.is_pcqm4m:  # OGB's split is OGB's, and has millions of rows
+        folds = config.data.folds is not None and config.data.fold is None  # each has a split of its own
+        if not source.is_pcqm4m and not folds:  # OGB's split is OGB's, and has millions of rows
             split_of = {int(row): split for split, rows in data.splits.items() for row in rows}
             _write_csv(folder / SPLITS, ["row", "split"], ([row + 1, split_of[row]] for row in sorted(split_of)))
         rejected = sorted(data.rejected.items())

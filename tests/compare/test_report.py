@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphslice.compare.plan import parse_variants, plan_runs
-from graphslice.compare.report import by_variant, draw, read_run, table
+from graphslice.compare.report import by_variant, draw, read_run, table, validation_error
 
 
 def record(variant: str, seed: int, valid: float, test: float, **other) -> dict:
@@ -99,3 +99,16 @@ def write_run(folder: Path, logs: list[list[str]]) -> None:
         (folder / "logs" / f"version_{version}").mkdir(parents=True)
         text = "\n".join(["step,seconds,val_mae", *lines])
         (folder / "logs" / f"version_{version}" / "metrics.csv").write_text(text + "\n")
+
+
+def test_more_is_better_of_some_metrics(tmp_path, tiny_config):
+    """The table begins with the variant of the best AUROC, and tuning keeps it."""
+    runs = [record("a", 0, 0.7, 0.6), record("b", 0, 0.9, 0.8)]
+    result = {"runs": [run | {"metric": "auroc"} for run in runs]}
+    lines = table(result).splitlines()
+    assert lines[0].startswith("| mixer | test AUROC | validation AUROC |") and lines[2].startswith("| `b` |")
+    assert list(by_variant(result)) == ["b", "a"]
+    draw(result, tmp_path / "c.png")
+    scores = {"metric": "auroc", "valid": {"auroc": 0.75}, "test": {"auroc": 0.5}}
+    (tmp_path / "metrics.json").write_text(json.dumps(scores))
+    assert validation_error(tmp_path) == -0.75

@@ -12,11 +12,11 @@ import torch
 from filelock import FileLock
 
 from graphslice.compare import compare, parse_variants
-from graphslice.compare.processes import call
 from graphslice.compare.report import by_variant
-from graphslice.compare.runner import visible_gpus
 from graphslice.errors import InputError
+from graphslice.machine import visible_gpus
 from graphslice.nn.mixers import mixer_class
+from graphslice.processes import call
 
 FILES = {"comparison.json", "comparison.md", "comparison.png", ".lock"}
 

@@ -41,6 +41,7 @@ def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weigh
     for part in ("valid", "test"):
         assert metrics[1][part]["mae"] == pytest.approx(metrics[0][part]["mae"], rel=1e-4)
         for target, score in metrics[0][part]["targets"].items():
+            assert metrics[1][part]["targets"][target].pop("kind") == score.pop("kind") == "regression"
             assert metrics[1][part]["targets"][target] == pytest.approx(score, rel=1e-3, abs=1e-4)
 
 

@@ -115,6 +115,7 @@ def test_a_run_starts_with_the_predictions_of_the_other(run_folder, demo_csv, de
     """With the same target and no learning; its model and molecules are the other's."""
     out = tmp_path / "again"
     flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
+    flags += ["--baselines", "off"]
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_folder, "-o", out, *flags)
     assert code == 0 and f"start from {run_folder}: all weights taken, the head" in err
     smiles = demo_rows["smiles"].tolist()

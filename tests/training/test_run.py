@@ -114,6 +114,15 @@ def test_it_learns(tmp_path, tiny_config):
     assert result.metrics["test"]["mae"] < 2.5  # the mean's is about 7.5
 
 
+def test_the_best_epoch_is_that_of_the_best_mean_over_five(tmp_path, demo_csv, tiny_config):
+    """One epoch alone is chance where few molecules validate."""
+    train(tiny_config(demo_csv, trainer={"max_epochs": 8, "batch_size": 32}), tmp_path / "run")
+    errors, choices = (logged(tmp_path / "run", name) for name in ("val_mae", "val_choice"))
+    assert choices == pytest.approx([np.mean(errors[max(0, i - 4) : i + 1]) for i in range(8)], rel=1e-5)
+    best = strict_json(tmp_path / "run" / "metrics.json")["valid"]["mae"]
+    assert best == pytest.approx(errors[int(np.argmin(choices))], rel=1e-5)
+
+
 def test_what_the_user_is_told(tmp_path, demo_csv, tiny_config):
     said = io.StringIO()
     train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=said, width=300))
@@ -155,7 +164,7 @@ def test_a_process_that_comes_late_does_not_continue_the_old_run(
 ):
     """Of several processes the first one removes it; until then, the others see its last checkpoint."""
     train(tiny_config(demo_csv), tmp_path)
-    monkeypatch.setattr("graphslice.training.run.is_first_process", lambda: False)
+    monkeypatch.setattr("graphslice.training.entry.is_first_process", lambda: False)
     result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
     assert result.training["steps"] == 3 and weights_of(tmp_path)["head.weight"].shape == (1, 8)
 

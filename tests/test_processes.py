@@ -7,7 +7,7 @@ import sys
 import calls
 import pytest
 
-from graphslice.compare.processes import each_in_a_process, least_used
+from graphslice.processes import each_in_a_process, least_used
 
 
 def test_each_call_has_a_process_of_its_own(tmp_path):

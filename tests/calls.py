@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from graphslice.compare.processes import each_in_a_process
 from graphslice.errors import InputError
+from graphslice.processes import each_in_a_process
 
 
 def run(function: Callable[[], None]) -> None:

@@ -1,0 +1,102 @@
+"""Train a model, or several that answer together, into a run folder; or continue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from graphslice.checkpoint import CONFIG, LAST, read_checkpoint
+from graphslice.config import RunConfig, read_yaml
+from graphslice.data.pyg_source import pyg_source
+from graphslice.data.resolve import resolved
+from graphslice.data.sources import load_source
+from graphslice.errors import InputError
+from graphslice.nn.mixers import check_mixer
+from graphslice.training.members import member_configs, run_members
+from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
+from graphslice.training.run_folder import holds_run
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def train(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    data: Iterable[Data] | None = None,
+    target_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+    profile: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Train a model into a run folder.
+
+    Args:
+        config: of the run.
+        out: the run folder; must not hold a run already.
+        data: a PyG dataset or list of ``Data`` with OGB features and ``y``, in place of
+            ``config.data.dataset``.
+        target_names: names of the targets of ``data``.
+        overwrite: replace the run that ``out`` holds.
+        profile: report at the end where the time of training went.
+        console: where to report.
+
+    Returns:
+        The run folder and the scores. The folder holds ``best.ckpt``, ``last.ckpt``,
+        ``config.yaml``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``, ``test.png``
+        (predicted against true) and ``logs``.
+
+    Raises:
+        InputError: if the data or the configuration cannot be used; nothing is written then.
+    """
+    out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"cannot write the run folder {out}: it is a file")
+    if is_first_process() and holds_run(out) and not overwrite:
+        raise InputError(
+            f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
+        )
+    check_mixer(config.model.mixer, config.model.mixer_settings)
+    source = pyg_source(data, target_names, config.data) if data is not None else load_source(config.data)
+    config = resolved(config, source)
+    if members := member_configs(config):
+        return run_members(members, config, source, out, data, fresh=True, console=console)
+    return run(config, source, out, fresh=True, profile=profile, console=console)
+
+
+def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
+    """Continue a run that was stopped or killed, to the result it would have had.
+
+    Args:
+        folder: of the run.
+        data: the same PyG data again, if the run was trained on such.
+
+    Raises:
+        InputError: if the folder holds no run, or its data has changed since.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{folder} holds no run to continue: it has no {CONFIG}, which is written when the molecules are read; "
+            "begin it with the command that was meant to, without --resume"
+        )
+    config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+    if config.data.dataset == "pyg" and data is None:
+        raise InputError(
+            f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
+        )
+    if config.data.fingerprint is None:
+        raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
+    targets = (config.data.targets or "").split(",")
+    source = pyg_source(data, targets, config.data) if data is not None else load_source(config.data)
+    if source.fingerprint() != config.data.fingerprint:
+        raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
+    if members := member_configs(config):
+        return run_members(members, config, source, folder, data, fresh=False, console=console)
+    if (folder / LAST).exists():
+        read_checkpoint(folder / LAST)  # a damaged one is told apart here
+    return run(config, source, folder, fresh=False, splits=splits_begun_with(config, folder), console=console)

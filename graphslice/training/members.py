@@ -1,0 +1,231 @@
+"""Several models as one: an ensemble, or one for each fold, trained side by side, with one prediction."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from graphslice.checkpoint import CONFIG, MEMBER, find_members
+from graphslice.config import RunConfig
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.pyg_source import pyg_source
+from graphslice.data.sources import Source, load_source
+from graphslice.data.splits import SPLITS, Splits
+from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.metrics import METRICS, scores
+from graphslice.evaluation.report import describe_scores
+from graphslice.inference.predictor import load
+from graphslice.machine import visible_gpus
+from graphslice.processes import each_in_a_process
+from graphslice.training.advice import describe_data
+from graphslice.training.baselines import describe_seeds
+from graphslice.training.judge import choose_metric
+from graphslice.training.plots import draw_predicted_against_true
+from graphslice.training.run import (
+    Interrupted,
+    RunResult,
+    is_first_process,
+    read_molecules,
+    run,
+    splits_begun_with,
+)
+from graphslice.training.run_folder import METRICS as SCORES
+from graphslice.training.run_folder import PICTURE, TRAINING, write_metrics, write_start, write_training
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def member_configs(config: RunConfig) -> dict[str, RunConfig]:
+    """The configuration of each member of a run, by the name of its folder; empty for a run of one model.
+
+    An ensemble has a seed for each, and where the data does not say which rows validate, other rows for each; of folds
+    each member has one, held out as its test.
+    """
+    number, repeats = config.data.folds_and_repeats
+    folds = 0 if config.data.fold is not None else number * repeats
+    if folds and config.trainer.ensemble > 1:
+        raise InputError("--folds trains a model for each fold, and these are an ensemble: leave out --ensemble")
+    count = folds or config.trainer.ensemble
+    if count < 2:
+        return {}
+    members = {}
+    for number in range(count):
+        trainer = replace(config.trainer, ensemble=1, seed=config.trainer.seed + number)
+        data = replace(config.data, fold=number) if folds else replace(config.data, carve=number)
+        members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
+    return members
+
+
+def run_members(
+    members: dict[str, RunConfig],
+    config: RunConfig,
+    source: Source,
+    out: Path,
+    graphs: Iterable[Data] | None,
+    *,
+    fresh: bool,
+    console: Console | None,
+) -> RunResult:
+    """Train several models, each in a process of its own, and judge them together."""
+    console = console or Console(stderr=True)
+    if config.trainer.devices not in ("auto", "1") or not is_first_process():
+        raise InputError("every model of an ensemble, or of folds, has one device: leave out --trainer.devices")
+    data = read_molecules(next(iter(members.values())), source, console)
+    metric = choose_metric(config.trainer.metric, data)
+    if fresh:
+        write_start(out, config, data)
+    describe_data(console, data)
+    try:
+        train_members(members, out, metric, console, graphs, source.target_names)
+    except KeyboardInterrupt:
+        raise Interrupted from None
+    metrics = judge_members(out, data, metric, console)
+    return RunResult(out, metrics, json.loads((out / TRAINING).read_text()))
+
+
+def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
+    """Train a member, or continue it where it was stopped.
+
+    Raises:
+        InputError: if it cannot be trained.
+        KeyboardInterrupt: if it was stopped; what was done lies in the folder.
+    """
+    source = load_source(config.data) if graphs is None else pyg_source(graphs, target_names, config.data)
+    fresh = not (folder / CONFIG).exists()
+    splits = None if fresh else splits_begun_with(config, folder)
+    try:
+        run(config, source, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
+    except Interrupted:
+        raise KeyboardInterrupt from None
+
+
+def train_members(
+    members: dict[str, RunConfig],
+    out: Path,
+    metric: str,
+    console: Console,
+    graphs: Iterable[Data] | None,
+    target_names: Sequence[str],
+) -> None:
+    """Train what is not finished of the members, as many at a time as there are GPUs, else cores.
+
+    Args:
+        members: of :func:`member_configs`.
+        out: the folder in which each gets its own.
+        metric: that chooses the best epoch of each.
+        console: where to report.
+        graphs, target_names: PyG data where the molecules are none of ``config.data``, and names of its targets.
+
+    Raises:
+        InputError: if one of them could not be trained.
+        KeyboardInterrupt: if they were stopped; the same call continues.
+    """
+    accelerator = next(iter(members.values())).trainer.accelerator
+    gpus = visible_gpus(accelerator)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    graphs = None if graphs is None else list(graphs)
+    tasks = {
+        name: (config, out / name, graphs, target_names)
+        for name, config in members.items()
+        if not (out / name / SCORES).exists()
+    }
+    jobs = min(len(gpus) or cores, len(tasks))
+    console.print(f"{len(members)} models, {jobs} at a time", highlight=False)
+    with closing(each_in_a_process(train_member, tasks, jobs, gpus)) as ended:
+        for done, (name, reason) in enumerate(ended, len(members) - len(tasks) + 1):
+            if reason is not None:
+                raise InputError(f"{out / name}: {reason}")
+            values = read_values(out / name, metric)
+            said = ", ".join(f"{split} {METRICS[metric].label} {value:.4f}" for split, value in values.items())
+            console.print(f"{done} of {len(members)}: {name}: {said}", highlight=False)
+
+
+def read_values(folder: Path, metric: str) -> dict[str, float]:
+    """A metric of a finished run by split, where it is defined."""
+    found = json.loads((folder / SCORES).read_text())
+    values = {split: found[split].get(metric) for split in ("valid", "test") if split in found}
+    return {split: value for split, value in values.items() if value is not None}
+
+
+def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
+    """Score the members together: every molecule of a split by those for which it is one of that split.
+
+    So is a molecule that each member but one learned judged by that one: of folds each molecule is tested once.
+
+    Returns:
+        What ``metrics.json`` holds: as of a run of one model, and ``members``, the values of each.
+    """
+    folders, source = find_members(out), data.source
+    metrics: dict = {"metric": metric}
+    splits = [splits_of_run(folder) or source.splits or {} for folder in folders]
+    for split in ("valid", "test"):
+        rows, answers = _answers(folders, splits, split, data)
+        if len(rows) == 0 or np.isnan(source.targets[rows]).all():
+            continue
+        metrics[split] = scores(source.name, source.tasks, source.targets[rows], answers)
+        console.print(describe_scores(split, metrics[split], first=metric), highlight=False, markup=False)
+        if split == "test":
+            draw_predicted_against_true(out / PICTURE, source.tasks, source.targets[rows], answers)
+    metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
+    _describe_members(folders, metrics["members"], metric, console)
+    write_metrics(out, metrics)
+    write_training(out, _together(folders))
+    console.print(f"model: {out}", highlight=False, soft_wrap=True)
+    return metrics
+
+
+def _answers(
+    folders: Sequence[Path], splits: Sequence[Splits], split: str, data: MoleculeData
+) -> tuple[np.ndarray, np.ndarray]:
+    """``int64 [R]``, the rows that any member has in a split, and ``float32 [R, W]``, the mean of what those answer."""
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
+    total, count = None, np.zeros(len(rows))
+    for folder, each in zip(folders, splits, strict=True):
+        own = np.asarray(each.get(split, []), dtype=np.int64)
+        if len(own) == 0:
+            continue
+        answers = load(folder).predict_store(data.store, own).astype(np.float64)
+        total = np.zeros((len(rows), answers.shape[1])) if total is None else total
+        places = np.searchsorted(rows, own)
+        total[places] += answers
+        count[places] += 1
+    return rows, np.empty((0, 0), np.float32) if total is None else (total / count[:, None]).astype(np.float32)
+
+
+def _describe_members(
+    folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, console: Console
+) -> None:
+    parts = [json.loads((folder / SCORES).read_text()).get("baselines") for folder in folders]
+    for split in SPLITS[1:3]:
+        if all(found is not None and split in found for found in parts):
+            for line in describe_seeds(split, [found[split] for found in parts], metric):
+                console.print(line, highlight=False, soft_wrap=True)
+            continue
+        values = [found[split] for found in members.values() if split in found]
+        if len(values) > 1:
+            console.print(
+                f"{split} {METRICS[metric].label} of the {len(values)} models alone: "
+                f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}",
+                highlight=False,
+            )
+
+
+def _together(folders: Sequence[Path]) -> dict:
+    """What the members took, together: sums, and what they have in common."""
+    each = [json.loads((folder / TRAINING).read_text()) for folder in folders]
+    sums = {name: sum(one[name] for one in each) for name in ("parameters", "steps", "seconds")}
+    rate = {"molecules_per_second": sum(one["molecules_per_second"] * one["seconds"] for one in each)}
+    rate["molecules_per_second"] = round(rate["molecules_per_second"] / max(sums["seconds"], 1e-9), 3)
+    peak = max((one["peak_memory_bytes"] or 0) for one in each)
+    same = {name: each[0][name] for name in ("device", "devices", "precision", "compiled")}
+    return {**sums, **rate, "peak_memory_bytes": peak, **same, "members": len(each)}

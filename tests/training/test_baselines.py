@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.chem.descriptors import read_descriptors
+from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.training import resume, train
+from graphslice.training.baselines import describe_seeds
+from graphslice.trees.beside import KINDS, predict_trees
+
+
+@pytest.fixture(scope="module")
+def blended(demo_rows, tiny_config, tmp_path_factory):
+    """A run of 60 molecules with a number and yes or no, its folder, and what it said."""
+    folder = tmp_path_factory.mktemp("blended")
+    table = demo_rows.assign(wide=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))
+    table.to_csv(folder / "t.csv", index=False)
+    said = io.StringIO()
+    config = tiny_config(folder / "t.csv", data={"targets": "gap_ev,wide"}, trainer={"baselines": "auto"})
+    train(config, folder / "run", console=Console(file=said, width=300))
+    return folder / "run", said.getvalue(), table
+
+
+def test_all_answer_together(blended):
+    """The answer is the weighted sum of network, forest and boosting, also after the file was read again."""
+    folder, _, table = blended
+    predictor = gs.load(folder, "cpu")
+    (blend,) = predictor.blends
+    smiles = table["smiles"].tolist()[:20]
+    together = predictor.predict(smiles)
+    x = np.concatenate(list(read_descriptors(smiles, KINDS).values()), axis=1, dtype=np.float32)
+    predictor.blends = [None]
+    parts = [predictor.predict(smiles), *(predict_trees(blend.trees[name], x) for name in ("forest", "boosting"))]
+    expected = sum(weights * part for weights, part in zip(blend.weights, parts, strict=True))
+    np.testing.assert_allclose(together, expected, rtol=1e-5)
+    np.testing.assert_allclose(blend.weights.sum(axis=0), 1)
+
+
+def test_neither_the_batch_nor_the_spelling_matters(blended):
+    predictor = gs.load(blended[0], "cpu")
+    smiles = ["OCC", "C(O)C", "c1ccccc1O", "Oc1ccccc1", "CCO"]
+    together = predictor.predict(smiles)
+    np.testing.assert_array_equal(together[[0, 2]], together[[1, 3]])
+    np.testing.assert_allclose(np.concatenate([predictor.predict(one) for one in smiles]), together, rtol=1e-5)
+
+
+def test_every_molecule_gets_an_answer_or_a_reason(blended):
+    found = gs.load(blended[0], "cpu").predict(["CCO", "oops", "", "[Na+].[Cl-]", "C" * 300], details=True)
+    assert [error is None for error in found.errors] == [True, False, False, True, True]
+    assert np.isfinite(found.values[[0, 3, 4]]).all() and np.isnan(found.values[1:3]).all()
+
+
+def test_scores_of_the_parts(blended):
+    folder, said, table = blended
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["metric"] == "loss" and set(metrics["baselines"]) == {"valid", "test"}
+    for split, values in metrics["baselines"].items():
+        assert set(values) == {"network", "forest", "boosting", "blend"}
+        assert values["blend"] == pytest.approx(metrics[split]["loss"], rel=1e-5)
+    rows = splits_of_run(folder)["test"]
+    answers = gs.load(folder, "cpu").predict(table["smiles"][rows])[:, 0]
+    assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
+        np.abs(answers - table["gap_ev"][rows]).mean(), rel=1e-5
+    )
+    for part in ("forest and boosting on morgan and rdkit2d of 47 molecules", "% network", "alone the ", "95%: "):
+        assert part in said
+    for name, value in metrics["baselines"]["test"].items():
+        assert f"{name} {value:.4f}" in said
+
+
+def test_a_finished_run_is_judged_again_by_its_network(blended):
+    """What continues it finds trees there already, which are no part of the network."""
+    folder, _, _ = blended
+    before = json.loads((folder / "metrics.json").read_text())
+    again = resume(folder)
+    assert again.metrics["baselines"]["test"] == pytest.approx(before["baselines"]["test"], rel=1e-5)
+
+
+def test_graphs_have_no_descriptors(blended):
+    with pytest.raises(gs.InputError, match="give SMILES in place of graphs"):
+        gs.load(blended[0], "cpu").predict(gs.smiles_to_graph("CCO"))
+
+
+def test_a_file_and_a_store(blended, cli, tmp_path):
+    folder, _, table = blended
+    table[["smiles"]].head(3).to_csv(tmp_path / "in.csv", index=False)
+    assert cli("predict", folder, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found) == ["smiles", "gap_ev_pred", "wide_pred", "wide_prob_yes", "error"]
+    store = tmp_path / "s.arrow"
+    assert cli("featurize", tmp_path / "in.csv", "-o", store)[0] == 0
+    code, _, err = cli("predict", folder, store)
+    assert code == 2 and "morgan" in err
+    assert cli("featurize", tmp_path / "in.csv", "-o", store, "--overwrite", "--features", "morgan,rdkit2d")[0] == 0
+    assert cli("predict", folder, store, "-o", tmp_path / "rows.csv")[0] == 0
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "rows.csv")["gap_ev_pred"], found["gap_ev_pred"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("network", "forest", "said"),
+    [
+        ([0.50, 0.52], [0.80, 0.82], "the network beats the forest by 0.3, more than what the seeds change"),
+        ([0.80, 0.82], [0.50, 0.52], "the forest beats the network by 0.3, more than"),
+        ([0.50, 0.90], [0.60, 0.61], "the forest beats the network by 0.095, less than"),
+    ],
+)
+def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest, said):
+    found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
+    lines = describe_seeds("test", found, "mae")
+    assert "blend 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
+    assert describe_seeds("test", found[:1], "mae") == []
+
+
+def test_a_network_that_needs_no_trees_answers_alone(blended, tiny_config, tmp_path, monkeypatch):
+    """Descriptors take longer than all that a network does."""
+    monkeypatch.setattr(
+        "graphslice.training.baselines.weigh", lambda answers, labels, tasks: np.array([[0.8], [0.1], [0.1]])
+    )
+    said = io.StringIO()
+    config = tiny_config(blended[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
+    result = train(config, tmp_path / "run", console=Console(file=said, width=300))
+    assert gs.load(tmp_path / "run", "cpu").blends == [None]
+    assert "blend: the network alone" in said.getvalue()
+    found = result.metrics["baselines"]["test"]
+    assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
+    gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))

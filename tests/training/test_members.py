@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import graphslice as gs
+from graphslice.config import DataConfig
+from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.training import resume, train
+from graphslice.training.members import member_configs
+
+
+@pytest.fixture(scope="module")
+def table(demo_rows, tmp_path_factory):
+    """The demo's rows without a split of their own."""
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    demo_rows[["smiles", "gap_ev"]].to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ensemble(table, tiny_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ensemble") / "run"
+    train(tiny_config(table, trainer={"max_epochs": 1, "ensemble": 2}), folder)
+    return folder
+
+
+def test_one_folder_answers_with_the_mean(ensemble):
+    smiles = ["CCO", "c1ccccc1O", "not a molecule"]
+    members = [gs.load(ensemble / f"member-{number}", "cpu").predict(smiles) for number in (1, 2)]
+    found = gs.load(ensemble, "cpu").predict(smiles, details=True)
+    np.testing.assert_allclose(found.values, np.mean(members, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(found.spread, np.std(members, axis=0, ddof=1), rtol=1e-4)
+    assert found.errors[2] == "not a valid SMILES" and np.isnan([found.values[2], found.spread[2]]).all()
+    assert (members[0] != members[1])[:2].all()
+    assert gs.load(ensemble / "member-1", "cpu").predict("CCO", details=True).spread is None
+
+
+def test_members_have_one_test_and_their_own_validation(ensemble):
+    splits = [splits_of_run(ensemble / f"member-{number}") for number in (1, 2)]
+    np.testing.assert_array_equal(splits[0]["test"], splits[1]["test"])
+    np.testing.assert_array_equal(splits[0]["test"], splits_of_run(ensemble)["test"])
+    assert set(splits[0]["valid"]) != set(splits[1]["valid"])
+    assert not set(splits[0]["test"]) & set(splits[1]["valid"])
+
+
+def test_they_are_judged_together(ensemble, table):
+    metrics = json.loads((ensemble / "metrics.json").read_text())
+    rows, splits = pd.read_csv(table), splits_of_run(ensemble)
+    answers = gs.load(ensemble, "cpu").predict(rows["smiles"][splits["test"]])[:, 0]
+    expected = np.abs(answers - rows["gap_ev"][splits["test"]]).mean()
+    assert metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
+    # Each validation molecule by the members that did not learn it.
+    total: dict[int, list[float]] = {}
+    for number in (1, 2):
+        member = ensemble / f"member-{number}"
+        valid = splits_of_run(member)["valid"]
+        for row, value in zip(valid, gs.load(member, "cpu").predict(rows["smiles"][valid])[:, 0], strict=True):
+            total.setdefault(int(row), []).append(value)
+    expected = np.mean([abs(np.mean(values) - rows["gap_ev"][row]) for row, values in total.items()])
+    assert metrics["valid"]["mae"] == pytest.approx(expected, rel=1e-5)
+    each = [
+        json.loads((ensemble / name / "metrics.json").read_text())["test"]["mae"] for name in ("member-1", "member-2")
+    ]
+    assert [found["test"] for found in metrics["members"].values()] == pytest.approx(each)
+
+
+def test_a_file_gets_the_spread(ensemble, cli, tmp_path):
+    pd.DataFrame({"smiles": ["CCO", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
+    assert cli("predict", ensemble, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found) == ["smiles", "gap_ev_pred", "gap_ev_std", "error"]
+    assert found["gap_ev_std"][0] > 0 and np.isnan(found["gap_ev_std"][1])
+
+
+def test_what_explains_one_model_refuses_two(ensemble, cli):
+    code, out, err = cli("inspect", ensemble, "--smiles", "CCO")
+    assert (code, out) == (2, "") and "2 models answer together" in err and "member-1" in err
+
+
+def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    shutil.rmtree(folder / "member-2")
+    before = (folder / "member-1" / "best.ckpt").stat().st_mtime_ns
+    (folder / "metrics.json").unlink()
+    again = resume(folder)
+    assert (folder / "member-1" / "best.ckpt").stat().st_mtime_ns == before
+    expected = json.loads((ensemble / "metrics.json").read_text())
+    assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
+
+
+def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
+    result = train(tiny_config(table, data={"folds": "3"}, trainer={"max_epochs": 1}), tmp_path / "run")
+    tests = [splits_of_run(tmp_path / "run" / f"member-{number}")["test"] for number in (1, 2, 3)]
+    assert sorted(np.concatenate(tests).tolist()) == list(range(60))
+    assert result.metrics["test"]["molecules"] == 60 and len(result.metrics["members"]) == 3
+    assert splits_of_run(tmp_path / "run") is None  # every molecule was learned by some of them
+
+
+def test_configurations_of_members(tiny_config):
+    assert member_configs(tiny_config()) == {}
+    found = member_configs(tiny_config(trainer={"ensemble": 3, "seed": 5}))
+    assert [config.trainer.seed for config in found.values()] == [5, 6, 7]
+    assert [config.data.carve for config in found.values()] == [0, 1, 2]
+    assert all(config.trainer.ensemble == 1 for config in found.values())
+    folds = member_configs(tiny_config(data={"folds": "2x3"}))
+    assert [config.data.fold for config in folds.values()] == [0, 1, 2, 3, 4, 5]
+    assert all(member_configs(config) == {} for config in [*found.values(), *folds.values()])
+    assert isinstance(folds["member-1"].data, DataConfig)
+
+
+def test_folds_of_ensembles_are_refused(tiny_config):
+    with pytest.raises(InputError, match="leave out --ensemble"):
+        member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     keep_memory()
     try:
         parser, command = _parser(arguments)
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(["--help" if argument == "--help-all" else argument for argument in arguments])
         assert command is not None  # the parser has refused everything else
         _load(command.MODULE)
         code = command.run(options[options.command], arguments)

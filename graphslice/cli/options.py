@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,48 +29,109 @@ if TYPE_CHECKING:
     from graphslice.inference import Predictor
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
-_DATA_FLAGS = ("dataset", "root", "smiles_column", "targets", "task", "transform", "split", "seed", "cache")
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
+#: What shows all options of a command, those of the sections too.
+HELP_ALL = "--help-all"
+
+# Options by the name of their group and their own; the names are those of the fields that they set.
+_DATA_OPTIONS = {
+    "the table": {
+        "targets": "columns to predict, separated by commas (default: the only one)",
+        "task": "regression, binary or multiclass, or TARGET=binary,... (default: found from the values)",
+        "transform": "log, or TARGET=log,...: learn logarithms, and predict what they are of",
+        "features": "what is read beside the graph: morgan, rdkit2d, numeric columns; separated by commas",
+        "smiles_column": "column of the SMILES (default: found by its name)",
+    },
+    "how it is split": {
+        "split": "random, scaffold, cluster, or a column that says train, valid, test (default: the column split)",
+        "valid_file": "a table of the molecules for validation",
+        "test_file": "a table of the molecules for the test",
+        "folds": "5, or 5x3 for three times five: cross-validation, a model for each fold",
+        "duplicates": "merge training rows of one molecule into one (default: keep)",
+        "seed": "of the split (default: 0)",
+    },
+}
+_TRAINER_OPTIONS = {
+    "metric": "what chooses the best epoch: mae, rmse, spearman, auroc, auprc, ... (default: by the task)",
+    "ensemble": "train so many models, whose mean is the prediction and whose deviation its spread",
+    "baselines": "on or off: a forest and boosting beside the network, compared and blended (default: on small tables)",
+}
 
 
 def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
-    """All that makes a :class:`RunConfig`: a preset, a file and flags."""
-    parser.add_argument("--preset", help=f"published or ready-made settings: {', '.join(PRESETS)}")
-    parser.add_argument("--config", help="a YAML file with the same sections as config.yaml of a run folder")
-    add_data_options(parser)
-    parser.add_argument(
-        "--split", help="random, scaffold or the name of a column; the column 'split' where there is one"
-    )
-    parser.add_argument("--task", help="regression, binary or multiclass, or TARGET=binary,... (found from the values)")
-    parser.add_argument("--transform", help="log, or TARGET=log,...: learn logarithms, and predict what they are of")
-    parser.add_argument("--seed", type=int | None, help="seed of the random split (default: 0)")
-    parser.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
+    """All that makes a :class:`RunConfig`: flags of the data, a preset, a file, and each setting of its sections."""
+    where = parser.add_argument_group("where the molecules are")
+    where.add_argument("--dataset", help=_DATASET)
+    where.add_argument("--root", help=_ROOT)
+    where.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
+    for title, options in _DATA_OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for name, text in options.items():
+            group.add_argument(*_spellings(name), type=int | None if name == "seed" else str, help=text)
+    group = parser.add_argument_group("the model")
+    group.add_argument("--preset", help=f"ready-made or published settings: {', '.join(PRESETS)}")
+    group.add_argument("--config", help="a YAML file with the sections of config.yaml of a run folder")
+    for name, text in _TRAINER_OPTIONS.items():
+        group.add_argument(f"--{name}", type=int | None if name == "ensemble" else str, help=text)
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
     names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
     base = _base_config(*(_value_of(arguments, *options) for options in names))
     parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
+    if HELP_ALL not in arguments:
+        _hide_sections(parser)
+
+
+def _spellings(name: str) -> list[str]:
+    """The ways to write an option: with underscores, as in a file, and with dashes."""
+    return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+
+
+def _hide_sections(parser: ArgumentParser) -> None:
+    """Leave the settings of the sections out of the help, but for a line that says how to see them."""
+    for action in parser._actions:
+        if action.dest.split(".")[0] in _SECTIONS:
+            action.help = argparse.SUPPRESS
+    for group in parser._action_groups:
+        if all(action.help is argparse.SUPPRESS for action in group._group_actions):
+            group.title = group.description = None
+    parser.formatter_class = argparse.HelpFormatter
+    parser.epilog = (
+        f"{HELP_ALL} lists every setting of the graph, the model, the optimizer and the trainer, such as "
+        "--model.mixer, --optimizer.peak_lr and --trainer.max_minutes. graphslice compare tries several mixers, and "
+        "with --tune several values of a setting."
+    )
 
 
 def config_of(options: Namespace) -> RunConfig:
     """The configuration that the options of :func:`add_config_options` make."""
     config = _base_config(options.preset, options.config, options.dataset, options.get("init_from"))
-    given = {key: options[key] for key in _DATA_FLAGS if options[key] is not None}
+    names = ["dataset", "root", "cache", *(name for group in _DATA_OPTIONS.values() for name in group)]
+    given = {key: options[key] for key in names if options[key] is not None}
     sections: dict[str, Any] = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
     if settings := sections["model"].mixer_settings:  # given one by one, --model.mixer_settings.groups 2 is a text
         typed = {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in settings.items()}
         sections["model"] = replace(sections["model"], mixer_settings=typed)
+    trainer = {key: options[key] for key in _TRAINER_OPTIONS if options[key] is not None}
+    sections["trainer"] = replace(sections["trainer"], **trainer)
     return replace(config, data=replace(config.data, **given), **sections)
+
+
+_DATASET = "demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of such, or a store (default: demo)"
+_ROOT = "where OGB's data folders lie or are downloaded to (default: dataset)"
 
 
 def add_data_options(parser: ArgumentParser) -> None:
     """Which labelled molecules."""
-    parser.add_argument(
-        "--dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of such, or a store"
-    )
-    parser.add_argument("--root", help="where OGB's data folders lie or are downloaded to (default: dataset)")
-    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument("--dataset", help=_DATASET.replace(" (default: demo)", ""))
+    parser.add_argument("--root", help=_ROOT)
+    parser.add_argument(*_spellings("smiles_column"), help="column of the SMILES; found by its name")
     parser.add_argument("--targets", help="columns to predict, separated by commas")
+
+
+def add_features_option(parser: ArgumentParser) -> None:
+    """Which descriptors."""
+    parser.add_argument("--features", help=_DATA_OPTIONS["the table"]["features"])
 
 
 def _base_config(preset: str | None, file: str | None, dataset: str | None, init_from: str | None = None) -> RunConfig:

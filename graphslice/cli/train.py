@@ -11,27 +11,27 @@ from graphslice.cli.options import add_config_options, config_of
 from graphslice.errors import InputError
 
 #: The module that :func:`run` works with.
-MODULE = "graphslice.training.run"
+MODULE = "graphslice.training.entry"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
-    parser.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
-    parser.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
-    parser.add_argument(
-        "--init_from",
-        "--init-from",
-        metavar="RUN",
-        help="start from the weights of this run or checkpoint",
+    parser.usage = "graphslice train [--dataset TABLE] [--targets COLUMNS] [options]"
+    run = parser.add_argument_group("the run")
+    run.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
+    run.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    run.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
+    run.add_argument(
+        "--init_from", "--init-from", metavar="RUN", help="start from the weights of this run or checkpoint"
     )
+    run.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
     add_config_options(parser, arguments)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train a model into a run folder, or continue one; raises InputError for what cannot be used."""
-    from graphslice.training.run import Interrupted, is_first_process, resume, train
+    from graphslice.training.entry import resume, train
+    from graphslice.training.run import Interrupted, is_first_process
     from graphslice.training.run_folder import default_folder
 
     console = Console(stderr=True)

@@ -1,0 +1,187 @@
+"""The document of ``benchmark.py tables``, made of its results."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.table_methods import METHODS, PARTS
+from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
+
+PUBLISHED = "published.csv"
+#: Columns of TDC's leaderboard that stand beside ours, and what they are called.
+BESIDE = {
+    "chemprop": "Chemprop",
+    "chemprop_rdkit": "Chemprop-RDKit",
+    "minimol": "MiniMol",
+    "maplight": "MapLight",
+    "best": "best",
+}
+
+INTRODUCTION = """\
+# Benchmarks on tables
+
+Made by `python scripts/benchmark.py tables render` of the lines of [results.jsonl](benchmarks/results.jsonl), which
+`python scripts/benchmark.py tables run --data DIR --chemprop ENV/bin/chemprop` adds to; do not edit.
+
+- **Rows.** All methods have the same rows of a task and seed. TDC's ADMET group: its own test rows; a tenth of
+  its training rows, drawn by the seed (of each class as many), is for validation. MoleculeNet: balanced scaffold
+  split 80 / 10 / 10, another for each seed, so its deviations hold the splits'. Rows that RDKit cannot read are
+  left out before. No command gets a label of the test rows; every method answers for their SMILES with its own
+  command, and scikit-learn and SciPy score all answers alike.
+- **Metrics.** Mean ± standard deviation over seeds, in brackets how many where they are not five. TDC: the metric
+  of its leaderboard (AUROC for `bioavailability_ma`, which the leaderboard at hand does not have). MoleculeNet:
+  the mean over targets, missing labels left out, and targets of which the test rows have one class alone. ↓ less
+  is better, ↑ more.
+- **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then
+  `chemprop predict`. **`forest`**: 500 trees on counts of Morgan fingerprints (2,048, radius 2) by scikit-learn,
+  which does not use the validation rows. **`graphslice`**: `graphslice train` with its defaults, the same for every
+  task, which on small tables blend a network, a forest and gradient boosting; its parts alone are
+  **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and **`graphslice-boosting`** (on
+  Morgan counts and RDKit's descriptors), of the same run. **`graphslice-features`** adds `--features
+  morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`.
+- **Published** figures are those of TDC's leaderboard, as their authors reported them, with validation rows of
+  their own. `best` is the best entry of each task, so no one method.
+"""
+
+
+def read_results(path: Path) -> list[dict]:
+    """The lines of the results."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def keep_published(data: Path, out: Path) -> None:
+    """Take the columns :data:`BESIDE` of the leaderboard in a folder of data."""
+    board = pd.read_csv(data / "tdc_admet" / "leaderboard.csv", dtype=str)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    board[["task", "metric", *BESIDE]].to_csv(out, index=False)
+
+
+def rendered(results: list[dict], published: Path) -> str:
+    """The whole document.
+
+    Args:
+        results: of :func:`read_results`.
+        published: file of :func:`keep_published`.
+    """
+    board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=list(BESIDE))
+    scores = grouped(results, "test")
+    methods = [name for name in (*METHODS, *PARTS) if any(name in found for found in scores.values())]
+    versions = sorted({f"`{line['method']}`: {line['version']}" for line in results})
+    machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in results})
+    parts = [
+        INTRODUCTION + f"\nVersions: {'; '.join(versions)}. Machines: {'; '.join(machines)}.\n",
+        "## TDC's ADMET group\n\n" + score_table(TDC.values(), methods, scores, board),
+        "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
+        _WINS + wins_table(methods, scores, board),
+        _SECONDS + seconds_table(methods, grouped(results, "cpu_seconds")),
+    ]
+    return "\n".join(parts)
+
+
+_WINS = """\
+## Wins
+
+On how many of TDC's tasks, of those where both have a figure, the mean of a row's method is better than the column's;
+*published* is the leaderboard's.
+
+"""
+
+_SECONDS = """\
+## Time
+
+Seconds of the processors for training and answering, starts included, median over seeds: other work on the machine
+changes them less than seconds of the clock, which the results have too.
+
+"""
+
+#: By task and metric, by method: a value for each seed.
+Scores = dict[tuple[str, str], dict[str, list[float]]]
+
+
+def grouped(results: Iterable[dict], field: str) -> Scores:
+    """The values of a field that are there; of two lines for the same the later counts."""
+    latest = {(line["task"], line["metric"], line["method"], line["seed"]): line[field] for line in results}
+    found: Scores = defaultdict(lambda: defaultdict(list))
+    for (task, metric, method, _), value in sorted(latest.items()):
+        if value is not None:
+            found[task, metric][method].append(value)
+    return found
+
+
+def cell(values: list[float]) -> str:
+    """Mean ± deviation, and how many where there are not five."""
+    if not values:
+        return ""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3f}{spread}" + (f" ({len(values)})" if len(values) != 5 else "")
+
+
+def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board: pd.DataFrame | None) -> str:
+    """Task by method; with the published figures where there are such."""
+    beside = {} if board is None else BESIDE
+    lines = [
+        ["task", "metric", *(f"`{name}`" for name in methods), *(f"published: {name}" for name in beside.values())]
+    ]
+    for task in tasks:
+        for metric in task.metrics:
+            found = scores.get((task.name, metric), {})
+            arrow = "↑" if METRICS[metric][1] else "↓"
+            figures = [cell(found.get(name, [])) for name in methods]
+            figures += ["" if (value := known(board, task.name, name)) is None else f"{value:.3f}" for name in beside]
+            if any(figures[: len(methods)]):
+                lines.append([task.name, f"{metric} {arrow}", *figures])
+    return markdown(lines)
+
+
+def known(board: pd.DataFrame | None, task: str, column: str) -> float | None:
+    """A published figure, None where there is none."""
+    if board is None or task not in board.index or pd.isna(board.loc[task, column]):
+        return None
+    return float(board.loc[task, column])
+
+
+def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
+    """Of each method over the published ones and over the others that were run."""
+    ours: dict[str, dict[str, float]] = defaultdict(dict)
+    for task in TDC.values():
+        for method, values in scores.get((task.name, task.metrics[0]), {}).items():
+            ours[method][task.name] = float(np.mean(values))
+    rivals = {f"`{method}`": ours[method] for method in methods}
+    for name in ("best", "chemprop_rdkit", "chemprop"):
+        figures = {task: value for task in TDC if (value := known(board, task, name)) is not None}
+        rivals = {f"published: {BESIDE[name]}": figures} | rivals
+    lines = [["better than", *rivals]]
+    for method in methods:
+        wins = [won(ours[method], rival) if rival is not ours[method] else "" for rival in rivals.values()]
+        lines.append([f"`{method}`", *wins])
+    return markdown(lines)
+
+
+def won(figures: dict[str, float], rival: dict[str, float]) -> str:
+    """On how many of the tasks that both have the first is better."""
+    both = [task for task in figures if task in rival]
+    more = {task: METRICS[TDC[task].metrics[0]][1] for task in both}
+    better = sum(figures[t] > rival[t] if more[t] else figures[t] < rival[t] for t in both)
+    return f"{better} of {len(both)}"
+
+
+def seconds_table(methods: list[str], seconds: Scores) -> str:
+    """Task by method."""
+    lines = [["task", *(f"`{name}`" for name in methods)]]
+    for task in (*TDC.values(), *MOLECULE_NET.values()):
+        found = seconds.get((task.name, task.metrics[0]), {})
+        if found:
+            lines.append([task.name, *(f"{np.median(found[name]):.0f}" if name in found else "" for name in methods)])
+    return markdown(lines)
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """A table, its first line the header."""
+    rows = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]]) + "\n"

@@ -1,0 +1,185 @@
+"""The tasks of ``benchmark.py tables``: their files, their rows, who trains, and how answers are judged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rdkit import Chem, rdBase
+from rdkit.Chem.Scaffolds import MurckoScaffold
+from scipy.stats import spearmanr
+from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.model_selection import train_test_split
+
+_VALID_SHARE = _TEST_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table of molecules and what is asked of it.
+
+    Attributes:
+        name: of the task.
+        file: below the folder of the data.
+        metrics: names in :data:`METRICS`; the first is the task's own.
+        fixed_test: whether the table says itself which rows are for the test (column ``split``).
+    """
+
+    name: str
+    file: str
+    metrics: tuple[str, ...]
+    fixed_test: bool
+
+    @property
+    def classes(self) -> bool:
+        """Whether the labels are 0 and 1."""
+        return self.metrics[0] in ("AUROC", "AUPRC")
+
+
+def _tdc(metric: str, names: str) -> dict[str, Task]:
+    return {name: Task(name, f"tdc_admet/{name}.csv", (metric,), True) for name in names.split()}
+
+
+def _molecule_net(metrics: tuple[str, ...], files: str) -> dict[str, Task]:
+    return {file.split(".")[0]: Task(file.split(".")[0], file, metrics, False) for file in files.split()}
+
+
+#: Those of TDC's ADMET group, judged as its leaderboard does (which has no AUROC of bioavailability_ma).
+TDC = (
+    _tdc("MAE", "caco2_wang ppbr_az lipophilicity_astrazeneca solubility_aqsoldb ld50_zhu")
+    | _tdc("Spearman", "half_life_obach vdss_lombardo clearance_hepatocyte_az clearance_microsome_az")
+    | _tdc("AUROC", "hia_hou pgp_broccatelli bioavailability_ma bbb_martins cyp3a4_substrate_carbonmangels")
+    | _tdc("AUROC", "herg ames dili")
+    | _tdc(
+        "AUPRC", "cyp2c9_substrate_carbonmangels cyp2d6_substrate_carbonmangels cyp2c9_veith cyp2d6_veith cyp3a4_veith"
+    )
+)
+MOLECULE_NET = _molecule_net(("RMSE", "MAE"), "esol.csv freesolv.csv lipo.csv") | _molecule_net(
+    ("AUROC",), "bbbp.csv bace.csv clintox.csv tox21.csv sider.csv hiv.csv.gz"
+)
+TASKS = TDC | MOLECULE_NET
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a task for one seed.
+
+    Attributes:
+        task: whose rows they are.
+        smiles: R texts that RDKit can read.
+        labels: ``float64 [R, T]``, nan where there is none.
+        split: ``[R]``, train, valid or test.
+    """
+
+    task: Task
+    smiles: np.ndarray
+    labels: np.ndarray
+    split: np.ndarray
+
+    @property
+    def targets(self) -> list[str]:
+        """Plain names: those of some tables hold commas and spaces."""
+        return ["y"] if self.labels.shape[1] == 1 else [f"y{i}" for i in range(self.labels.shape[1])]
+
+    def frame(self, *splits: str, labels: bool = True) -> pd.DataFrame:
+        """The rows of some splits as every method gets them: smiles, targets, split; or the SMILES alone."""
+        rows = np.isin(self.split, splits)
+        frame = pd.DataFrame({"smiles": self.smiles[rows]})
+        if labels:
+            for name, column in zip(self.targets, self.labels[rows].T, strict=True):
+                frame[name] = pd.array(column).astype("Int64") if self.task.classes else column
+            frame["split"] = self.split[rows]
+        return frame
+
+
+def read_table(task: Task, data: Path, seed: int) -> Table:
+    """The rows of a task. Rows that RDKit cannot read are left out, before the split.
+
+    Args:
+        task: one of :data:`TASKS`.
+        data: the folder of the data.
+        seed: of the split.
+    """
+    frame = pd.read_csv(data / task.file)
+    smiles_column = "mol" if "mol" in frame else "smiles"
+    with rdBase.BlockLogs():
+        frame = frame[[Chem.MolFromSmiles(text) is not None for text in frame[smiles_column]]]
+    smiles = frame[smiles_column].to_numpy(dtype=object)
+    labels = frame.drop(columns=[smiles_column, "split"], errors="ignore").to_numpy(dtype=np.float64)
+    if task.fixed_test:
+        split = carve_validation(frame["split"].to_numpy(dtype=object), labels[:, 0] if task.classes else None, seed)
+    else:
+        split = balanced_scaffold_split(smiles, seed)
+    return Table(task, smiles, labels, split)
+
+
+def carve_validation(split: np.ndarray, classes: np.ndarray | None, seed: int) -> np.ndarray:
+    """A tenth of the training rows at random becomes ``valid``, of each class as many where there are classes."""
+    train = np.flatnonzero(split == "train")
+    stratify = None if classes is None else classes[train]
+    valid = train_test_split(train, test_size=_VALID_SHARE, random_state=seed, stratify=stratify)[1]
+    split = split.copy()
+    split[valid] = "valid"
+    return split
+
+
+def balanced_scaffold_split(smiles: Sequence[str], seed: int) -> np.ndarray:
+    """80 / 10 / 10 percent with no Bemis-Murcko scaffold in two splits, other groups for another seed.
+
+    As chemprop's and DeepChem's balanced split: groups larger than half a validation or test split train, the
+    others go to training, validation or test in random order, each to the first with room. All without a ring
+    are one group.
+    """
+    groups: dict[str, list[int]] = defaultdict(list)
+    with rdBase.BlockLogs():
+        for row, text in enumerate(smiles):
+            scaffold = MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(text), includeChirality=False)
+            groups[scaffold].append(row)
+    sizes = {"valid": int(_VALID_SHARE * len(smiles)), "test": int(_TEST_SHARE * len(smiles))}
+    sizes["train"] = len(smiles) - sum(sizes.values())
+    random = np.random.default_rng(seed)
+    members = list(groups.values())
+    order = [members[i] for i in random.permutation(len(members))]
+    half = min(sizes["valid"], sizes["test"]) / 2
+    split = np.full(len(smiles), "test", dtype=object)
+    taken = {"train": 0, "valid": 0}
+    for group in sorted(order, key=lambda group: len(group) <= half):  # stable: the large ones first
+        fitting = next((name for name in taken if taken[name] + len(group) <= sizes[name]), None)
+        if fitting:
+            split[group] = fitting
+            taken[fitting] += len(group)
+    return split
+
+
+def _ranked(score: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], float]:
+    """A score of classes; nan where only one class is known."""
+    return lambda true, answer: score(true, answer) if len(np.unique(true)) == 2 else np.nan
+
+
+#: For each metric a score of one target from ``float64 [R]`` labels and answers, and whether more of it is better.
+METRICS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], bool]] = {
+    "MAE": (lambda true, answer: np.abs(true - answer).mean(), False),
+    "RMSE": (lambda true, answer: np.sqrt(((true - answer) ** 2).mean()), False),
+    "Spearman": (lambda true, answer: spearmanr(true, answer).statistic, True),
+    "AUROC": (_ranked(roc_auc_score), True),
+    "AUPRC": (_ranked(average_precision_score), True),
+}
+
+
+def score(metric: str, labels: np.ndarray, answers: np.ndarray) -> float:
+    """The mean over targets of a metric; missing labels, and targets of which one class alone is known, are left out.
+
+    Args:
+        metric: a name in :data:`METRICS`.
+        labels, answers: ``float64 [R, T]``; for classes the probability of 1.
+    """
+    function, _ = METRICS[metric]
+    scores = []
+    for true, answer in zip(labels.T, answers.T, strict=True):
+        known = ~np.isnan(true)
+        scores.append(function(true[known], answer[known]) if known.any() else np.nan)
+    return float(np.nanmean(scores)) if not np.isnan(scores).all() else float("nan")

@@ -1,0 +1,351 @@
+"""``scripts/benchmark.py tables``: its splits, its scores, its commands and its document, without training."""
+
+import argparse
+import itertools
+import json
+import stat
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdkit import Chem
+from rdkit.Chem.Scaffolds import MurckoScaffold
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from benchmarks import table_forest, table_methods, table_report, table_tasks, tables
+from benchmarks.table_tasks import TASKS, Table
+
+CLASSES = TASKS["tox21"]
+NUMBERS = TASKS["caco2_wang"]
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def auroc(true, answer):
+    pairs = [(a > b) + 0.5 * (a == b) for a in answer[true == 1] for b in answer[true == 0]]
+    return np.mean(pairs)
+
+
+def auprc(true, answer):
+    """The mean over positives of the precision at the threshold that admits them."""
+    return np.mean([true[answer >= threshold].mean() for threshold in answer[true == 1]])
+
+
+def spearman(true, answer):
+    ranks = [[(v < x).sum() + ((v == x).sum() - 1) / 2 for x in v] for v in (true, answer)]
+    return np.corrcoef(*ranks)[0, 1]
+
+
+SLOW = {
+    "AUROC": auroc,
+    "AUPRC": auprc,
+    "Spearman": spearman,
+    "MAE": lambda true, answer: sum(map(abs, true - answer)) / len(true),
+    "RMSE": lambda true, answer: np.linalg.norm(true - answer) / len(true) ** 0.5,
+}
+
+
+@pytest.mark.parametrize("metric", table_tasks.METRICS)
+def test_scores_are_those_of_slow_versions_without_missing_labels(metric):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2 if metric in ("AUROC", "AUPRC") else 9, (40, 3)).astype(float)
+    answers = random.integers(0, 20, (40, 3)) / 20  # with ties
+    labels[random.random((40, 3)) < 0.3] = np.nan
+    known = [~np.isnan(column) for column in labels.T]
+    slow = np.mean([SLOW[metric](labels[k, t], answers[k, t]) for t, k in enumerate(known)])
+    assert table_tasks.score(metric, labels, answers) == pytest.approx(slow)
+
+
+def test_a_target_of_one_class_or_without_labels_is_left_out():
+    labels = np.array([[0, 1, np.nan], [1, 1, np.nan], [0, 1, np.nan]])
+    answers = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.1], [0.2, 0.1, 0.2]])
+    assert table_tasks.score("AUROC", labels, answers) == 1
+    assert np.isnan(table_tasks.score("AUROC", labels[:, 1:], answers[:, 1:]))
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+@given(st.integers(20, 300), st.integers(0, 9), st.booleans())
+def test_a_tenth_of_the_training_rows_is_for_validation(rows, seed, classes):
+    random = np.random.default_rng(rows)
+    before = np.where(random.random(rows) < 0.2, "test", "train").astype(object)
+    labels = (np.arange(rows) % 3 == 0).astype(float) if classes else None
+    after = table_tasks.carve_validation(before, labels, seed)
+    train = before == "train"
+    assert (after[~train] == "test").all() and (before != "valid").all()
+    assert set(after[train]) == {"train", "valid"}
+    assert (after == "valid").sum() == -(-train.sum() // 10)
+    assert (after == table_tasks.carve_validation(before, labels, seed)).all()
+    if classes:
+        assert abs(labels[after == "valid"].sum() - labels[train].sum() / 10) < 1.5
+
+
+def test_seeds_carve_other_rows():
+    split = np.full(200, "train", dtype=object)
+    first, second = (table_tasks.carve_validation(split, None, seed) for seed in (0, 1))
+    assert (first != second).any()
+
+
+RINGS = [
+    "c1ccccc1",
+    "C1CCCCC1",
+    "c1ccncc1",
+    "C1CCNCC1",
+    "c1ccsc1",
+    "c1ccoc1",
+    "C1CC1",
+    "C1CCC1",
+    "C1CCCC1",
+    "c1cc[nH]c1",
+]
+# One ring of 60 molecules, more than half a test split; the others of 1 to 10.
+MOLECULES = [f"{'C' * i}O" for i in range(60)] + [
+    "C" * i + a + b for n, (a, b) in enumerate(itertools.permutations(RINGS, 2)) for i in range(n % 10 + 1)
+]
+
+
+def test_no_scaffold_is_in_two_splits_and_large_groups_train():
+    found = [table_tasks.balanced_scaffold_split(MOLECULES, seed) for seed in range(3)]
+    for split in found:
+        at = defaultdict(set)
+        for smiles, name in zip(MOLECULES, split, strict=True):
+            scaffold = MurckoScaffold.GetScaffoldForMol(Chem.MolFromSmiles(smiles))
+            at[Chem.MolToSmiles(scaffold)].add(name)
+        assert all(len(names) == 1 for names in at.values()) and at[""] == {"train"} and len(at) > 50
+        shares = [(split == name).mean() for name in ("train", "valid", "test")]
+        assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+    assert (found[0] != found[1]).any() and (found[1] != found[2]).any()
+    assert (found[0] == table_tasks.balanced_scaffold_split(MOLECULES, 0)).all()
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_rows_that_rdkit_cannot_read_are_left_out_and_columns_found(tmp_path):
+    rows = ["mol,Class", "CC,1", "not one,0", "CCC,", *("C" * i + "c1ccccc1,0" for i in range(30))]
+    (tmp_path / "bace.csv").write_text("\n".join(rows))
+    table = table_tasks.read_table(TASKS["bace"], tmp_path, 0)
+    assert len(table.smiles) == 32 and table.smiles[:2].tolist() == ["CC", "CCC"]
+    assert table.labels[0] == 1 and np.isnan(table.labels[1]) and table.targets == ["y"]
+
+
+def test_labels_are_written_as_they_are_and_classes_as_whole_numbers(tmp_path):
+    split = np.array(["train", "valid", "test"], dtype=object)
+    labels = np.array([[1, np.nan], [0, 1], [1, 1]])
+    table = Table(CLASSES, np.array(["C", "CC", "CCC"], dtype=object), labels, split)
+    assert table.frame("train", "valid").to_csv(index=False) == "smiles,y0,y1,split\nC,1,,train\nCC,0,1,valid\n"
+    assert table.frame("valid", "test", labels=False).to_csv(index=False) == "smiles\nCC\nCCC\n"
+    numbers = Table(NUMBERS, table.smiles, np.array([[0.1], [np.nan], [3]]), split)
+    assert numbers.frame("train", "test").to_csv(index=False) == "smiles,y,split\nC,0.1,train\nCCC,3.0,test\n"
+
+
+def test_every_task_has_a_file_of_its_own_and_known_metrics():
+    assert len(table_tasks.TDC) == 22 and len(table_tasks.MOLECULE_NET) == 9
+    assert len({task.file for task in TASKS.values()}) == 31
+    assert all(set(task.metrics) <= set(table_tasks.METRICS) and name == task.name for name, task in TASKS.items())
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+# Stands for chemprop: keeps what it was given, and answers with the number of carbons; "CCCC" has no answer.
+FAKE = """#!{python}
+import csv, pathlib, sys
+words = sys.argv[1:]
+here = pathlib.Path({here!r})
+if words == ["--version"]:
+    print("fake 1.0")
+    sys.exit()
+with (here / "calls").open("a") as calls:
+    calls.write(" ".join(words) + chr(10))
+if words[0] == "train":
+    text = pathlib.Path(words[words.index("--data-path") + 1]).read_text()
+    (here / "fit.csv").write_text(text)
+    if "[Xe]" in text:
+        sys.exit("no xenon")
+else:
+    asked = list(csv.DictReader(open(words[words.index("--test-path") + 1])))
+    assert list(asked[0]) == ["smiles"]
+    with open(words[words.index("--output") + 1], "w") as out:
+        print("smiles,y", file=out)
+        for row in asked:
+            print(row["smiles"], "" if row["smiles"] == "CCCC" else row["smiles"].count("C"), sep=",", file=out)
+"""
+
+
+@pytest.fixture
+def chemprop(tmp_path):
+    """A command, and tables of two tasks: the second makes it fail."""
+    command = tmp_path / "chemprop"
+    command.write_text(FAKE.format(python=sys.executable, here=str(tmp_path)))
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "tdc_admet").mkdir()
+    for name, more in (("caco2_wang", ""), ("ppbr_az", "[Xe],1,train\n" * 30)):
+        rows = "".join(f"{'C' * i},{i + (i % 3 == 0)},{'test' if i < 6 else 'train'}\n" for i in range(1, 31))
+        (tmp_path / "tdc_admet" / f"{name}.csv").write_text("smiles,y,split\n" + rows + more)
+    return command
+
+
+def options(tmp_path, chemprop, *words):
+    parser = argparse.ArgumentParser()
+    tables.add_arguments(parser)
+    shared = [
+        "--data",
+        str(tmp_path),
+        "--chemprop",
+        str(chemprop),
+        "--results",
+        str(tmp_path / "out" / "results.jsonl"),
+    ]
+    return parser.parse_args(["run", *shared, "--methods", "chemprop", *words])
+
+
+def test_results_are_kept_and_not_done_again(tmp_path, chemprop):
+    begun = options(tmp_path, chemprop, "--tasks", "caco2_wang", "--seeds", "0", "1")
+    tables.run(begun)
+    lines = table_report.read_results(begun.results)
+    first = lines[0]
+    # Of the test rows 1 to 5 the answers are right but for 3, which is 4, and 4, which gets the training mean.
+    fit = pd.read_csv(tmp_path / "fit.csv")
+    assert set(fit["split"]) == {"train", "val"} and not set(fit["smiles"]) & {"C" * i for i in range(1, 6)}
+    assert [line["seed"] for line in lines] == [0, 1] and first["version"] == "fake 1.0" and first["unanswered"] == 1
+    assert (first["n_train"], first["n_valid"], first["n_test"]) == (22, 3, 5)
+    table = table_tasks.read_table(NUMBERS, tmp_path, 0)
+    mean = table.labels[table.split == "train"].mean()
+    assert first["test"] == pytest.approx((1 + abs(mean - 4)) / 5, abs=1e-5)
+    assert first["seconds"] > 0 and first["cpu_seconds"] > 0
+    assert "| caco2_wang | MAE ↓ |" in (tmp_path / "out.md").read_text(encoding="utf-8")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 4 and "--pytorch-seed 1" in calls[2] and "--task-type regression" in calls[0]
+
+    tables.run(options(tmp_path, chemprop, "--tasks", "caco2_wang", "--seeds", "0", "1"))
+    assert len((tmp_path / "calls").read_text().splitlines()) == 4
+    begun.results.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))  # one deleted: done again
+    tables.run(begun)
+    assert [line["seed"] for line in table_report.read_results(begun.results)] == [1, 0]
+
+
+def test_a_command_that_fails_is_told_and_the_others_go_on(tmp_path, chemprop, capsys):
+    begun = options(tmp_path, chemprop, "--tasks", "ppbr_az", "caco2_wang", "--seeds", "0", "--jobs", "2")
+    with pytest.raises(SystemExit, match="1 of 2 failed; the first: ppbr_az, chemprop, seed 0"):
+        tables.run(begun)
+    assert "no xenon" in capsys.readouterr().err
+    assert [line["task"] for line in table_report.read_results(begun.results)] == ["caco2_wang"]
+
+
+def test_a_result_that_lacks_a_metric_is_not_done():
+    line = {"task": "esol", "method": "forest", "seed": 0}
+    assert tables.done([line | {"metric": "RMSE"}]) == set()
+    assert tables.done([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "forest", 0)}
+
+
+@pytest.mark.parametrize(("task", "ending"), [(CLASSES, "prob_1"), (NUMBERS, "pred")])
+def test_graphslice_is_asked_for_by_its_commands(task, ending, tmp_path, monkeypatch):
+    said = []
+
+    def run(self, *words):
+        said.append([str(word) for word in words])
+        if "predict" in words:
+            ask = pd.read_csv(words[words.index("predict") + 2])
+            columns = {f"y{i}_{ending}" if task is CLASSES else f"y_{ending}": [0.25 + i, np.nan] for i in (0, 1)}
+            (ask.assign(**columns, y0_prob_0=9.0)).to_csv(words[-1], index=False)
+
+    monkeypatch.setattr(table_methods.Commands, "run", run)
+    labels = np.ones((3, 2 if task is CLASSES else 1))
+    table = Table(task, np.array(["C", "CC", "CCC"], dtype=object), labels, np.array(["train", "valid", "test"]))
+    asked = table.frame("valid", "test", labels=False)
+    method = table_methods.GraphSlice("graphslice-ensemble")
+    (found,) = method.answers(table, asked, 3, table_methods.Commands(tmp_path, 1)).values()
+    expected = [[0.25, 1.25], [np.nan] * 2] if task is CLASSES else [[1.25], [np.nan]]
+    np.testing.assert_array_equal(found, expected)
+    train, predict = said
+    assert train[train.index("--targets") + 1] == ",".join(table.targets) and "--trainer.seed 3" in " ".join(train)
+    assert train[-len(method.options) :] == method.options and predict[-1].endswith("answers.csv")
+    assert "CCC" not in (tmp_path / "fit.csv").read_text()
+
+
+@pytest.mark.slow
+def test_graphslice_answers_for_numbers(tmp_path, monkeypatch):
+    """The real commands."""
+    monkeypatch.setitem(table_methods.GRAPHSLICE, "graphslice", ["--trainer.max_epochs", "1"])
+    smiles = np.array(["C" * i for i in range(1, 25)], dtype=object)
+    split = np.array(["train"] * 18 + ["valid"] * 3 + ["test"] * 3, dtype=object)
+    table = Table(NUMBERS, smiles, 100 + np.arange(24.0)[:, None], split)
+    commands = table_methods.Commands(tmp_path, 1)
+    asked = table.frame("valid", "test", labels=False)
+    found = table_methods.GraphSlice("graphslice").answers(table, asked, 0, commands)
+    assert set(found) == {"graphslice", *table_methods.PARTS}
+    for answers in found.values():
+        assert answers.shape == (6, 1) and (abs(answers - 108.5) < 40).all()  # the training labels have mean 108.5
+
+
+def test_the_forest_learns_from_the_training_rows_alone():
+    smiles = ["C" * i for i in range(1, 13)] + ["c1ccccc1" + "O" * (i % 2) + "C" * i for i in range(12)]
+    fit = pd.DataFrame({"smiles": smiles, "y0": [0] * 12 + [1] * 12, "y1": 0, "split": "train"})
+    wrong = fit.assign(y0=1 - fit["y0"], split="valid")
+    fit.loc[::5, "y0"] = np.nan
+    ask = pd.DataFrame({"smiles": ["CCCCCCCCCCCCCCC", "c1ccccc1CC"]})
+    both = pd.concat([fit, wrong])
+    found = table_forest.answers(both, ask, classes=True, seed=0, threads=1)
+    assert found["y0"][0] < 0.1 and found["y0"][1] > 0.9 and (found["y1"] == 0).all()
+    pd.testing.assert_frame_equal(found, table_forest.answers(fit, ask, classes=True, seed=0, threads=1))
+    numbers = table_forest.answers(both, ask, classes=False, seed=0, threads=1)
+    assert numbers["y0"][0] < 0.2 and numbers["y0"][1] > 0.8
+
+
+# --- document -------------------------------------------------------------------------------------
+
+
+def line(task, method, seed, test, **more):
+    kept = {"metric": TASKS[task].metrics[0], "cpu_seconds": 10.0 * (seed + 1), "machine": "m", "threads": 1}
+    return {"task": task, "method": method, "seed": seed, "test": test, "version": "1", **kept, **more}
+
+
+def test_the_document_has_means_deviations_and_wins(tmp_path):
+    published = tmp_path / "published.csv"
+    published.write_text(
+        "task,metric,chemprop,chemprop_rdkit,minimol,maplight,best\n"
+        "caco2_wang,MAE,0.344,0.33,0.35,0.276,0.256\nherg,AUROC,0.721,0.84,0.846,0.871,0.88\ndili,AUROC,0.899,0.887,,,0.956\n"
+    )
+    results = [line("caco2_wang", "forest", seed, value) for seed, value in enumerate([0.5, 0.3, 0.34])]
+    results += [line("caco2_wang", "forest", 0, 0.32), line("caco2_wang", "graphslice", 0, 0.335)]  # the later counts
+    results += [line("herg", "forest", 0, 0.8), line("herg", "graphslice", 0, 0.85), line("dili", "graphslice", 0, 0.5)]
+    results += [line("bioavailability_ma", "graphslice", seed, 0.6) for seed in range(5)]
+    text = table_report.rendered(results, published)
+    rows = {
+        row[1]: row[2:]
+        for row in ([cell.strip() for cell in text_line.split("|")] for text_line in text.splitlines())
+        if len(row) > 6
+    }
+    assert rows["caco2_wang"][:3] == ["MAE ↓", "0.320 ± 0.020 (3)", "0.335 (1)"]
+    assert rows["caco2_wang"][3:8] == ["0.344", "0.330", "0.350", "0.276", "0.256"]
+    assert rows["dili"][:5] == ["AUROC ↑", "", "0.500 (1)", "0.899", "0.887"] and rows["dili"][5] == ""
+    assert rows["bioavailability_ma"][2] == "0.600 ± 0.000"
+    assert rows["better than"][:5] == [
+        *("published: Chemprop", "published: Chemprop-RDKit", "published: best", "`forest`", "`graphslice`")
+    ]
+    assert rows["`forest`"][:5] == ["2 of 2", "1 of 2", "0 of 2", "", "1 of 2"]
+    assert rows["`graphslice`"][:5] == ["2 of 3", "1 of 3", "0 of 3", "1 of 2", ""]
+    assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
+
+
+def test_published_figures_are_taken_from_the_leaderboard(tmp_path):
+    (tmp_path / "tdc_admet").mkdir()
+    board = (
+        "task,metric,best_model,best,minimol,maplight,gcn,chemprop,chemprop_rdkit\nx,MAE,A,0.256,,0.27,9,0.3440,0.33\n"
+    )
+    (tmp_path / "tdc_admet" / "leaderboard.csv").write_text(board)
+    table_report.keep_published(tmp_path, tmp_path / "p.csv")
+    assert (tmp_path / "p.csv").read_text().splitlines()[1] == "x,MAE,0.3440,0.33,,0.27,0.256"
+
+
+def test_the_document_is_that_of_the_results():
+    published = tables.RESULTS.parent / table_report.PUBLISHED
+    text = tables.RESULTS.parent.with_suffix(".md").read_text(encoding="utf-8")
+    assert text == table_report.rendered(table_report.read_results(tables.RESULTS), published)

@@ -32,7 +32,8 @@ def describe_scores(
     names = [name for kind in _SAID if kind in kinds for name in _SAID[kind]]
     if first is not None and first in found:
         names = [first, *names]
-    lines = [f"{split} {_values(found, names, digits)} on {found['molecules']:,} molecules"]
+    count = found["molecules"]
+    lines = [f"{split} {_values(found, names, digits)} on {count:,} molecule{'s' * (count != 1)}"]
     if len(by_target) > 1:
         lines[0] += f" (mean of {len(by_target):,} targets)"
     if targets and len(by_target) > 1:

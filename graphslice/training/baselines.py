@@ -103,6 +103,8 @@ def describe_baselines(
     task, labels = data.source.tasks[0], data.source.targets[data.splits[split]][:, 0]
     where = output_slices(data.source.tasks)[0]
     found = compare_errors(labels, answers[best][:, where], answers[rival][:, where], task.kind)
+    if not np.isfinite(found.low):  # of one molecule, or of one class, nothing can be said
+        return lines
     of_target = f" of {task.name}" if len(data.source.tasks) > 1 else ""
     certain = "more than chance among these molecules" if found.low > 0 else "within the chance of these molecules"
     lines.append(

@@ -68,7 +68,8 @@ def judge(
         if not np.isfinite(answers).all():
             raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
         metrics[split] = scores(source.name, source.tasks, source.targets[rows], answers)
-        console.print(describe_scores(split, metrics[split], first=metric), highlight=False, markup=False)
+        said = describe_scores(split, metrics[split], first=metric)
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
         if split == "test":
             draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)
     if baselines is not None:

@@ -173,7 +173,8 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
         metrics[split] = scores(source.name, source.tasks, source.targets[rows], answers)
-        console.print(describe_scores(split, metrics[split], first=metric), highlight=False, markup=False)
+        said = describe_scores(split, metrics[split], first=metric)
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
         if split == "test":
             draw_predicted_against_true(out / PICTURE, source.tasks, source.targets[rows], answers)
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}

@@ -47,7 +47,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run_folder import default_folder
 
-    config, console = config_of(options), Console(stderr=True)
+    config, console = config_of(options), Console(stderr=True, soft_wrap=True)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name
     try:

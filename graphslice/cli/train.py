@@ -34,7 +34,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.training.run import Interrupted, is_first_process
     from graphslice.training.run_folder import default_folder
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.resume) if options.resume else None
     try:
         if folder is not None:

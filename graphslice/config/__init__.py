@@ -213,6 +213,8 @@ class TrainerConfig:
             raise InputError(f"trainer.freeze is none, embeddings or blocks:N, not {self.freeze!r}")
         if self.workers != "auto" and not self.workers.isdigit():
             raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
+        if self.metric is not None:
+            self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")
         if self.loss not in LOSSES:
             raise InputError(f"trainer.loss is {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {self.loss!r}")
         if self.baselines not in ("auto", "on", "off"):

@@ -101,8 +101,7 @@ class MoleculeData(pl.LightningDataModule):
             return
         maker = SplitMaker(source.name, self.store, self.kept, hashes.family, targets[:, classes], config)
         self.splits = maker.make(own)
-        names = [name for name, is_class in zip(source.target_names, classes, strict=True) if is_class]
-        maker.check_classes(self.splits["train"], names)
+        maker.check_classes(self.splits["train"], [task for task in source.tasks if task.classes])
         if source.splits is not None:
             shared = count_shared(self.splits, self.kept, hashes.family)
             self.duplicates = replace(self.duplicates, shared=shared)

@@ -178,6 +178,7 @@ def _transformed(task: Task, found: ColumnContents, transforms: dict[str, str], 
     least, row = found.least
     if least <= 0:
         raise InputError(
-            f"{name}: the target {task.name!r} is {least:g} in row {row}, which has no logarithm: leave --transform out"
+            f"{name}: the target {task.name!r} is {least:g} in row {row}, which has no logarithm: leave out what is "
+            "not positive, or --transform"
         )
     return Task(task.name, task.kind, (), transform)

@@ -6,6 +6,8 @@ and may then find the column to predict by itself (:func:`find_target`).
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,8 +75,8 @@ def find_columns(
         InputError: if there is no such column, or two of that name.
     """
     smiles = find_smiles_column(columns, config.smiles_column, name)
-    split = _find_split_column(columns, config.split, name, split_methods)
     targets = target_names(config.targets, columns)
+    split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     for target in targets:
         if target not in columns:
             raise InputError(f"{name} has no column {target!r}{nearest(target, columns)}; it has {listed(columns)}")
@@ -145,17 +147,25 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) ->
 
 
 def target_names(text: str | None, columns: Sequence[str]) -> list[str]:
-    """The targets that ``--targets`` names: a column whose name may hold a comma, or several after commas.
+    """The targets that ``--targets`` names: one column, or several after commas, in quotes where a name has one.
 
     Raises:
         InputError: if one is named twice.
     """
     if not text:
         return []
-    names = [text] if text in columns else [name.strip() for name in text.split(",") if name.strip()]
+    names = [text] if text in columns else [name for name in next(csv.reader([text], skipinitialspace=True)) if name]
+    names = [name if name in columns else name.strip() for name in names]
     if len(set(names)) != len(names):
         raise InputError(f"--targets names a column twice: {', '.join(names)}")
     return names
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Names of targets as :func:`target_names` reads them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
 
 
 # --- what the cells say ---------------------------------------------------------------------------

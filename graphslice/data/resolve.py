@@ -9,6 +9,7 @@ import numpy as np
 
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
+from graphslice.data.labels import joined_names
 from graphslice.data.sources import Source
 from graphslice.errors import InputError
 from graphslice.tasks import num_outputs
@@ -31,7 +32,7 @@ def resolved(config: RunConfig, source: Source) -> RunConfig:
         data = replace(data, dataset=dataset, valid_file=valid_file, test_file=test_file)
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
-    data = replace(data, targets=",".join(source.target_names), fingerprint=source.fingerprint())
+    data = replace(data, targets=joined_names(source.target_names), fingerprint=source.fingerprint())
     data = replace(data, features=",".join(data.descriptors) or None)
     trainer = replace(config.trainer, baselines=_baselines(config.trainer.baselines, source))
     model = replace(config.model, tasks=num_outputs(source.tasks), descriptors=descriptor_width(data.descriptors))

@@ -17,6 +17,7 @@ from graphslice.data.labels import (
     about,
     find_columns,
     find_target,
+    joined_names,
     parse_chunks,
     target_names,
 )
@@ -139,7 +140,7 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
     whole = replace(config, valid_file=None, test_file=None)
     parts = [table_source(dataset_path(config.dataset), whole, tasks)]
     splits = parts[0].splits or {"train": np.flatnonzero(_usable(len(parts[0]), parts[0].rejected))}
-    targets = ",".join(parts[0].target_names)
+    targets = joined_names(parts[0].target_names)
     for split, file in given.items():
         if split in splits:
             raise InputError(f"{config.dataset} names rows {split} itself: leave out {split}_file, or --split random")

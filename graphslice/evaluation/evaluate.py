@@ -11,6 +11,7 @@ import numpy as np
 
 from graphslice.config import DataConfig
 from graphslice.data.featurize import check_graphs, featurizers
+from graphslice.data.labels import joined_names
 from graphslice.data.sources import Source, load_source
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
@@ -40,7 +41,7 @@ def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> t
     dataset = given.get("dataset", trained.dataset)
     if Path(dataset).exists():
         dataset = str(Path(dataset).resolve())
-    targets = given.get("targets") or ",".join(predictor.targets)
+    targets = given.get("targets") or joined_names(predictor.targets)
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
     if dataset == trained.dataset:

@@ -31,7 +31,8 @@ def describe_data(console: Console, data: MoleculeData) -> None:
     tasks, labels = data.source.tasks, data.source.targets[data.kept]
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
-    for line in advise(tasks, labels):
+    parts = {split: data.source.targets[rows] for split, rows in data.splits.items() if len(rows)}
+    for line in [*advise(tasks, labels), *advise_splits(tasks, parts)]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
@@ -78,6 +79,22 @@ def advise(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if reason:
             found.setdefault(reason, []).append(task.name)
     return [f"{_some(names)} {reason}" for reason, names in found.items()]
+
+
+def advise_splits(tasks: Sequence[Task], parts: dict[str, np.ndarray]) -> list[str]:
+    """Which splits cannot judge a target of classes, for want of one: at most one line a split.
+
+    Args:
+        tasks: T targets.
+        parts: ``float64 [R, T]``, the labels of each split.
+    """
+    lines = []
+    for split, labels in parts.items():
+        known = [np.unique(labels[~np.isnan(labels[:, t]), t]) for t in range(len(tasks))]
+        one = [task.name for task, found in zip(tasks, known, strict=True) if task.classes and len(found) == 1]
+        if split in ("valid", "test") and one:
+            lines.append(f"the {split} molecules have one class alone of {_some(one)}: --folds judges by all molecules")
+    return lines
 
 
 def _advice(task: Task, known: np.ndarray) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +12,17 @@ from rich.console import Console
 
 from graphslice.checkpoint import BEST, add_blend, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
-from graphslice.evaluation.metrics import METRICS, is_better, score
+from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import output_slices
+from graphslice.tasks import Task, output_slices
 from graphslice.trees import Blend, compare_errors
 from graphslice.trees.beside import KINDS, fit_trees, predict_trees, weigh
 
 _NETWORK, _BLEND = "network", "blend"
 # With such a weight for every target the network answers alone: descriptors take longer than its whole answer.
 _NETWORK_ALONE = 0.8
+# Of fewer molecules nothing is said of chance.
+_FEW_ROWS = 10
 
 
 def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console) -> dict:
@@ -80,7 +82,7 @@ def _answers(network: Predictor, trees: dict, data: MoleculeData, split: str) ->
 def describe_baselines(
     split: str, answers: dict[str, np.ndarray], data: MoleculeData, metric: str, values: dict[str, float]
 ) -> list[str]:
-    """Which of network, forest and boosting is best, and whether by more than chance among the molecules of the split.
+    """What each reaches; and which of network, forest and boosting is best, by more than chance among the molecules.
 
     Args:
         split: its name.
@@ -90,28 +92,48 @@ def describe_baselines(
         values: the metric by the same names.
     """
     lines = [f"{split} {METRICS[metric].label}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items())]
-    alone = [name for name in values if name != _BLEND and np.isfinite(values[name])]
-    if not alone:
+    tasks, labels = data.source.tasks, data.source.targets[data.splits[split]]
+    if split != "test" or len(labels) < _FEW_ROWS:
         return lines
-    best = alone[0]
-    for name in alone[1:]:
-        best = name if is_better(metric, values[name], values[best]) else best
-    rivals = [name for name in alone if name != best and (best == _NETWORK or name == _NETWORK)]
-    if not rivals:
+    alone = {name: each for name, each in answers.items() if name != _BLEND}
+    if len(tasks) > 1:
+        best = [_best(alone, labels[:, t], where, task) for t, (task, where) in _each_target(tasks)]
+        counts = {name: best.count(name) for name in alone}
+        won = ", ".join(f"the {name} of {count:,}" for name, count in counts.items() if count)
+        return [*lines, f"alone the best of {len(tasks):,} targets: {won}"] if won else lines
+    (task,), (where,) = tasks, output_slices(tasks)
+    winner = _best(alone, labels[:, 0], where, task)
+    if winner is None or len(np.unique(data.train_labels)) < 2:
         return lines
-    rival = rivals[0] if len(rivals) == 1 or not is_better(metric, values[rivals[1]], values[rivals[0]]) else rivals[1]
-    task, labels = data.source.tasks[0], data.source.targets[data.splits[split]][:, 0]
-    where = output_slices(data.source.tasks)[0]
-    found = compare_errors(labels, answers[best][:, where], answers[rival][:, where], task.kind)
-    if not np.isfinite(found.low):  # of one molecule, or of one class, nothing can be said
+    rivals = [name for name in alone if name != winner and _NETWORK in (name, winner)]
+    pairs = [compare_errors(labels[:, 0], alone[winner], alone[name], task.kind) for name in rivals]
+    found, rival = min(zip(pairs, rivals, strict=True), key=lambda pair: pair[0].difference)
+    if not np.isfinite(found.low):
         return lines
-    of_target = f" of {task.name}" if len(data.source.tasks) > 1 else ""
     certain = "more than chance among these molecules" if found.low > 0 else "within the chance of these molecules"
     lines.append(
-        f"alone the {best} is best; {found.metric}{of_target} is {found.difference:.3g} better than the {rival}'s "
+        f"alone the {winner} is best; {found.metric} {found.a:.4f} is {found.difference:.3g} better than the {rival}'s "
         f"(95%: {found.low:.3g} to {found.high:.3g}), {certain}; --ensemble shows how much of it is the seed's"
     )
     return lines
+
+
+def _each_target(tasks: Sequence[Task]) -> Iterable[tuple[int, tuple[Task, slice]]]:
+    return enumerate(zip(tasks, output_slices(tasks), strict=True))
+
+
+def _best(alone: dict[str, np.ndarray], labels: np.ndarray, where: slice, task: Task) -> str | None:
+    """What answers one target best, by the metric of :func:`~graphslice.trees.compare_errors`; None if undefined."""
+    best = None
+    for name, each in alone.items():
+        if best is None:
+            best = name
+        elif np.isfinite(labels).any():
+            found = compare_errors(labels, each[:, where], alone[best][:, where], task.kind)
+            if np.isnan(found.difference):
+                return None
+            best = name if found.difference > 0 else best
+    return best if np.isfinite(labels).any() else None
 
 
 def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -> list[str]:

@@ -10,11 +10,14 @@ from rich.console import Console
 
 from graphslice.checkpoint import CONFIG, LAST, read_checkpoint
 from graphslice.config import RunConfig, read_yaml
+from graphslice.data.labels import target_names
 from graphslice.data.pyg_source import pyg_source
 from graphslice.data.resolve import resolved
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
+from graphslice.evaluation.metrics import check_metric
 from graphslice.nn.mixers import check_mixer
+from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
 from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
 from graphslice.training.run_folder import holds_run
@@ -63,6 +66,9 @@ def train(
     check_mixer(config.model.mixer, config.model.mixer_settings)
     source = pyg_source(data, target_names, config.data) if data is not None else load_source(config.data)
     config = resolved(config, source)
+    if config.trainer.metric is not None:
+        check_metric(config.trainer.metric, source.tasks)
+    check_losses(config.trainer, source.tasks)
     if members := member_configs(config):
         return run_members(members, config, source, out, data, fresh=True, console=console)
     return run(config, source, out, fresh=True, profile=profile, console=console)
@@ -91,7 +97,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         )
     if config.data.fingerprint is None:
         raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
-    targets = (config.data.targets or "").split(",")
+    targets = target_names(config.data.targets, ())
     source = pyg_source(data, targets, config.data) if data is not None else load_source(config.data)
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")

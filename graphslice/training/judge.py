@@ -11,7 +11,7 @@ from rich.console import Console
 from graphslice.checkpoint import read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import check_metric, default_metric, score, scores
+from graphslice.evaluation.metrics import default_metric, score, scores
 from graphslice.evaluation.report import describe_scores
 from graphslice.inference.predictor import Predictor
 from graphslice.tasks import output_slices
@@ -23,13 +23,8 @@ def choose_metric(name: str | None, data: MoleculeData) -> str:
     """What chooses the best epoch: the named metric, else that of the kinds of targets.
 
     The loss, where the validation molecules do not define it: the AUROC of molecules of one class.
-
-    Raises:
-        InputError: for a metric that no target has.
     """
     tasks = data.source.tasks
-    if name is not None:
-        check_metric(name, tasks)
     metric = name or default_metric(tasks)
     labels = data.source.targets[data.splits["valid"]]
     # Any answers do: what is undefined depends on the labels alone. Different ones, for the correlations.

@@ -70,6 +70,13 @@ class Loss(nn.Module):
         return total, weights
 
 
+def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
+    """Raise :class:`InputError` for a loss that no target can have, or weights of targets that are not there."""
+    for task in tasks:
+        _name_of(task, config.loss, tasks)
+    _target_weights(config.target_weights, [task.name for task in tasks])
+
+
 def _together(tasks: Sequence[Task], names: Sequence[str]) -> list[list[int]]:
     """The targets that are computed at once: all of one loss, but each target of several classes alone."""
     groups: dict[tuple[str, int], list[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ from graphslice.evaluation.report import describe_scores
 from graphslice.inference.predictor import load
 from graphslice.machine import visible_gpus
 from graphslice.processes import each_in_a_process
+from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
 from graphslice.training.baselines import describe_seeds
 from graphslice.training.judge import choose_metric
@@ -39,7 +41,7 @@ from graphslice.training.run import (
     splits_begun_with,
 )
 from graphslice.training.run_folder import METRICS as SCORES
-from graphslice.training.run_folder import PICTURE, TRAINING, write_metrics, write_start, write_training
+from graphslice.training.run_folder import OUT_OF_FOLD, PICTURE, TRAINING, write_metrics, write_start, write_training
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -77,7 +79,7 @@ def run_members(
     console: Console | None,
 ) -> RunResult:
     """Train several models, each in a process of its own, and judge them together."""
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         raise InputError("every model of an ensemble, or of folds, has one device: leave out --trainer.devices")
     data = read_molecules(next(iter(members.values())), source, console)
@@ -85,6 +87,10 @@ def run_members(
     if fresh:
         write_start(out, config, data)
     describe_data(console, data)
+    if config.data.folds:
+        console.print("each of the models has another fold as its test", highlight=False)
+    elif source.splits is None or "valid" not in source.splits:
+        console.print("each of the models has validation molecules of its own", highlight=False)
     try:
         train_members(members, out, metric, console, graphs, source.target_names)
     except KeyboardInterrupt:
@@ -177,12 +183,33 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
         console.print(said, highlight=False, markup=False, soft_wrap=True)
         if split == "test":
             draw_predicted_against_true(out / PICTURE, source.tasks, source.targets[rows], answers)
+            if data.config.data.folds:
+                write_answers(out / OUT_OF_FOLD, source, rows, answers)
+                console.print(
+                    f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False
+                )
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
     _describe_members(folders, metrics["members"], metric, console)
     write_metrics(out, metrics)
     write_training(out, _together(folders))
     console.print(f"model: {out}", highlight=False, soft_wrap=True)
     return metrics
+
+
+def write_answers(path: Path, source: Source, rows: np.ndarray, answers: np.ndarray) -> None:
+    """Write the answers for some rows as CSV: row from 1, SMILES where there is one, and a column a number.
+
+    Args:
+        path: of the file.
+        source: that the rows are of.
+        rows: ``int64 [R]``.
+        answers: ``float32 [R, W]``.
+    """
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["row", "smiles", *(f"{name}_pred" for name in answer_columns(source.tasks))])
+        for row, values in zip(rows.tolist(), answers.tolist(), strict=True):
+            writer.writerow([row + 1, source.smiles[row] if source.smiles else "", *(f"{v:.7g}" for v in values)])
 
 
 def _answers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def draw_predicted_against_true(path: Path, tasks: Sequence[Task], true: np.ndar
         draw(axes, task, y, given)
     if (more := len(tasks) - len(shown)) > 0:
         figure.supxlabel(f"and {more:,} more targets: see metrics.json", fontsize=9)
-    figure.savefig(path, dpi=120)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that the font lacks
+        figure.savefig(path, dpi=120)
 
 
 def _short(name: str) -> str:
@@ -60,7 +63,7 @@ def _said(task: Task, y: np.ndarray, given: np.ndarray) -> str:
     if not len(y):
         return "n = 0"
     found = scores("", [task], y[:, None], given)
-    names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "balanced_accuracy"))
+    names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
     return ", ".join([f"n = {len(y):,}", *(f"{METRICS[name].label} {found[name]:.3g}" for name in names)])
 
 
@@ -83,8 +86,8 @@ def _draw_roc(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
         axes.plot(false, true, linewidth=1.4)
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.8)
     axes.set(
-        xlabel=f"false positives, of {negatives:,} {_short(task.classes[0])}",
-        ylabel=f"true positives, of {positives:,} {_short(task.classes[1])}",
+        xlabel=f"false positives, of {negatives:,} of class {_short(task.classes[0])}",
+        ylabel=f"true positives, of {positives:,} of class {_short(task.classes[1])}",
     )
 
 
@@ -94,7 +97,8 @@ def _draw_confusion(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     for true, predicted in zip(y.astype(int), predicted_classes(given, task), strict=True):
         if predicted is not None:
             counts[true, places[predicted]] += 1
-    axes.imshow(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if len(places) > 12:
         return
@@ -102,4 +106,5 @@ def _draw_confusion(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     for (true, predicted), count in np.ndenumerate(counts):
-        axes.text(predicted, true, f"{count:,}", ha="center", va="center", fontsize=6)
+        colour = "white" if shares[true, predicted] > 0.6 else "black"
+        axes.text(predicted, true, f"{count:,}", ha="center", va="center", fontsize=6, color=colour)

@@ -88,7 +88,7 @@ def run(
         InputError: if the data or the configuration cannot be used.
         Interrupted: if the user stops it.
     """
-    console = (console or Console(stderr=True)) if is_first_process() else Console(quiet=True)
+    console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = read_molecules(config, source, console, splits)
     devices = choose_devices(config.trainer)
     steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total or 1)

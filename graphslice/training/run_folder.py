@@ -15,12 +15,13 @@ from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 
-METRICS, TRAINING, SPLITS, REJECTED, PICTURE = (
+METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD = (
     "metrics.json",
     "training.json",
     "split.csv",
     "rejected.csv",
     "test.png",
+    "out_of_fold.csv",
 )
 
 
@@ -43,7 +44,7 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE):
+        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD):
             (folder / name).unlink(missing_ok=True)
         for member in find_members(folder):
             shutil.rmtree(member, ignore_errors=True)

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphslice.config import DataConfig
 from graphslice.data.cells import parse_numbers
@@ -17,6 +19,7 @@ from graphslice.data.labels import (
     find_columns,
     find_smiles_column,
     find_target,
+    joined_names,
     labelled_rows,
     parse_chunk,
     parse_chunks,
@@ -301,3 +304,38 @@ def test_bytes_that_are_no_utf_8_are_taken_for_latin_1():
     chunk = pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]})
     rows = parse_chunk(chunk, LabelColumns("smiles", ["y"], None))
     assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.rejected[0]
+
+
+# --- names of targets -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "expected"),
+    [
+        ("a,b", ["a", "b"], ["a", "b"]),
+        ("a, b,", ["a", "b"], ["a", "b"]),
+        ("a,b", ["a,b"], ["a,b"]),
+        ('"a,b",c', ["a,b", "c"], ["a,b", "c"]),
+        ('c, "a,b"', ["a,b", "c"], ["c", "a,b"]),
+        (None, ["a"], []),
+    ],
+)
+def test_quoted_target_names(text, columns, expected):
+    assert target_names(text, columns) == expected
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool),
+        min_size=1,
+        unique=True,
+    )
+)
+def test_names_of_targets_and_back(names):
+    assert target_names(joined_names(names), names) == names
+
+
+def test_a_target_is_no_split():
+    """A column split that is asked for says nothing of splits."""
+    found = find_columns(["smiles", "split", "y"], DataConfig(targets="split,y"), "t.csv")
+    assert found.targets == ["split", "y"] and found.split is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,11 @@ from rich.console import Console
 
 import graphslice as gs
 from graphslice.chem.descriptors import read_descriptors
+from graphslice.evaluation import score
 from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.tasks import Task
 from graphslice.training import resume, train
-from graphslice.training.baselines import describe_seeds
+from graphslice.training.baselines import describe_baselines, describe_seeds
 from graphslice.trees.beside import KINDS, predict_trees
 
 
@@ -69,8 +72,7 @@ def test_scores_of_the_parts(blended):
     assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
         np.abs(answers - table["gap_ev"][rows]).mean(), rel=1e-5
     )
-    for part in ("forest and boosting on morgan and rdkit2d of 47 molecules", "% network", "alone the ", "95%: "):
-        assert part in said
+    assert "forest and boosting on morgan and rdkit2d of 47 molecules" in said and "% network" in said
     for name, value in metrics["baselines"]["test"].items():
         assert f"{name} {value:.4f}" in said
 
@@ -131,3 +133,37 @@ def test_a_network_that_needs_no_trees_answers_alone(blended, tiny_config, tmp_p
     found = result.metrics["baselines"]["test"]
     assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))
+
+
+def described(tasks: list[Task], labels: np.ndarray, answers: dict[str, np.ndarray], metric: str) -> list[str]:
+    source = SimpleNamespace(tasks=tasks, targets=labels)
+    data = SimpleNamespace(source=source, splits={"test": np.arange(len(labels))}, train_labels=labels)
+    values = {name: score(metric, "t", tasks, labels, each) for name, each in answers.items()}
+    return describe_baselines("test", answers, data, metric, values)
+
+
+def test_which_is_best_and_whether_by_chance():
+    random = np.random.default_rng(0)
+    labels = random.normal(size=(200, 1))
+    near, far = (labels + scale * random.normal(size=labels.shape) for scale in (0.1, 1.0))
+    answers = {"network": far, "forest": near, "boosting": far + 0.01, "blend": near}
+    lines = described([Task("y")], labels, answers, "mae")
+    mae = np.abs(near - labels).mean()
+    assert len(lines) == 2 and lines[0].startswith("test MAE: network ")
+    assert lines[1].startswith(
+        f"alone the forest is best; MAE {mae:.4f} is {np.abs(far - labels).mean() - mae:.3g} better"
+    )
+    assert "than the network's" in lines[1] and "more than chance" in lines[1]
+    lines = described([Task("y")], labels, answers | {"network": near, "forest": near + 1e-6}, "mae")
+    assert "within the chance" in lines[1]
+    assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in answers.items()}, "mae")) == 1
+    assert len(described([Task("y")], np.ones((200, 1)), answers, "mae")) == 1  # nothing was to be learned
+
+
+def test_the_best_of_several_targets():
+    random = np.random.default_rng(0)
+    labels = random.normal(size=(50, 3))
+    right = np.where([True, True, False], labels, 0.0)
+    answers = {"network": labels - right, "forest": right, "boosting": np.zeros((50, 3)), "blend": right}
+    lines = described([Task(name) for name in "abc"], labels, answers, "mae")
+    assert lines[1] == "alone the best of 3 targets: the network of 1, the forest of 2"

@@ -102,6 +102,15 @@ def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
     assert sorted(np.concatenate(tests).tolist()) == list(range(60))
     assert result.metrics["test"]["molecules"] == 60 and len(result.metrics["members"]) == 3
     assert splits_of_run(tmp_path / "run") is None  # every molecule was learned by some of them
+    found = pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
+    assert (
+        found["row"].tolist() == list(range(1, 61))
+        and found["smiles"].tolist() == pd.read_csv(table)["smiles"].tolist()
+    )
+    expected = np.abs(found["gap_ev_pred"] - pd.read_csv(table)["gap_ev"]).mean()
+    assert result.metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
+    first = gs.load(tmp_path / "run" / "member-1", "cpu").predict(found["smiles"][tests[0]])[:, 0]
+    np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
 
 
 def test_configurations_of_members(tiny_config):

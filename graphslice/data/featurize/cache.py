@@ -66,7 +66,7 @@ def store_of(
             )
         return GraphStore.from_graphs(source.graphs)
     info = StoreInfo(
-        source.name,
+        Path(source.name).name,  # the same file is the same wherever it is named from
         source.fingerprint(),
         tuple(source.target_names),
         config.atom_order,

@@ -16,16 +16,19 @@ def strata(labels: np.ndarray) -> np.ndarray:
     """
     rows = len(labels)
     none = (rows + 1) * 2**32  # a value is how many rows have it, and then its number among all values
-    found = np.full((2, rows), none)
+    rarest, second = np.full(rows, none), np.full(rows, none)
     values = 0
     for column in labels.T:
         known = np.flatnonzero(~np.isnan(column))
-        _, inverse, counts = np.unique(column[known], return_inverse=True, return_counts=True)
+        different = np.unique(column[known])
+        which = np.searchsorted(different, column[known])
+        counts = np.bincount(which, minlength=len(different))
         value = np.full(rows, none)
-        value[known] = (counts * 2**32 + values + np.arange(len(counts)))[inverse]
-        found = np.sort(np.concatenate([found, value[None]]), axis=0)[:2]
+        value[known] = (counts * 2**32 + values + np.arange(len(counts)))[which]
+        second = np.minimum(second, np.maximum(rarest, value))
+        rarest = np.minimum(rarest, value)
         values += len(counts)
-    return np.unique(found, return_inverse=True)[1].reshape(2, rows).T
+    return np.unique(np.stack([rarest, second]), return_inverse=True)[1].reshape(2, rows).T
 
 
 def missing_values(labels: np.ndarray, present: np.ndarray) -> list[tuple[int, float]]:
@@ -37,7 +40,6 @@ def missing_values(labels: np.ndarray, present: np.ndarray) -> list[tuple[int, f
     """
     found = []
     for k, column in enumerate(labels.T):
-        known = ~np.isnan(column)
-        lacking = np.setdiff1d(column[known], column[known & present])
-        found += [(k, float(value)) for value in lacking]
+        different, there = set(np.unique(column).tolist()), set(np.unique(column[present]).tolist())
+        found += [(k, value) for value in sorted(different - there) if value == value]
     return found

@@ -6,8 +6,8 @@ import numpy as np
 
 #: The most molecules that are compared with each other: a bit a pair, 113 MB of them.
 MOST_CLUSTERED = 30_000
-#: Neighbours are as near as this, in Tanimoto distance of Morgan fingerprints. Two molecules taken at random are
-#: farther than 0.8 apart, members of one series nearer than 0.6; DeepChem's split by clusters cuts there as well.
+#: Neighbours are as near as this, in Tanimoto distance of Morgan fingerprints. Of the demo set one pair of 450 is, and
+#: its largest cluster has 3 percent of the rows (at 0.7 it has 6, at 0.8 23). DeepChem's split cuts at 0.6 too.
 DISTANCE = 0.6
 
 # Rows that are compared with all others at a time; a multiple of 8.

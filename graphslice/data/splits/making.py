@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graphslice.config import DataConfig
@@ -12,6 +14,7 @@ from graphslice.data.splits.clusters import MOST_CLUSTERED, butina_clusters
 from graphslice.data.splits.groups import GroupedRows, joined_groups
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
+from graphslice.tasks import Task
 
 _VALID_SHARE = _TEST_SHARE = 0.1
 # Of the rows for training, the largest part that becomes validation where the data names none.
@@ -162,12 +165,12 @@ class SplitMaker:
         usable = f"{len(self.rows)} of {len(self.store)} rows can be used"
         return InputError(f"{self.name}: no usable row is for {purpose} ({usable}): {advice}")
 
-    def check_classes(self, train: np.ndarray, names: list[str]) -> None:
+    def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
         """Refuse a split whose training rows lack a value of a target that is a class.
 
         Args:
             train: ``int64``, the rows for training.
-            names: of the K targets.
+            tasks: of the K targets.
 
         Raises:
             InputError: if one is lacking.
@@ -175,6 +178,7 @@ class SplitMaker:
         for k, value in missing_values(self.labels, np.isin(self.rows, train)):
             having = int((self.labels[:, k] == value).sum())
             raise InputError(
-                f"{self.name}: no training row has the value {value:g} of the target {names[k]!r}, which {having} "
-                f"other row{'s have' if having > 1 else ' has'}: give more rows with it, or another split or --seed"
+                f"{self.name}: no training row has the class {tasks[k].classes[int(value)]!r} of the target "
+                f"{tasks[k].name!r}, which {having} other row{'s have' if having > 1 else ' has'}: give more rows with "
+                f"it, or split otherwise (--split {', '.join(SPLIT_METHODS)}, --seed)"
             )

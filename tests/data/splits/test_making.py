@@ -14,6 +14,7 @@ from graphslice.data.splits import making
 from graphslice.data.splits.making import SplitMaker
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
+from graphslice.tasks import Task
 
 METHODS = ["random", "scaffold", "cluster"]
 
@@ -31,7 +32,9 @@ def make(demo_smiles):
         maker = SplitMaker("t.csv", store, rows, families, labels, DataConfig(**config))
         splits = maker.make(own)
         if check:
-            maker.check_classes(splits["train"], [f"y{k}" for k in range(labels.shape[1])])
+            maker.check_classes(
+                splits["train"], [Task(f"y{k}", "multiclass", tuple("abcd")) for k in range(labels.shape[1])]
+            )
         if own is None:
             together = np.concatenate(list(splits.values()))
             assert sorted(together.tolist()) == rows.tolist() and together.dtype == np.int64
@@ -152,7 +155,7 @@ def test_a_fold_that_has_all_of_a_value(make):
     labels = [1] + [0] * 599
     found = [make(labels=labels, folds="3", fold=fold) for fold in range(3)]
     (fold,) = [fold for fold in range(3) if 0 in found[fold]["test"]]
-    with pytest.raises(InputError, match=r"no training row has the value 1 of the target 'y0', which 1 other row has"):
+    with pytest.raises(InputError, match="no training row has the class 'b' of the target 'y0', which 1 other row"):
         make(labels=labels, folds="3", fold=fold, check=True)
     make(labels=labels, folds="3", fold=(fold + 1) % 3, check=True)
 
@@ -217,5 +220,5 @@ def test_an_own_split_that_lacks_a_value(make):
     labels = np.zeros((600, 2))
     labels[590:, 1] = 3
     own = dict(zip(("train", "valid", "test"), rows(500, 550, 600), strict=True))
-    with pytest.raises(InputError, match="no training row has the value 3 of the target 'y1', which 10 other rows"):
+    with pytest.raises(InputError, match="no training row has the class 'd' of the target 'y1', which 10 other rows"):
         make(labels=labels, own=own, check=True)

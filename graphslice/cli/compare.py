@@ -17,8 +17,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
     parser.usage = "graphslice compare [--dataset TABLE] [--mixers NAMES] [--tune OPTION=A,B] [options]"
     parser.add_argument("--mixers", help="names separated by commas; settings of their own as csp:groups=2 (all)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each mixer")
-    parser.add_argument("--budget", default="10m", help="of each run: 90s, 10m, 2h, 5000steps or 20epochs")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each mixer (default: 3)")
+    parser.add_argument(
+        "--budget", default="10m", help="of each run: 90s, 10m, 2h, 5000steps or 20epochs (default: 10m)"
+    )
     parser.add_argument(
         "--vary",
         action="append",

@@ -21,7 +21,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")
     parser.add_argument("-o", "--out", required=True, help="the file, NAME.arrow; an interrupted call is continued")
     parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
-    parser.add_argument("--root", default="dataset", help="where OGB's data folders lie or are downloaded to")
+    parser.add_argument(
+        "--root", default="dataset", help="where OGB's data folders lie or are downloaded to (default: dataset)"
+    )
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
     add_features_option(parser)

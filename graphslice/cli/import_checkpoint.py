@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("-o", "--out", required=True, help="the run folder")
     parser.add_argument("--mixer", help="softmax is recognised; for Sliceformer slice-released is assumed")
-    parser.add_argument("--target", default="homolumogap", help="name of the predicted column")
+    parser.add_argument("--target", default="homolumogap", help="name of the predicted column (default: homolumogap)")
     parser.add_argument(
         "--atom_rows",
         "--atom-rows",

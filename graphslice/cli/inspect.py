@@ -20,7 +20,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--smiles", nargs="+", required=True, help="the molecules to look at it with")
     parser.add_argument("-o", "--out", help="the folder of tables and figures (default: inspect in the run folder)")
     parser.add_argument("--target", help="whose contributions are drawn (default: the first)")
-    parser.add_argument("--orders", type=int, default=256, help="in which the atoms appear: more for smaller errors")
+    parser.add_argument(
+        "--orders", type=int, default=256, help="in which the atoms appear: more for smaller errors (default: 256)"
+    )
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from graphslice._version import __version__
 from graphslice.errors import InputError, nearest
@@ -64,6 +64,20 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
 
 
+class PlainHelp(DefaultHelpFormatter):
+    """Help that says of an option what its text says, and names it once."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return action.help or ""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        spellings = [option for option in action.option_strings if "_" not in option]
+        if not spellings or action.nargs == 0:
+            return ", ".join(spellings) or super()._format_action_invocation(action)
+        value = self._format_args(action, str(action.metavar or action.dest.upper()))
+        return f"{', '.join(spellings)} {value}"
+
+
 def keep_memory() -> None:
     """Let glibc keep what was freed: every batch asks for the same again, and new pages cost time."""
     with suppress(OSError, AttributeError):
@@ -89,8 +103,10 @@ def _fail(message: str) -> int:
 
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     """The parser, and the module of the command that is called: the others are listed, and not read."""
+    formatter = DefaultHelpFormatter if "--help-all" in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
+        formatter_class=formatter,
         description="Predict properties of molecules with a graph transformer whose attention can be a sort.",
         exit_on_error=False,
         allow_abbrev=False,
@@ -99,7 +115,9 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     subcommands = parser.add_subcommands(dest="command", required=True)
     called = None
     for name, description in COMMANDS.items():
-        subparser = ArgumentParser(description=description, exit_on_error=False, allow_abbrev=False)
+        subparser = ArgumentParser(
+            description=description, exit_on_error=False, allow_abbrev=False, formatter_class=formatter
+        )
         if arguments[:1] == [name]:
             called = import_module(f"graphslice.cli.{name.replace('-', '_')}")
             called.add_arguments(subparser, arguments[1:])

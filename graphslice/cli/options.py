@@ -95,7 +95,6 @@ def _hide_sections(parser: ArgumentParser) -> None:
     for group in parser._action_groups:
         if all(action.help is argparse.SUPPRESS for action in group._group_actions):
             group.title = group.description = None
-    parser.formatter_class = argparse.HelpFormatter
     parser.epilog = (
         f"{HELP_ALL} lists every setting of the graph, the model, the optimizer and the trainer, such as "
         "--model.mixer, --optimizer.peak_lr and --trainer.max_minutes. graphslice compare tries several mixers, and "
@@ -176,7 +175,10 @@ def add_engine_options(parser: ArgumentParser) -> None:
     """On what the work is done."""
     parser.add_argument("--workers", type=int | None, help="processes; every core by default")
     parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="ray: on a cluster (pip install graphslice[ray])"
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="local (default), or ray: on a cluster (pip install graphslice[ray])",
     )
 
 

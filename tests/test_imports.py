@@ -18,7 +18,7 @@ ROOMS = [
     ["chem", "engines"],
     ["batch"],
     ["ops"],
-    ["nn"],
+    ["nn", "trees"],
     ["checkpoint"],
     ["originals"],
     ["data"],
@@ -38,6 +38,7 @@ FORBIDDEN = {
     "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "pytorch_lightning"},
     "ops": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
     "nn": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
+    "trees": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric", "sklearn", "scipy"},
     "data": {"matplotlib"},
     "cli": {"torch", "pandas", "rdkit", "pytorch_lightning", "matplotlib"},
 }

@@ -1,0 +1,157 @@
+"""The weights of several models in one answer, and whether one is better than another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphslice.errors import InputError
+
+#: Steps of a weight from 0 to 1.
+_STEPS = 10
+#: With fewer rows nothing is chosen.
+_FEWEST_ROWS = 5
+_RESAMPLES = 1000
+# A forest of some hundred trees says no smaller probability but 0, which one row would make infinitely bad.
+_SMALLEST_PROBABILITY = 1e-3
+
+
+@dataclass(frozen=True)
+class ErrorDifference:
+    """How much better one model is than another, on the same rows.
+
+    Attributes:
+        metric: "MAE", "AUROC" or "log loss".
+        a: the metric of the first model.
+        b: that of the second.
+        difference: by how much the first is better, in the unit of the metric; negative where it is worse.
+        low: where its 95% interval begins.
+        high: where it ends. Both are nan where one row, or one class, leaves nothing to resample.
+    """
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+
+
+def blend_weights(answers: Sequence[np.ndarray], y: np.ndarray, kind: str) -> np.ndarray:
+    """The weights with which the models' answers are added up, chosen on validation rows.
+
+    Not the best weighting alone: the mean of all on a grid (steps of 0.1) whose loss lies within one standard error of
+    the best, paired over the rows. So few rows give nearly equal weights.
+
+    Args:
+        answers: for each of M models float64 ``[R, W]``, as :meth:`graphslice.trees.Trees.predict` gives them.
+        y: float64 ``[R]``, numbers or indices of classes; nan where unknown: left out, as are rows without an answer.
+        kind: "regression" (by MAE), "binary" or "multiclass" (by log loss).
+
+    Returns:
+        float64 ``[M]``, none negative, their sum 1; equal with fewer than 5 rows, or rows of one class.
+
+    Raises:
+        InputError: if the answers are none, or not of the same rows.
+    """
+    y, stacked = _known(y, answers)
+    models = len(answers)
+    equal = np.full(models, 1 / models)
+    if len(y) < _FEWEST_ROWS or (kind != "regression" and len(np.unique(y)) < 2):
+        return equal
+    grid = np.array(list(_shares(_STEPS, models))) / _STEPS
+    losses = np.stack([_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid])
+    excess = losses - losses[losses.mean(axis=1).argmin()]
+    near = excess.mean(axis=1) <= excess.std(axis=1, ddof=1) / np.sqrt(len(y))
+    weights = grid[near].mean(axis=0)
+    return weights / weights.sum()
+
+
+def compare_errors(y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed: int = 0) -> ErrorDifference:
+    """How much better the answers ``a`` are than ``b``: paired bootstrap over the rows, 1,000 resamples.
+
+    Args:
+        y: as in :func:`blend_weights`.
+        a: float64 ``[R, W]``.
+        b: as ``a``, of the other model.
+        kind: "regression" (MAE), "binary" (AUROC) or "multiclass" (log loss).
+        seed: of the resamples.
+
+    Raises:
+        InputError: if the answers are not of the same rows, or no row has a label.
+    """
+    y, stacked = _known(y, [a, b])
+    if len(y) == 0:
+        raise InputError("two models cannot be compared: no row has a label and both answers")
+    random = np.random.default_rng(seed)
+    counts = (np.bincount(random.integers(len(y), size=len(y)), minlength=len(y)) for _ in range(_RESAMPLES))
+    metric = {"regression": "MAE", "binary": "AUROC", "multiclass": "log loss"}[kind]
+    if kind == "binary":
+        areas = [_Area(y, answer[:, 0]) for answer in stacked]
+        first, second = (area(np.ones(len(y))) for area in areas)
+        resampled = np.array([areas[0](count) - areas[1](count) for count in counts])
+        difference = first - second
+    else:
+        losses = np.stack([_row_losses(answer, y, kind) for answer in stacked])
+        first, second = losses.mean(axis=1)
+        gains = losses[1] - losses[0]
+        resampled = np.array([gains @ count / len(y) for count in counts])
+        difference = second - first
+    resampled = resampled[~np.isnan(resampled)]  # resamples of one class have no AUROC
+    low, high = np.quantile(resampled, [0.025, 0.975]) if len(y) > 1 and len(resampled) else (np.nan, np.nan)
+    return ErrorDifference(metric, float(first), float(second), float(difference), float(low), float(high))
+
+
+def _known(y: np.ndarray, answers: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The labels and answers ``[M, R, W]`` of the rows that have them all."""
+    y = np.asarray(y, np.float64)
+    if not answers or y.ndim != 1 or any(np.shape(answer) != (len(y), *np.shape(answers[0])[1:]) for answer in answers):
+        shapes = ", ".join(str(np.shape(answer)) for answer in answers)
+        raise InputError(
+            f"answers of shapes {shapes or 'none'} do not go with {len(y)} labels: give [rows, width] each"
+        )
+    stacked = np.stack([np.asarray(answer, np.float64).reshape(len(y), -1) for answer in answers])
+    known = np.isfinite(y) & np.isfinite(stacked).all(axis=(0, 2))
+    return y[known], stacked[:, known]
+
+
+def _shares(steps: int, models: int) -> Iterator[tuple[int, ...]]:
+    """All ways to give the steps to the models."""
+    if models == 1:
+        yield (steps,)
+        return
+    for first in range(steps + 1):
+        for rest in _shares(steps - first, models - 1):
+            yield first, *rest
+
+
+def _row_losses(answer: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:
+    """``[R]``: the absolute error, or minus the logarithm of the probability of the class that is true."""
+    if kind == "regression":
+        return np.abs(answer[:, 0] - y)
+    if kind == "binary":
+        right = np.where(y == 1, answer[:, 0], 1 - answer[:, 0])
+    else:
+        right = answer[np.arange(len(y)), y.astype(np.int64)]
+    return -np.log(np.clip(right, _SMALLEST_PROBABILITY, 1))
+
+
+class _Area:
+    """The area under the ROC curve of rows taken several times each; ties count half."""
+
+    def __init__(self, y: np.ndarray, score: np.ndarray) -> None:
+        self.positive = y == 1
+        self.place = np.unique(score, return_inverse=True)[1]
+
+    def __call__(self, counts: np.ndarray) -> float:
+        """nan where a class is missing.
+
+        Args:
+            counts: ``[R]``, how often each row is taken.
+        """
+        positive = np.bincount(self.place, counts * self.positive)
+        negative = np.bincount(self.place, counts * ~self.positive)
+        pairs = positive.sum() * negative.sum()
+        return float(positive @ (negative.cumsum() - negative / 2) / pairs) if pairs else float("nan")

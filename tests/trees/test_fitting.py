@@ -1,0 +1,198 @@
+"""Fitted trees say what scikit-learn's say, and whatever the labels there is an answer or a reason."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm, rankdata, spearmanr
+from sklearn import ensemble
+from test_model import CLASSES, FITS, labels, rows
+
+from graphslice.errors import InputError
+from graphslice.trees import Trees, fit_boosting, fit_forest
+
+MODELS = {
+    ("forest", True): "ExtraTreesRegressor",
+    ("forest", False): "ExtraTreesClassifier",
+    ("boosting", True): "HistGradientBoostingRegressor",
+    ("boosting", False): "HistGradientBoostingClassifier",
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("fit", FITS)
+def test_scikit_learn_says_the_same(fit, kind, monkeypatch):
+    """Of rows that it was not fitted on, too."""
+    made = []
+    name = MODELS[fit, kind == "regression"]
+
+    class Kept(getattr(ensemble, name)):
+        __init__ = getattr(ensemble, name).__init__  # scikit-learn reads the settings from its signature
+
+        def fit(self, x, y):
+            made.append(self)
+            return super().fit(x, y)
+
+    monkeypatch.setattr(ensemble, name, Kept)
+    x = rows(300)
+    new = np.nan_to_num(rows(200, seed=5), nan=-1e6, posinf=1e6, neginf=-1e6)
+    y = labels(x, kind)
+    trees = FITS[fit](x, y, kind, CLASSES[kind], 0, 1)
+    (model,) = made
+    assert model.get_params()["random_state"] == 0
+    if kind == "regression":
+        theirs = model.predict(new)[:, None]
+        values, places = np.unique(norm.ppf((rankdata(y) - 0.5) / len(y)), return_index=True)
+        theirs = np.interp(theirs, values, y[places])
+    else:
+        theirs = model.predict_proba(new)[:, 1 if kind == "binary" else 0 :]
+    assert np.allclose(trees.predict(new), theirs, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(
+        trees.predict(np.where(new <= -1e6, np.nan, new)), trees.predict(np.where(new <= -1e6, -np.inf, new))
+    )
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("fit", FITS)
+def test_it_learns_and_a_seed_decides(fit, kind):
+    x, new = rows(400), rows(300, seed=9)
+    y, truth = labels(x, kind), labels(new, kind)
+    one, same, other = (FITS[fit](x, y, kind, CLASSES[kind], seed, 1) for seed in (3, 3, 4))
+    answer = one.predict(new)
+    for name, array in one.to_arrays().items():
+        assert np.array_equal(array, same.to_arrays()[name]), name
+    assert not np.array_equal(other.predict(new), answer)
+    if kind == "regression":
+        assert spearmanr(answer[:, 0], truth)[0] > 0.8
+    else:
+        guess = answer[:, 0] > 0.5 if kind == "binary" else answer.argmax(axis=1)
+        assert (guess == truth).mean() > 0.75
+    if kind == "multiclass":
+        assert np.allclose(answer.sum(axis=1), 1, rtol=0, atol=1e-12)
+
+
+def test_a_forest_is_the_same_on_several_threads():
+    x = rows(100)
+    one, several = (fit_forest(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 3))
+    assert all(np.array_equal(array, several.to_arrays()[name]) for name, array in one.to_arrays().items())
+
+
+def test_a_forest_stays_small():
+    random = np.random.default_rng(0)
+    sizes = []
+    for count in (1000, 4000, 16000):
+        x = random.normal(size=(count, 5)).astype(np.float32)
+        trees = fit_forest(x, random.normal(size=count), "regression", 0, 0, 1)
+        sizes.append((len(trees.columns), sum(array.nbytes for array in trees.to_arrays().values())))
+    assert [count for count, _ in sizes] == [300, 250, 100]
+    assert all(size < 1.6e7 for _, size in sizes)
+
+
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+@pytest.mark.parametrize(
+    ("kind", "classes", "y"),
+    [
+        ("regression", 0, [2.5] * 20),
+        ("regression", 0, [2.5]),
+        ("regression", 0, [np.nan, 1e300, -1e300, 0.0]),
+        ("regression", 0, [5e-324, 0.0, 1e-300]),
+        ("regression", 0, [1.0, 2.0]),
+        ("regression", 0, [1.0] * 30 + [1.0000000000000002]),
+        ("binary", 2, [1.0] * 20),
+        ("binary", 2, [0.0] * 20),
+        ("binary", 2, [0.0, 1.0, 1.0]),
+        ("binary", 2, [0.0] * 30 + [1.0, 1.0]),
+        ("multiclass", 4, [2.0] * 5),
+        ("multiclass", 4, [0.0, 3.0, 3.0] * 7),
+        ("multiclass", 4, [0.0] * 12 + [1.0] * 12 + [3.0] * 2),
+        ("multiclass", 2, [0.0, 1.0] * 20),
+    ],
+)
+def test_labels_of_all_kinds(fit, kind, classes, y):
+    y = np.array(y)
+    x = rows(len(y), seed=1)
+    trees = fit(x, y, kind, classes, 0, 1)
+    answer = trees.predict(rows(10, seed=2))
+    known = y[~np.isnan(y)]
+    assert isinstance(trees, Trees) and answer.shape == (10, classes if kind == "multiclass" else 1)
+    if len(set(known)) == 1:
+        constant = np.arange(classes) == known[0] if kind == "multiclass" else known[:1]
+        assert len(trees.columns) == 0 and np.array_equal(answer, np.tile(constant, (10, 1)))
+    elif kind == "regression":
+        assert (answer >= known.min()).all() and (answer <= known.max()).all()
+    else:
+        assert (answer >= 0).all() and (answer <= 1).all()
+    if kind == "multiclass":
+        assert np.allclose(answer.sum(axis=1), 1, rtol=0, atol=1e-12)
+        assert (answer[:, [k not in known for k in range(classes)]] == 0).all()
+
+
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+def test_inputs_of_all_kinds(fit):
+    largest = np.finfo(np.float32).max
+    x = np.zeros((40, 7), np.float32)
+    x[:, 1] = np.nan
+    x[:, 2] = np.inf
+    x[:, 3] = np.resize([largest, -largest, 0], 40)
+    x[:, 4] = np.resize([np.nan, 1, np.inf, -np.inf], 40)
+    x[:, 5] = np.arange(40) * 1e-45
+    x[:, 6] = np.arange(40)
+    y = np.arange(40.0)
+    trees = fit(x, y, "regression", 0, 0, 1)
+    assert spearmanr(trees.predict(x)[:, 0], y)[0] > 0.9
+    flat = fit(np.full((30, 3), np.nan, np.float32), y[:30], "regression", 0, 0, 1)
+    assert len(set(flat.predict(np.resize(rows(3), (5, 3)))[:, 0])) == 1
+    many = np.zeros((30, 1 << 15), np.float32)
+    many[:, -1] = np.arange(30)
+    wide = fit(many, y[:30], "regression", 0, 0, 1)
+    assert wide.feature.dtype == np.int32 and wide.feature.max() == (1 << 15) - 1
+
+
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+def test_rows_without_a_label_are_left_out(fit):
+    x = rows(60)
+    y = labels(x, "regression")
+    y[::4] = np.nan
+    known = ~np.isnan(y)
+    sparse, dense = fit(x, y, "regression", 0, 0, 1), fit(x[known], y[known], "regression", 0, 0, 1)
+    assert np.array_equal(sparse.predict(x), dense.predict(x))
+
+
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+@pytest.mark.parametrize(
+    ("x", "y", "kind", "message"),
+    [
+        (rows(5), np.full(5, np.nan), "regression", "no row has a label"),
+        (rows(0), np.empty(0), "regression", "no row has a label"),
+        (rows(5), np.ones(4), "regression", r"shape \[5, 12\] do not go with labels of shape \[4\]"),
+        (rows(5), np.ones((5, 1)), "regression", "do not go with"),
+        (np.empty((5, 0), np.float32), np.ones(5), "regression", "do not go with"),
+        (rows(2), np.array([1, np.inf]), "regression", "infinite"),
+        (rows(2), np.array([1, 1e308]), "regression", "infinite"),
+        (rows(2), np.array([0.0, 2.0]), "binary", "from 0 to 1"),
+        (rows(2), np.array([0.5, 1.0]), "multiclass", "from 0 to 2"),
+        (rows(2), np.array([-1.0, 3.0]), "multiclass", "from 0 to 2"),
+        (rows(2), np.ones(2), "ranking", "no kind 'ranking'"),
+    ],
+)
+def test_what_cannot_be_learned(fit, x, y, kind, message):
+    with pytest.raises(InputError, match=message):
+        fit(x, y, kind, 3 if kind == "multiclass" else 2, 0, 1)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e-3])
+def test_a_layout_that_changed_is_noticed(shift, monkeypatch):
+    """Of the private trees of scikit-learn's boosting: what is read must say what it says."""
+    from graphslice.trees import fitting
+
+    whole = fitting._boosting_tree
+
+    def read(nodes, used):
+        feature, threshold, child, values = whole(nodes, used)
+        return feature, threshold, child, values + shift
+
+    monkeypatch.setattr(fitting, "_boosting_tree", read)
+    x = rows(60)
+    if not shift:
+        fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
+        return
+    with pytest.raises(RuntimeError, match="keeps its trees in another way"):
+        fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)

@@ -1,0 +1,224 @@
+"""Trees as arrays: a careful walk gives the same answers, and no damage leads beyond them."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.errors import InputError
+from graphslice.ops import threads
+from graphslice.trees import Trees, fit_boosting, fit_forest
+from graphslice.trees.model import interpolate
+
+FITS = {"forest": fit_forest, "boosting": fit_boosting}
+CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    """Descriptors, counts, nan and infinities."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, 12)).astype(np.float32)
+    x[:, 6:] = random.poisson(0.5, size=(count, 6))
+    x[random.random(x.shape) < 0.02] = np.nan
+    x[random.random(x.shape) < 0.01] = np.inf
+    x[random.random(x.shape) < 0.01] = -np.inf
+    return x
+
+
+def labels(x: np.ndarray, kind: str) -> np.ndarray:
+    score = np.nan_to_num(x[:, 0], nan=0, posinf=2, neginf=-2) + np.nan_to_num(x[:, 7], nan=0, posinf=2, neginf=-2)
+    return {"regression": np.exp(score), "binary": score > 0.5, "multiclass": np.digitize(score, [0, 1])}[kind] * 1.0
+
+
+@pytest.fixture(scope="module", params=[(fit, kind) for fit in FITS for kind in CLASSES], ids="-".join)
+def fitted(request) -> Trees:
+    fit, kind = request.param
+    x = rows(70)
+    return FITS[fit](x, labels(x, kind), kind, CLASSES[kind], 0, 1)
+
+
+def walk(trees: Trees, x: np.ndarray) -> np.ndarray:
+    """The sums of the leaves, slowly; no index but one within its array."""
+    out = np.zeros((len(x), trees.width))
+    for row, sums in zip(x, out, strict=True):
+        for begin, end, column in zip(trees.roots[:-1], trees.roots[1:], trees.columns, strict=True):
+            node = int(begin)
+            while True:
+                assert begin <= node < end
+                feature, child = int(trees.feature[node]), int(trees.child[node])
+                if feature < 0:
+                    break
+                assert feature < len(row) and child > node
+                node = child if row[feature] > trees.threshold[node] else node + 1
+            assert 0 <= child < len(trees.values) and 0 <= column <= trees.width - trees.values.shape[1]
+            sums[column : column + trees.values.shape[1]] += trees.values[child]
+    return trees.base + trees.scale * out
+
+
+def answers(trees: Trees, sums: np.ndarray) -> np.ndarray:
+    link = trees.settings[1]
+    if link == 0:
+        return np.interp(sums, *trees.knots) if trees.knots.size else sums
+    if link == 2:
+        return 1 / (1 + np.exp(-sums.clip(-700, 700)))
+    weights = np.exp(sums - sums.max(axis=1, keepdims=True)) if link == 3 else sums
+    return weights / weights.sum(axis=1, keepdims=True) if trees.width > 1 else weights.clip(0, 1)
+
+
+def test_a_careful_walk_gives_the_same(fitted):
+    x = rows(9, seed=1)
+    assert np.allclose(fitted.predict(x), answers(fitted, walk(fitted, x)), rtol=1e-12, atol=1e-12)
+
+
+def test_a_prediction_depends_on_its_row_alone(fitted, monkeypatch):
+    x = rows(333, seed=2)
+    together = fitted.predict(x)
+    assert np.array_equal(np.concatenate([fitted.predict(x[k : k + 1]) for k in range(len(x))]), together)
+    assert np.array_equal(fitted.predict(x[::-3]), together[::-3])
+    monkeypatch.setattr(threads, "_MIN_VALUES", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert np.array_equal(fitted.predict(np.asfortranarray(x)), together)
+
+
+def test_no_rows_and_other_columns(fitted):
+    assert fitted.predict(np.empty((0, 12), np.float32)).shape == (0, fitted.width)
+    for shape in [(3, 11), (3, 13), (12,), (2, 3, 12)]:
+        with pytest.raises(InputError, match="12 features"):
+            fitted.predict(np.zeros(shape, np.float32))
+
+
+def test_through_a_checkpoint(fitted):
+    tensors = {name: torch.from_numpy(array) for name, array in fitted.to_arrays().items()}
+    file = io.BytesIO()
+    torch.save(tensors, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    again = Trees.from_arrays({name: tensor.numpy() for name, tensor in loaded.items()})
+    x = rows(20, seed=3)
+    assert np.array_equal(again.predict(x), fitted.predict(x))
+
+
+def test_a_part_too_few_or_too_many(fitted):
+    arrays = fitted.to_arrays()
+    for name in arrays:
+        with pytest.raises(InputError, match=f": {name};"):
+            Trees.from_arrays({key: array for key, array in arrays.items() if key != name})
+    with pytest.raises(InputError, match=": more;"):
+        Trees.from_arrays({**arrays, "more": np.zeros(1)})
+
+
+def changed(fitted: Trees, name: str, place: object, value: object) -> dict[str, np.ndarray]:
+    arrays = {key: array.copy() for key, array in fitted.to_arrays().items()}
+    arrays[name][place] = value
+    return arrays
+
+
+def test_each_fault_is_named(fitted):
+    inner, leaf = np.flatnonzero(fitted.feature >= 0)[0], np.flatnonzero(fitted.feature < 0)[0]
+    second = fitted.roots[1]
+    for name, place, value, message in [
+        ("feature", inner, 12, "looks at no feature"),
+        ("feature", leaf, -2, "looks at no feature"),
+        ("feature", fitted.roots[1] - 1, 0, "no two children"),
+        ("child", inner, inner, "no two children"),
+        ("child", inner, inner + 1, "no two children"),
+        ("child", inner, -1, "no two children"),
+        ("child", inner, second, "no two children"),
+        ("child", leaf, len(fitted.values), "leaf has no value"),
+        ("child", leaf, -1, "leaf has no value"),
+        ("roots", 0, 1, "not where trees begin"),
+        ("roots", 1, 0, "not where trees begin"),
+        ("roots", -1, len(fitted.feature) + 1, "not where trees begin"),
+        ("columns", 0, fitted.width, "no column"),
+        ("columns", 0, -1, "no column"),
+        ("values", (0, 0), np.nan, "values holds nan"),
+        ("threshold", 0, np.inf, "threshold holds nan"),
+        ("base", 0, 1e301, "beyond what can be added"),
+        ("scale", 0, 0.0, "beyond what can be added"),
+        ("settings", 0, 1, "no feature"),
+        ("settings", 0, 0, "no feature"),
+        ("settings", 1, 4, "kind of answer"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            Trees.from_arrays(changed(fitted, name, place, value))
+
+
+def test_forms_are_those_of_the_kernel(fitted):
+    arrays = fitted.to_arrays()
+    for name, array in arrays.items():
+        other = np.int8 if array.dtype.kind == "i" else np.float16
+        for wrong in (array.astype(other), array[None], array.astype(object), array.astype(array.dtype.newbyteorder())):
+            with pytest.raises(InputError, match=name):
+                Trees.from_arrays({**arrays, name: wrong})
+    with pytest.raises(InputError, match="different lengths"):
+        Trees.from_arrays({**arrays, "threshold": arrays["threshold"][1:]})
+
+
+NUMBERS = st.one_of(
+    st.integers(-3, 300), st.sampled_from([2**31 - 1, -(2**31), 1e38, -1e38, 1e300, 0.5, 1e-320, np.nan, np.inf])
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_arrays_are_refused_or_answer(small_trees, data):
+    arrays = {name: array.copy() for name, array in data.draw(st.sampled_from(small_trees)).to_arrays().items()}
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from(sorted(arrays)))
+        array = arrays[name]
+        if array.size and data.draw(st.booleans()):
+            with np.errstate(all="ignore"):
+                array.flat[data.draw(st.integers(0, array.size - 1))] = np.array(data.draw(NUMBERS)).astype(array.dtype)
+        elif array.ndim and len(array):
+            begin = data.draw(st.integers(0, 2))
+            arrays[name] = np.concatenate([array[begin:], array[: data.draw(st.integers(0, 2))]])
+    try:
+        trees = Trees.from_arrays(arrays)
+    except InputError as error:
+        assert "fit them again" in str(error) and "\n" not in str(error)
+        return
+    x = np.resize(rows(8), (8, max(1, min(trees.features, 400))))
+    if x.shape[1] != trees.features:
+        return
+    found = trees.predict(x)
+    assert np.isfinite(found).all()
+    assert np.allclose(found, answers(trees, walk(trees, x)), rtol=1e-9, atol=1e-12)
+    if trees.settings[1]:
+        assert (found >= 0).all() and (found <= 1).all()
+    if trees.width > 1:
+        assert np.allclose(found.sum(axis=1), 1, rtol=0, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def small_trees() -> list[Trees]:
+    """Few trees of each kind, so that damage meets what matters."""
+    found = []
+    for fit in FITS.values():
+        for kind, classes in CLASSES.items():
+            x = rows(25)
+            arrays = fit(x, labels(x, kind), kind, classes, 0, 1).to_arrays()
+            trees = 6
+            nodes = arrays["roots"][trees]
+            leaves = arrays["child"][:nodes][arrays["feature"][:nodes] < 0].max() + 1
+            arrays |= {name: arrays[name][:nodes] for name in ("feature", "threshold", "child")}
+            arrays |= {"roots": arrays["roots"][: trees + 1], "columns": arrays["columns"][:trees]}
+            found.append(Trees.from_arrays({**arrays, "values": arrays["values"][:leaves]}))
+    found.append(fit_forest(rows(4), np.full(4, 2.5), "regression", 0, 0, 1))
+    return found
+
+
+@given(
+    st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=6),
+    st.lists(st.integers(-5000, 5000).map(lambda n: n / 999), min_size=6, max_size=6, unique=True),
+)
+def test_interpolation_lies_within_the_knots(numbers, points):
+    numbers = np.sort(numbers)
+    points = np.sort(points)[: len(numbers)]
+    x = np.concatenate([points, np.linspace(-6, 6, 15)])
+    found = interpolate(x, np.stack([points, numbers]))
+    assert np.array_equal(found[: len(points)], numbers)
+    assert (found >= numbers[0]).all() and (found <= numbers[-1]).all()
+    assert np.allclose(found, np.interp(x, points, numbers), rtol=1e-9, atol=1e-9 * np.abs(numbers).max() + 1e-300)

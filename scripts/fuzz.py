@@ -28,6 +28,7 @@ TARGETS = {
     "store": "files of stores",
     "paths": "molecules and batches made by hand",
     "checkpoint": "files of models",
+    "trees": "arrays of forests and boosting",
 }
 _MEMORY = 1 << 35  # bytes of addresses that a process may take: what asks for more has believed a number
 

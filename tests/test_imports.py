@@ -40,6 +40,7 @@ FORBIDDEN = {
     "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "pytorch_lightning"},
     "ops": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
     "nn": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
+    "trees": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric", "sklearn", "scipy"},
     "data": {"matplotlib"},
     "cli": {"torch", "pandas", "rdkit", "pytorch_lightning", "matplotlib"},
 }

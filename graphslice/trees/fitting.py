@@ -71,7 +71,7 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     """Gradient boosting on histograms, by scikit-learn; squared error of normal scores, or log loss.
 
     Args, returns and errors: as :func:`fit_forest`; 200 trees, and as many for each class of more than two, of at
-    most 16 leaves, from 2,000 rows on 31. Sums of numbers depend on ``threads`` by rounding.
+    most 16 leaves, from 1,500 rows on 31. Sums of numbers depend on ``threads`` by rounding.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
@@ -142,7 +142,7 @@ def _tried(used: np.ndarray) -> float:
 
 def _leaves(rows: int, kind: str) -> dict[str, Any]:
     """Settings of boosting that depend on how much there is to learn from: few labels of classes want small steps."""
-    if rows >= 2000:
+    if rows >= 1500:
         return {"max_leaf_nodes": 31, "min_samples_leaf": 20}
     smallest = max(2, rows // 25)
     if kind == "regression":

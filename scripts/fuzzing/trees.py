@@ -1,0 +1,64 @@
+"""Arrays of trees with other numbers, lengths and types."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fuzzing.mutations import NUMBERS
+from graphslice.trees import Trees, fit_boosting, fit_forest
+
+_FEATURES = 6
+
+
+def target(folder: Path) -> Callable[[random.Random], None]:
+    warnings.simplefilter("ignore")  # of numbers that other types do not hold
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(24, _FEATURES)).astype(np.float32)
+    y = np.digitize(x[:, 0] + x[:, 1], [-0.5, 0.5]) * 1.0
+    whole = [
+        _first_trees(fit(x, np.minimum(y, classes - 1), kind, classes, 0, 1))
+        for fit in (fit_forest, fit_boosting)
+        for kind, classes in (("regression", 9), ("binary", 2), ("multiclass", 3))
+    ]
+
+    def run(draw: random.Random) -> None:
+        arrays = dict(draw.choice(whole))
+        for _ in range(draw.choice((0, 1, 1, 2, 4))):
+            name = draw.choice(list(arrays))
+            arrays[name] = _changed(draw, arrays[name])
+        trees = Trees.from_arrays(arrays)
+        if not 0 < trees.features <= 1000:  # a wide row is the caller's, and takes its memory
+            return
+        answer = trees.predict(np.resize(x, (8, trees.features)))
+        assert answer.shape == (8, trees.width) and np.isfinite(answer).all()
+
+    return run
+
+
+def _first_trees(trees: Trees, count: int = 5) -> dict[str, np.ndarray]:
+    """Few trees, so that changes meet what matters."""
+    arrays = trees.to_arrays()
+    nodes = arrays["roots"][count]
+    arrays |= {name: arrays[name][:nodes] for name in ("feature", "threshold", "child")}
+    return arrays | {"roots": arrays["roots"][: count + 1], "columns": arrays["columns"][:count]}
+
+
+def _changed(draw: random.Random, array: np.ndarray) -> np.ndarray:
+    array, kind = array.copy(), draw.randrange(10)
+    if kind < 7 and array.size:
+        place = draw.randrange(array.size)
+        near = array.flat[place] + draw.choice((-2, -1, 1, 2))
+        far = np.array(draw.choice((*NUMBERS, -1, 1e300, float("nan")))).astype(array.dtype)
+        array.flat[place] = near if kind < 5 else far
+    elif kind == 7:
+        array = array[draw.randrange(2) : len(array) - draw.randrange(2)]
+    elif kind == 8:
+        array = array.astype(draw.choice((np.int8, np.int16, np.int32, np.int64, np.float32, np.float64, object)))
+    else:
+        array = draw.choice((array[None], array.reshape(-1), array[:0], np.concatenate([array, array])))
+    return array

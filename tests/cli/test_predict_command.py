@@ -55,7 +55,7 @@ def test_bytes_of_another_encoding_to_stdout(cli, run_folder, tmp_path):
 def test_evaluate_says_which_rows_it_leaves_out(cli, run_folder, tmp_path):
     (tmp_path / "t.csv").write_text("smiles,gap_ev\nCCO,1\nCCN\nCCC,\nCCF,high\noops,2\n")
     code, out, err = cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv")
-    assert code == 0 and "on 1 molecules" in out
+    assert code == 0 and "on 1 molecule" in out
     assert err.splitlines() == [
         "2 rows are left out; the first, row 2: 1 field where the header has 2 (line 3 of t.csv)",
         "1 molecules have no prediction and are left out",

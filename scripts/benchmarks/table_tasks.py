@@ -13,9 +13,10 @@ from rdkit import Chem, rdBase
 from rdkit.Chem.Scaffolds import MurckoScaffold
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, roc_auc_score
-from sklearn.model_selection import train_test_split
 
 _VALID_SHARE = _TEST_SHARE = 0.1
+# Of the training rows of TDC's tables, as its own function takes for validation.
+_CARVED_SHARE = 0.125
 
 
 @dataclass(frozen=True)
@@ -111,19 +112,26 @@ def read_table(task: Task, data: Path, seed: int) -> Table:
     smiles = frame[smiles_column].to_numpy(dtype=object)
     labels = frame.drop(columns=[smiles_column, "split"], errors="ignore").to_numpy(dtype=np.float64)
     if task.fixed_test:
-        split = carve_validation(frame["split"].to_numpy(dtype=object), labels[:, 0] if task.classes else None, seed)
+        split = carve_validation(frame["split"].to_numpy(dtype=object), smiles, seed)
     else:
         split = balanced_scaffold_split(smiles, seed)
     return Table(task, smiles, labels, split)
 
 
-def carve_validation(split: np.ndarray, classes: np.ndarray | None, seed: int) -> np.ndarray:
-    """A tenth of the training rows at random becomes ``valid``, of each class as many where there are classes."""
+def carve_validation(split: np.ndarray, smiles: np.ndarray, seed: int) -> np.ndarray:
+    """An eighth of the training rows becomes ``valid``, with no scaffold in both, as TDC's leaderboard has it.
+
+    Its ``get_train_valid_split`` deals scaffolds in random order, each to training if it has room.
+    """
     train = np.flatnonzero(split == "train")
-    stratify = None if classes is None else classes[train]
-    valid = train_test_split(train, test_size=_VALID_SHARE, random_state=seed, stratify=stratify)[1]
+    groups = [train[rows] for rows in _by_scaffold(smiles[train])]
+    room = int((1 - _CARVED_SHARE) * len(train))
     split = split.copy()
-    split[valid] = "valid"
+    for i in np.random.default_rng(seed).permutation(len(groups)):
+        if len(groups[i]) > room:
+            split[groups[i]] = "valid"
+        else:
+            room -= len(groups[i])
     return split
 
 
@@ -134,15 +142,10 @@ def balanced_scaffold_split(smiles: Sequence[str], seed: int) -> np.ndarray:
     others go to training, validation or test in random order, each to the first with room. All without a ring
     are one group.
     """
-    groups: dict[str, list[int]] = defaultdict(list)
-    with rdBase.BlockLogs():
-        for row, text in enumerate(smiles):
-            scaffold = MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(text), includeChirality=False)
-            groups[scaffold].append(row)
     sizes = {"valid": int(_VALID_SHARE * len(smiles)), "test": int(_TEST_SHARE * len(smiles))}
     sizes["train"] = len(smiles) - sum(sizes.values())
     random = np.random.default_rng(seed)
-    members = list(groups.values())
+    members = _by_scaffold(smiles)
     order = [members[i] for i in random.permutation(len(members))]
     half = min(sizes["valid"], sizes["test"]) / 2
     split = np.full(len(smiles), "test", dtype=object)
@@ -153,6 +156,16 @@ def balanced_scaffold_split(smiles: Sequence[str], seed: int) -> np.ndarray:
             split[group] = fitting
             taken[fitting] += len(group)
     return split
+
+
+def _by_scaffold(smiles: Sequence[str]) -> list[list[int]]:
+    """The places of the molecules of each Bemis-Murcko scaffold, without stereochemistry."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    with rdBase.BlockLogs():
+        for row, text in enumerate(smiles):
+            scaffold = MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(text), includeChirality=False)
+            groups[scaffold].append(row)
+    return list(groups.values())
 
 
 def _ranked(score: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], float]:

@@ -65,13 +65,22 @@ def visible_gpus(accelerator: str) -> list[str]:
     return names[:count]
 
 
+def cores() -> int:
+    """The cores that this process may use, which a container or a scheduler may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine() -> dict[str, str | int | None]:
     """What a figure has to be read with."""
     import rdkit
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {"machine": device_name(), "cores": cores, "torch": torch.__version__, "rdkit": rdkit.__version__}
+    found: dict[str, str | int | None] = {
+        "machine": device_name(),
+        "cores": cores(),
+        "torch": torch.__version__,
+        "rdkit": rdkit.__version__,
+    }
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found

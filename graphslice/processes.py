@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from graphslice.errors import InputError
+from graphslice.machine import cores
 
 Key = TypeVar("Key")
 
@@ -35,7 +36,6 @@ def each_in_a_process(
     Yields:
         Each key as its call ends, with the reason if it failed, else None.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     context, waiting = get_context("spawn"), list(tasks.items())
     # By what the system signals the end of a process with; with the GPU that it sees.
     running: dict[Any, tuple[Key, Any, Connection, str | None]] = {}
@@ -47,7 +47,7 @@ def each_in_a_process(
                 process = context.Process(target=_call_in_process, args=(function, arguments, sender))
                 gpu = least_used(gpus, [entry[-1] for entry in running.values()])
                 # An interrupt that comes while a process starts is held back until the process is known here.
-                with _environment(_share(cores // jobs, gpu)), _interrupts_held():
+                with _environment(_share(cores() // jobs, gpu)), _interrupts_held():
                     process.start()
                     running[process.sentinel] = key, process, receiver, gpu
                 sender.close()

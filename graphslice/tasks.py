@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -91,6 +91,12 @@ def output_slices(tasks: Sequence[Task]) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
+def each_target(tasks: Sequence[Task]) -> Iterator[tuple[int, Task, slice]]:
+    """The place of each target, what is asked of it, and where its numbers lie among those of all."""
+    for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+        yield t, task, where
+
+
 def to_network(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     """``float64 [R, T]``: labels as the network learns them, logarithms where a target asks for them."""
     labels = np.array(labels, dtype=np.float64)
@@ -109,7 +115,7 @@ def to_answers(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     """
     answers = np.array(outputs, dtype=np.float64)
     with np.errstate(over="ignore"):
-        for task, where in zip(tasks, output_slices(tasks), strict=True):
+        for _, task, where in each_target(tasks):
             if task.kind == BINARY:
                 answers[:, where] = 1 / (1 + np.exp(-answers[:, where]))
             elif task.kind == MULTICLASS:

@@ -269,6 +269,15 @@ def canonical_ranks(mol: Chem.Mol) -> list[int]:
 
 
 def parse_molecule(smiles: str, max_atoms: int) -> Chem.Mol:
+    """The RDKit molecule of a SMILES, sanitized.
+
+    Args:
+        smiles: any text, with spaces around it too.
+        max_atoms: the largest molecule accepted, hydrogens counted where RDKit keeps them as atoms.
+
+    Raises:
+        MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, a wildcard.
+    """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
     if len(smiles) > 10 * max_atoms and (written := _written_atoms(smiles)) > max_atoms:

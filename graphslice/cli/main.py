@@ -20,6 +20,7 @@ from types import ModuleType
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from graphslice._version import __version__
+from graphslice.cli import HELP_ALL
 from graphslice.errors import InputError, nearest
 
 #: Each command, and what it is for. Its file here has the same name, and is read when it is called:
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     keep_memory()
     try:
         parser, command = _parser(arguments)
-        options = parser.parse_args(["--help" if argument == "--help-all" else argument for argument in arguments])
+        options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
         assert command is not None  # the parser has refused everything else
         _load(command.MODULE)
         code = command.run(options[options.command], arguments)
@@ -103,7 +104,7 @@ def _fail(message: str) -> int:
 
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     """The parser, and the module of the command that is called: the others are listed, and not read."""
-    formatter = DefaultHelpFormatter if "--help-all" in arguments else PlainHelp
+    formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
         formatter_class=formatter,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
+from graphslice.cli import HELP_ALL
 from graphslice.config import (
     PRESETS,
     GraphConfig,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
-#: What shows all options of a command, those of the sections too.
-HELP_ALL = "--help-all"
 
 # Options by the name of their group and their own; the names are those of the fields that they set.
 _DATA_OPTIONS = {

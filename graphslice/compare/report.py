@@ -45,7 +45,7 @@ def validation_error(folder: Path) -> float:
     found = read_scores(folder)
     name = metric_of(found)
     value = found.get("valid", {}).get(name)
-    return float("inf") if value is None else -value if METRICS[name].higher else value
+    return float("inf") if value is None else METRICS[name].loss(value)
 
 
 def describe_outcome(found: dict) -> str:
@@ -119,8 +119,8 @@ def by_variant(result: dict) -> dict[str, list[dict]]:
     for run in result["runs"]:
         if "error" not in run and "not_selected" not in run:
             variants.setdefault(run["variant"], []).append(run)
-    sign = -1 if _metric(result).higher else 1
-    return dict(sorted(variants.items(), key=lambda item: sign * np.mean([run["valid"] for run in item[1]])))
+    metric = _metric(result)
+    return dict(sorted(variants.items(), key=lambda item: metric.loss(np.mean([run["valid"] for run in item[1]]))))
 
 
 def _metric(result: dict) -> Metric:

@@ -9,8 +9,8 @@ import numpy as np
 from graphslice.chem.descriptors import DESCRIPTORS, own_of
 from graphslice.errors import InputError, nearest
 
-# What is larger in magnitude counts as this: models compute with float32, and square what they standardise.
-_LARGEST = 1e18
+#: The largest magnitude of a number: models compute with float32, up to 3.4e38, and square what they standardise.
+LARGEST = 1e18
 
 
 def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
@@ -53,7 +53,7 @@ def find_own_columns(columns: Sequence[str], names: Sequence[str], targets: Sequ
 def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:
     """``float32 [R, K]`` of K columns ``[R]``: nan for what is not finite, and at most 1e18 in magnitude."""
     values = np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
-    return np.where(np.isfinite(values), values.clip(-_LARGEST, _LARGEST), np.nan).astype(np.float32)
+    return np.where(np.isfinite(values), values.clip(-LARGEST, LARGEST), np.nan).astype(np.float32)
 
 
 def check_own_columns(values: np.ndarray, names: Sequence[str], name: str) -> None:

@@ -17,7 +17,7 @@ from graphslice.data.duplicates import Duplicates, count_duplicates, count_share
 from graphslice.data.featurize import store_of
 from graphslice.data.hashes import hash_rows
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
-from graphslice.data.sources import Source
+from graphslice.data.sources import Source, usable
 from graphslice.data.splits import Splits
 from graphslice.data.splits.making import SplitMaker
 from graphslice.errors import InputError
@@ -76,9 +76,7 @@ class MoleculeData(pl.LightningDataModule):
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
         for row, reason in self.store.errors.items():
             self.rejected.setdefault(row, reason)
-        kept = np.ones(len(self.source), dtype=bool)
-        kept[list(self.rejected)] = False
-        self.kept = np.flatnonzero(kept)
+        self.kept = np.flatnonzero(usable(len(self.source), self.rejected))
         if not len(self.kept):
             row, reason = next(iter(sorted(self.rejected.items())))
             raise InputError(
@@ -112,8 +110,7 @@ class MoleculeData(pl.LightningDataModule):
         """The splits that the source names, without rejected rows."""
         if self.source.splits is None:
             return None
-        kept = np.zeros(len(self.source), dtype=bool)
-        kept[self.kept] = True
+        kept = usable(len(self.source), self.rejected)
         return {split: rows[kept[rows]] for split, rows in self.source.splits.items()}
 
     def _merge(self, identity: np.ndarray, classes: np.ndarray) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +11,7 @@ from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
 from graphslice.chem.molecule import MolArrays
 from graphslice.chem.molecule_hash import MoleculeHashes, hash_molecules, hash_scaffolds
 from graphslice.data.store import GraphStore
+from graphslice.machine import cores
 
 # Molecules that are copied out of a store at a time.
 _CHUNK_ROWS = 4_096
@@ -51,5 +51,5 @@ def _of_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArray
     chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]
     if len(chunks) < 2:
         return [function(molecules_of(store, chunk)) for chunk in chunks]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         return list(pool.map(lambda chunk: function(molecules_of(store, chunk)), chunks))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from graphslice.config import DataConfig
 from graphslice.data.cells import cell_text, class_key, label_cells, with_a_point
-from graphslice.data.columns import as_descriptors, check_unique, find_own_columns, listed
+from graphslice.data.columns import LARGEST, as_descriptors, check_unique, find_own_columns, listed
 from graphslice.data.rows import Rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import as_in_file, decoded, malformed_rows, open_table, texts
@@ -35,8 +35,6 @@ _SPLIT_WORDS = {
     "test": ("test",),
 }
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
-# Models compute with float32, which holds up to 3.4e38, and square what they standardise.
-_LARGEST = 1e18
 
 
 # --- which columns --------------------------------------------------------------------------------
@@ -244,7 +242,7 @@ def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray,
     """``float64 [R]``, nan where there is none to learn; and why another cell has none."""
     numbers, empty = label_cells(chunk, target)
     wrong = ~empty & ~np.isfinite(numbers)
-    huge = np.abs(numbers) > _LARGEST
+    huge = np.abs(numbers) > LARGEST
     reasons = {}
     for row in np.flatnonzero(wrong | huge).tolist():
         cell = cell_text(chunk.column(target), row)

@@ -139,7 +139,7 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
             raise InputError(f"{file} is no table: valid_file and test_file go with tables of labelled molecules")
     whole = replace(config, valid_file=None, test_file=None)
     parts = [table_source(dataset_path(config.dataset), whole, tasks)]
-    splits = parts[0].splits or {"train": np.flatnonzero(_usable(len(parts[0]), parts[0].rejected))}
+    splits = parts[0].splits or {"train": np.flatnonzero(usable(len(parts[0]), parts[0].rejected))}
     targets = joined_names(parts[0].target_names)
     for split, file in given.items():
         if split in splits:
@@ -148,7 +148,7 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
         data = replace(whole, dataset=file, targets=targets, split="random")
         other = table_source(dataset_path(file), data, parts[0].tasks)
         first = sum(map(len, parts))
-        splits = splits | {split: first + np.flatnonzero(_usable(len(other), other.rejected))}
+        splits = splits | {split: first + np.flatnonzero(usable(len(other), other.rejected))}
         parts.append(other)
     return _joined(parts, splits)
 
@@ -225,7 +225,7 @@ def table_source(path: Path, config: DataConfig, tasks: Sequence[Task] | None = 
     rejected = reject_unlabelled(rows.targets, rows.rejected)
     splits = None
     if columns.split is not None:
-        splits = name_splits(rows.split, _usable(len(rows), rejected), names_in(rows.split))
+        splits = name_splits(rows.split, usable(len(rows), rejected), names_in(rows.split))
     return Source(name, rows.smiles, rows.targets, tasks, rejected, splits, columns=rows.columns)
 
 
@@ -265,7 +265,7 @@ def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | 
         rejected = reject_unlabelled(targets, rejected)
     splits = None
     if config.split not in SPLIT_METHODS and present:
-        splits = name_splits(numbers, _usable(len(store), rejected), present)
+        splits = name_splits(numbers, usable(len(store), rejected), present)
     return Source(store.info.source if is_pcqm4m else store.name, [], targets, tasks, rejected, splits, store=store)
 
 
@@ -290,7 +290,7 @@ def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int
     return rejected | {row: _UNLABELLED for row in unlabelled if row not in rejected}
 
 
-def _usable(rows: int, rejected: dict[int, str]) -> np.ndarray:
+def usable(rows: int, rejected: dict[int, str]) -> np.ndarray:
     """``bool [rows]``: which are not rejected."""
     usable = np.ones(rows, dtype=bool)
     usable[list(rejected)] = False

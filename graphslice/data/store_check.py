@@ -5,7 +5,6 @@ A right checksum says that nobody changed the file since, not that who wrote it 
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from graphslice.chem.molecule_check import molecule_fault
 from graphslice.data.arrow import valid_rows
 from graphslice.data.splits import SPLITS
 from graphslice.data.store_schema import column_of
+from graphslice.machine import cores
 
 # Each has a record batch in memory, some 20 MB.
 _MOST_THREADS = 4
@@ -40,7 +40,7 @@ def check_contents(path: Path, batches: int, batch_rows: int, max_atoms: int) ->
         StoreFault: if there is anything that compiled code must not read.
     """
     if batches:
-        with ThreadPoolExecutor(min(batches, os.cpu_count() or 1, _MOST_THREADS)) as pool:
+        with ThreadPoolExecutor(min(batches, cores(), _MOST_THREADS)) as pool:
             for _ in pool.map(
                 lambda number: _check_batch(path, number, number * batch_rows, max_atoms), range(batches)
             ):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.errors import InputError, nearest
-from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, Task, output_slices
+from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, Task, each_target
 
 # Probabilities are kept so far from 0 and 1 where their logarithm is taken.
 _LEAST = 1e-7
@@ -28,6 +28,10 @@ class Metric:
     label: str
     kinds: tuple[str, ...]
     higher: bool
+
+    def loss(self, value: float) -> float:
+        """The same value turned so that less is better."""
+        return -value if self.higher else value
 
 
 _CLASSES = (BINARY, MULTICLASS)
@@ -66,13 +70,6 @@ def check_metric(name: str, tasks: Sequence[Task]) -> None:
         raise InputError(f"--metric {name} is one of {' and '.join(METRICS[name].kinds)}, and the targets are {kinds}")
 
 
-def is_better(name: str, value: float, other: float) -> bool:
-    """Whether a value of a metric is better than another one; what is no number is worse than any."""
-    if np.isnan(value) or np.isnan(other):
-        return bool(np.isnan(other) and not np.isnan(value))
-    return value > other if METRICS[name].higher else value < other
-
-
 def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, answers: np.ndarray) -> float:
     """One metric, the mean over the targets that have it; nan where none can be computed.
 
@@ -88,7 +85,7 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, an
     if name == "mae" and dataset in FOLDERS:
         return _ogb_mae(dataset, y_true[:, 0], answers[:, 0])
     found = []
-    for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+    for t, task, where in each_target(tasks):
         if task.kind in METRICS[name].kinds:
             found.append(_of_target(name, task, y_true[:, t], answers[:, where]))
     known = [value for value in found if not np.isnan(value)]
@@ -106,7 +103,7 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, answers: np.
         label, of classes ``counts``, how many of each, and its metrics. What is undefined is nan.
     """
     targets: dict[str, dict] = {}
-    for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+    for t, task, where in each_target(tasks):
         labels = y_true[~np.isnan(y_true[:, t]), t]
         found: dict = {"kind": task.kind, "molecules": len(labels)}
         if task.classes:

@@ -20,7 +20,7 @@ from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictions, Predictor
-from graphslice.tasks import Task, output_slices, predicted_classes
+from graphslice.tasks import Task, each_target, predicted_classes
 
 # Rows of a store that are predicted at a time.
 _CHUNK_ROWS = 8192
@@ -143,7 +143,7 @@ def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
     for row, reason in malformed_rows(chunk).items():
         errors[row] = reason
     chunk = as_in_file(chunk)
-    for task, where in zip(answers.tasks, output_slices(answers.tasks), strict=True):
+    for _, task, where in each_target(answers.tasks):
         predicted, *probabilities = _names_of(task)
         values = answers.values[:, where]
         if task.classes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphslice.tasks import Task, answer_columns, output_slices, predicted_classes
+from graphslice.tasks import Task, answer_columns, each_target, predicted_classes
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Predictions:
 
     def classes(self, target: str) -> list[str | None]:
         """The most probable class of each row; raises KeyError for a target that has no classes."""
-        for task, where in zip(self.tasks, output_slices(self.tasks), strict=True):
+        for _, task, where in each_target(self.tasks):
             if task.name == target and task.classes:
                 return predicted_classes(self.values[:, where], task)
         raise KeyError(target)

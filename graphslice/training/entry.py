@@ -64,6 +64,7 @@ def train(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
     check_mixer(config.model.mixer, config.model.mixer_settings)
+    data = None if data is None else list(data)  # an iterator is read once, and each of several models wants it
     source = pyg_source(data, target_names, config.data) if data is not None else load_source(config.data)
     config = resolved(config, source)
     if config.trainer.metric is not None:
@@ -98,6 +99,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     if config.data.fingerprint is None:
         raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
     targets = target_names(config.data.targets, ())
+    data = None if data is None else list(data)
     source = pyg_source(data, targets, config.data) if data is not None else load_source(config.data)
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")

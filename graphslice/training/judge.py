@@ -14,7 +14,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation.metrics import default_metric, score, scores
 from graphslice.evaluation.report import describe_scores
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import output_slices
+from graphslice.tasks import num_outputs
 from graphslice.training.plots import draw_predicted_against_true
 from graphslice.training.run_folder import PICTURE, write_metrics
 
@@ -28,8 +28,7 @@ def choose_metric(name: str | None, data: MoleculeData) -> str:
     metric = name or default_metric(tasks)
     labels = data.source.targets[data.splits["valid"]]
     # Any answers do: what is undefined depends on the labels alone. Different ones, for the correlations.
-    outputs = output_slices(tasks)[-1].stop
-    any_answers = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), outputs))
+    any_answers = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
     return metric if np.isfinite(score(metric, data.source.name, tasks, labels, any_answers)) else "loss"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.evaluation.metrics import METRICS, scores
 from graphslice.evaluation.report import describe_scores
 from graphslice.inference.predictor import load
-from graphslice.machine import visible_gpus
+from graphslice.machine import cores, visible_gpus
 from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
@@ -73,7 +72,7 @@ def run_members(
     config: RunConfig,
     source: Source,
     out: Path,
-    graphs: Iterable[Data] | None,
+    graphs: list[Data] | None,
     *,
     fresh: bool,
     console: Console | None,
@@ -120,7 +119,7 @@ def train_members(
     out: Path,
     metric: str,
     console: Console,
-    graphs: Iterable[Data] | None,
+    graphs: list[Data] | None,
     target_names: Sequence[str],
 ) -> None:
     """Train what is not finished of the members, as many at a time as there are GPUs, else cores.
@@ -138,14 +137,12 @@ def train_members(
     """
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    graphs = None if graphs is None else list(graphs)
     tasks = {
         name: (config, out / name, graphs, target_names)
         for name, config in members.items()
         if not (out / name / SCORES).exists()
     }
-    jobs = min(len(gpus) or cores, len(tasks))
+    jobs = min(len(gpus) or cores(), len(tasks))
     console.print(f"{len(members)} models, {jobs} at a time", highlight=False)
     with closing(each_in_a_process(train_member, tasks, jobs, gpus)) as ended:
         for done, (name, reason) in enumerate(ended, len(members) - len(tasks) + 1):

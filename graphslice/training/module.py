@@ -17,7 +17,7 @@ from graphslice.compat import current_weight_name
 from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
-from graphslice.tasks import BINARY, REGRESSION, Task, num_outputs, output_slices, to_answers
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, num_outputs, output_slices, to_answers
 from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
 from graphslice.training.schedule import linear_schedule
@@ -37,7 +37,7 @@ def standardisation(tasks: Sequence[Task], labels: np.ndarray) -> tuple[np.ndarr
         labels: ``float64 [R, T]`` of the training molecules, as the network learns them; nan where unknown.
     """
     mean, std = np.zeros(num_outputs(tasks)), np.ones(num_outputs(tasks))
-    for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+    for t, task, where in each_target(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
         if task.kind == REGRESSION:
             mean[where], std[where] = known.mean(), known.std() or 1.0
@@ -150,7 +150,7 @@ class PropertyModule(pl.LightningModule):
         answers = to_answers(np.concatenate([values for _, values in batches])[once], self.tasks)
         value = score(self.metric, source.name, self.tasks, source.targets[rows], answers)
         if not math.isfinite(value):
-            value = -math.inf if METRICS[self.metric].higher else math.inf
+            value = METRICS[self.metric].loss(math.inf)  # the worst there is
         self.log(f"val_{self.metric}", value)
         self._recent = [*self._recent, value][-_WINDOW:]
         self.log(CHOICE, sum(self._recent) / len(self._recent))

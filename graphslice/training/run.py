@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytorch_lightning as pl
 import torch
@@ -32,9 +31,6 @@ from graphslice.training.lightning import make_trainer, quiet_lightning
 from graphslice.training.module import PropertyModule
 from graphslice.training.run_folder import write_start, write_training
 from graphslice.training.schedule import ENDLESS, steps_of_run
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass
@@ -140,6 +136,14 @@ def splits_begun_with(config: RunConfig, folder: Path) -> Splits | None:
 
 
 def read_molecules(config: RunConfig, source: Source, console: Console, splits: Splits | None = None) -> MoleculeData:
+    """Featurize and split the molecules of a run, with a bar where somebody looks at one.
+
+    Args:
+        config, source, console, splits: as of :func:`run`.
+
+    Raises:
+        InputError: if they cannot be used, or not be split as asked.
+    """
     console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         return MoleculeData(source, config, advance, splits)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphslice.errors import InputError
-from graphslice.tasks import Task, output_slices
+from graphslice.tasks import Task, each_target
 from graphslice.trees.blend import blend_weights
 from graphslice.trees.fitting import fit_boosting, fit_forest
 from graphslice.trees.model import Trees
@@ -54,7 +54,7 @@ class Blend:
             tasks: T targets that W numbers answer.
         """
         blended = np.array(network, dtype=np.float64)
-        for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+        for t, task, where in each_target(tasks):
             total = self.weights[0, t] * _as_added(blended[:, where], task)
             for name, weight in zip(self.trees, self.weights[1:, t], strict=True):
                 if weight > 0:
@@ -121,6 +121,6 @@ def weigh(answers: Sequence[np.ndarray], labels: np.ndarray, tasks: Sequence[Tas
     """
     weights = [
         blend_weights([_as_added(each[:, where], task) for each in answers], _as_added(labels[:, t], task), task.kind)
-        for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True))
+        for t, task, where in each_target(tasks)
     ]
     return np.stack(weights, axis=1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ import numpy as np
 from benchmarks.table_methods import METHODS, CommandError, Commands, Method, filled, make_method
 from benchmarks.table_report import PUBLISHED, keep_published, read_results, rendered
 from benchmarks.table_tasks import TASKS, Task, read_table, score
-from graphslice.machine import machine
+from graphslice.machine import cores, machine
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "results.jsonl"
 _one_at_a_time = threading.Lock()
@@ -71,9 +70,8 @@ def _attempt(options: argparse.Namespace, task: Task, seed: int, method: Method)
     """Keep the result of one training, unless it is there; why it failed, else."""
     if options.results.exists() and (task.name, method.name, seed) in done(read_results(options.results)):
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        lines = measured(task, seed, method, options.data, max(1, cores // options.jobs))
+        lines = measured(task, seed, method, options.data, max(1, cores() // options.jobs))
     except CommandError as error:
         print(f"{task.name}, seed {seed}: {error}", file=sys.stderr, flush=True)
         return f"{task.name}, {method.name}, seed {seed}"

@@ -10,7 +10,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 from graphslice.data.ogb_lsc import import_ogb_lsc
 from graphslice.errors import InputError
 from graphslice.evaluation import METRICS, score, scores
-from graphslice.evaluation.metrics import check_metric, default_metric, is_better
+from graphslice.evaluation.metrics import check_metric, default_metric
 from graphslice.tasks import Task, regressions
 
 RANDOM = np.random.default_rng(0)
@@ -140,8 +140,8 @@ def test_a_better_answer_has_a_better_score(name):
     y = RANDOM.integers(0, 2, 100).astype(float)[:, None]
     good, bad = np.where(y == 1, 0.9, 0.1) + RANDOM.uniform(-0.05, 0.05, y.shape), RANDOM.uniform(size=y.shape)
     values = [score(name, "t.csv", tasks, y, answers) for answers in (good, bad)]
-    assert is_better(name, *values) and not is_better(name, *values[::-1])
-    assert is_better(name, values[1], np.nan) and not is_better(name, np.nan, values[1])
+    assert METRICS[name].loss(values[0]) < METRICS[name].loss(values[1])
+    assert (values[0] > values[1]) == METRICS[name].higher
 
 
 @pytest.mark.parametrize(

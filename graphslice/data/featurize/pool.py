@@ -19,6 +19,7 @@ from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
+from graphslice.machine import cores
 
 # SMILES that a process gets at a time; fewer where their descriptors are asked for too, which take longer.
 _TASK_ROWS, _DESCRIBED_ROWS = 512, 64
@@ -44,7 +45,7 @@ def featurizers(rows: int | None = None, workers: int | None = None, kinds: Sequ
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
-    workers = _cores() if workers is None else workers
+    workers = cores() if workers is None else workers
     if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)):
         yield None
         return
@@ -68,11 +69,6 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _cores() -> int:
-    """The cores that this process may use, which a container or a scheduler may have limited."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def featurize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphslice.checkpoint import find_members
 from graphslice.config import DataConfig
 from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.labels import joined_names
@@ -57,6 +58,11 @@ def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> t
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
         return source, source.splits
     if source.fingerprint() == trained.fingerprint:
+        if trained.folds is not None and model.is_dir() and find_members(model):
+            raise InputError(
+                f"all molecules of {dataset} were learned by models of {model}: what each scores by the model that "
+                "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
+            )
         return source, splits_of_run(model if model.is_dir() else model.parent) or source.splits
     if "dataset" in given or "targets" in given:
         return source, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from graphslice.checkpoint import BEST, add_blend, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import Task, output_slices
-from graphslice.trees import Blend, compare_errors
-from graphslice.trees.beside import KINDS, fit_trees, predict_trees, weigh
+from graphslice.tasks import Task, each_target, output_slices
+from graphslice.trees import Blend, compare_errors, loss_of
+from graphslice.trees.beside import KINDS, add_up, fit_trees, predict_trees, weigh
 
 _NETWORK, _BLEND = "network", "blend"
 # With such a weight for every target the network answers alone: descriptors take longer than its whole answer.
@@ -44,21 +44,18 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
     with console.status("fitting trees"):
         trees = fit_trees(data.store.descriptors(rows, KINDS), source.targets[rows], source.tasks, seed, threads)
     network = Predictor(replace(read_checkpoint(folder), blend=None), device)  # of a run that goes on it may have some
-    answers = {
-        split: _answers(network, trees, data, split) for split in ("valid", "test") if len(data.splits.get(split, ()))
-    }
+    splits = [split for split in ("valid", "test") if len(data.splits.get(split, ()))]
+    answers = {split: _answers(network, trees, data, split) for split in splits}
     weights = weigh(list(answers["valid"].values()), source.targets[data.splits["valid"]], source.tasks)
     if alone := bool((weights[0] >= _NETWORK_ALONE).all()):
         weights = np.zeros_like(weights)
         weights[0] = 1
-    blend = Blend(KINDS, trees, weights)
-    if not alone:
-        add_blend(folder / BEST, blend)
+    else:
+        add_blend(folder / BEST, Blend(KINDS, trees, weights))
     found: dict[str, dict[str, float]] = {}
     for split, each in answers.items():
         labels = source.targets[data.splits[split]]
-        x = data.store.descriptors(data.splits[split], KINDS)
-        each[_BLEND] = blend.answers(each[_NETWORK], x, source.tasks)
+        each[_BLEND] = add_up(list(each.values()), weights, source.tasks)
         found[split] = {name: score(metric, source.name, source.tasks, labels, values) for name, values in each.items()}
     shares = ", ".join(
         f"{100 * share:.0f}% {name}" for name, share in zip([_NETWORK, *trees], weights.mean(axis=1), strict=True)
@@ -97,7 +94,7 @@ def describe_baselines(
         return lines
     alone = {name: each for name, each in answers.items() if name != _BLEND}
     if len(tasks) > 1:
-        best = [_best(alone, labels[:, t], where, task) for t, (task, where) in _each_target(tasks)]
+        best = [_best(alone, labels[:, t], where, task) for t, task, where in each_target(tasks)]
         counts = {name: best.count(name) for name in alone}
         won = ", ".join(f"the {name} of {count:,}" for name, count in counts.items() if count)
         return [*lines, f"alone the best of {len(tasks):,} targets: {won}"] if won else lines
@@ -118,22 +115,10 @@ def describe_baselines(
     return lines
 
 
-def _each_target(tasks: Sequence[Task]) -> Iterable[tuple[int, tuple[Task, slice]]]:
-    return enumerate(zip(tasks, output_slices(tasks), strict=True))
-
-
 def _best(alone: dict[str, np.ndarray], labels: np.ndarray, where: slice, task: Task) -> str | None:
     """What answers one target best, by the metric of :func:`~graphslice.trees.compare_errors`; None if undefined."""
-    best = None
-    for name, each in alone.items():
-        if best is None:
-            best = name
-        elif np.isfinite(labels).any():
-            found = compare_errors(labels, each[:, where], alone[best][:, where], task.kind)
-            if np.isnan(found.difference):
-                return None
-            best = name if found.difference > 0 else best
-    return best if np.isfinite(labels).any() else None
+    losses = {name: loss_of(labels, each[:, where], task.kind) for name, each in alone.items()}
+    return None if np.isnan(list(losses.values())).any() else min(losses, key=lambda name: losses[name])
 
 
 def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -> list[str]:
@@ -153,9 +138,9 @@ def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -
     lines = [f"{split} {METRICS[metric].label} of {len(found)} models alone: {said}"]
     rivals = [name for name in means if name not in (_NETWORK, _BLEND)]
     if rivals:
-        sign = 1 if METRICS[metric].higher else -1
-        rival = max(rivals, key=lambda name: sign * means[name])
-        gain = sign * (means[_NETWORK] - means[rival])
+        loss = METRICS[metric].loss
+        rival = min(rivals, key=lambda name: loss(means[name]))
+        gain = loss(means[rival]) - loss(means[_NETWORK])
         winner, loser = (_NETWORK, rival) if gain > 0 else (rival, _NETWORK)
         more = "more" if abs(gain) > np.hypot(spread[_NETWORK], spread[rival]) else "less"
         lines.append(f"the {winner} beats the {loser} by {abs(gain):.3g}, {more} than what the seeds change")

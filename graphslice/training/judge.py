@@ -10,6 +10,7 @@ from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.sources import Source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import default_metric, score, scores
 from graphslice.evaluation.report import describe_scores
@@ -30,6 +31,27 @@ def choose_metric(name: str | None, data: MoleculeData) -> str:
     # Any answers do: what is undefined depends on the labels alone. Different ones, for the correlations.
     any_answers = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
     return metric if np.isfinite(score(metric, data.source.name, tasks, labels, any_answers)) else "loss"
+
+
+def judge_split(
+    folder: Path, source: Source, split: str, rows: np.ndarray, answers: np.ndarray, metric: str, console: Console
+) -> dict:
+    """Score answers for the rows of a split, report them, and draw those of the test split.
+
+    Args:
+        folder: of the run.
+        source: that the rows are of.
+        split: its name.
+        rows: ``int64 [R]``.
+        answers: ``float32 [R, W]``.
+        metric: that is reported first.
+        console: where to report.
+    """
+    found = scores(source.name, source.tasks, source.targets[rows], answers)
+    console.print(describe_scores(split, found, first=metric), highlight=False, markup=False, soft_wrap=True)
+    if split == "test":
+        draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)
+    return found
 
 
 def judge(
@@ -61,11 +83,7 @@ def judge(
         answers = predictor.predict_store(data.store, rows)
         if not np.isfinite(answers).all():
             raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
-        metrics[split] = scores(source.name, source.tasks, source.targets[rows], answers)
-        said = describe_scores(split, metrics[split], first=metric)
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
-        if split == "test":
-            draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)
+        metrics[split] = judge_split(folder, source, split, rows, answers, metric, console)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.init_from) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -21,16 +20,14 @@ from graphslice.data.sources import Source, load_source
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import splits_of_run
-from graphslice.evaluation.metrics import METRICS, scores
-from graphslice.evaluation.report import describe_scores
+from graphslice.evaluation.metrics import METRICS
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
 from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
 from graphslice.training.baselines import describe_seeds
-from graphslice.training.judge import choose_metric
-from graphslice.training.plots import draw_predicted_against_true
+from graphslice.training.judge import choose_metric, judge_split
 from graphslice.training.run import (
     Interrupted,
     RunResult,
@@ -39,8 +36,15 @@ from graphslice.training.run import (
     run,
     splits_begun_with,
 )
-from graphslice.training.run_folder import METRICS as SCORES
-from graphslice.training.run_folder import OUT_OF_FOLD, PICTURE, TRAINING, write_metrics, write_start, write_training
+from graphslice.training.run_folder import (
+    OUT_OF_FOLD,
+    is_finished,
+    read_metrics,
+    read_training,
+    write_metrics,
+    write_start,
+    write_training,
+)
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -95,7 +99,7 @@ def run_members(
     except KeyboardInterrupt:
         raise Interrupted from None
     metrics = judge_members(out, data, metric, console)
-    return RunResult(out, metrics, json.loads((out / TRAINING).read_text()))
+    return RunResult(out, metrics, read_training(out))
 
 
 def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
@@ -140,7 +144,7 @@ def train_members(
     tasks = {
         name: (config, out / name, graphs, target_names)
         for name, config in members.items()
-        if not (out / name / SCORES).exists()
+        if not is_finished(out / name)
     }
     jobs = min(len(gpus) or cores(), len(tasks))
     console.print(f"{len(members)} models, {jobs} at a time", highlight=False)
@@ -155,7 +159,7 @@ def train_members(
 
 def read_values(folder: Path, metric: str) -> dict[str, float]:
     """A metric of a finished run by split, where it is defined."""
-    found = json.loads((folder / SCORES).read_text())
+    found = read_metrics(folder)
     values = {split: found[split].get(metric) for split in ("valid", "test") if split in found}
     return {split: value for split, value in values.items() if value is not None}
 
@@ -175,16 +179,10 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
         rows, answers = _answers(folders, splits, split, data)
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
-        metrics[split] = scores(source.name, source.tasks, source.targets[rows], answers)
-        said = describe_scores(split, metrics[split], first=metric)
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
-        if split == "test":
-            draw_predicted_against_true(out / PICTURE, source.tasks, source.targets[rows], answers)
-            if data.config.data.folds:
-                write_answers(out / OUT_OF_FOLD, source, rows, answers)
-                console.print(
-                    f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False
-                )
+        metrics[split] = judge_split(out, source, split, rows, answers, metric, console)
+        if split == "test" and data.config.data.folds:
+            write_answers(out / OUT_OF_FOLD, source, rows, answers)
+            console.print(f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False)
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
     _describe_members(folders, metrics["members"], metric, console)
     write_metrics(out, metrics)
@@ -230,9 +228,9 @@ def _answers(
 def _describe_members(
     folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, console: Console
 ) -> None:
-    parts = [json.loads((folder / SCORES).read_text()).get("baselines") for folder in folders]
+    parts = [read_metrics(folder).get("baselines", {}) for folder in folders]
     for split in SPLITS[1:3]:
-        if all(found is not None and split in found for found in parts):
+        if all(split in found for found in parts):
             for line in describe_seeds(split, [found[split] for found in parts], metric):
                 console.print(line, highlight=False, soft_wrap=True)
             continue
@@ -247,7 +245,7 @@ def _describe_members(
 
 def _together(folders: Sequence[Path]) -> dict:
     """What the members took, together: sums, and what they have in common."""
-    each = [json.loads((folder / TRAINING).read_text()) for folder in folders]
+    each = [read_training(folder) for folder in folders]
     sums = {name: sum(one[name] for one in each) for name in ("parameters", "steps", "seconds")}
     rate = {"molecules_per_second": sum(one["molecules_per_second"] * one["seconds"] for one in each)}
     rate["molecules_per_second"] = round(rate["molecules_per_second"] / max(sums["seconds"], 1e-9), 3)

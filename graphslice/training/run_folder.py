@@ -63,6 +63,21 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
         raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
 
 
+def read_metrics(folder: Path) -> dict:
+    """What ``metrics.json`` of a finished run holds."""
+    return json.loads((folder / METRICS).read_text())
+
+
+def read_training(folder: Path) -> dict:
+    """What ``training.json`` of a finished run holds."""
+    return json.loads((folder / TRAINING).read_text())
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run there is trained and judged."""
+    return (folder / METRICS).exists()
+
+
 def write_training(folder: Path, training: dict) -> None:
     """Write what the training took."""
     (folder / TRAINING).write_text(json.dumps(training, indent=2) + "\n")

@@ -53,14 +53,7 @@ class Blend:
             x: ``float32 [R, F]``, the descriptors.
             tasks: T targets that W numbers answer.
         """
-        blended = np.array(network, dtype=np.float64)
-        for t, task, where in each_target(tasks):
-            total = self.weights[0, t] * _as_added(blended[:, where], task)
-            for name, weight in zip(self.trees, self.weights[1:, t], strict=True):
-                if weight > 0:
-                    total += weight * _as_added(self.trees[name][t].predict(x), task)
-            blended[:, where] = np.exp(total) if task.transform == "log" else total
-        return blended.astype(np.float32)
+        return add_up([network, *(predict_trees(trees, x) for trees in self.trees.values())], self.weights, tasks)
 
     def to_dict(self) -> dict[str, Any]:
         """Names and arrays, such as a checkpoint holds."""
@@ -86,6 +79,24 @@ def _as_added(answers: np.ndarray, task: Task) -> np.ndarray:
         return answers
     with np.errstate(divide="ignore"):
         return np.log(answers)
+
+
+def add_up(answers: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+    """``float32 [R, W]``: the weighted sum of what several models answer, of logarithms where the network learns these.
+
+    Args:
+        answers: of each of M models, ``float32 [R, W]``.
+        weights: ``float64 [M, T]``, of each model in the answer to each target.
+        tasks: T targets that W numbers answer.
+    """
+    blended = np.zeros(np.shape(answers[0]))
+    for t, task, where in each_target(tasks):
+        for each, weight in zip(answers, weights[:, t], strict=True):
+            if weight > 0:
+                blended[:, where] += weight * _as_added(each[:, where].astype(np.float64), task)
+        if task.transform == "log":
+            blended[:, where] = np.exp(blended[:, where])
+    return blended.astype(np.float32)
 
 
 def fit_trees(

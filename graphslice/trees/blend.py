@@ -69,6 +69,19 @@ def blend_weights(answers: Sequence[np.ndarray], y: np.ndarray, kind: str) -> np
     return weights / weights.sum()
 
 
+def loss_of(y: np.ndarray, answers: np.ndarray, kind: str) -> float:
+    """MAE, minus AUROC, or log loss, as :func:`compare_errors` takes them; nan where it is not defined.
+
+    Args:
+        y, kind: as in :func:`blend_weights`.
+        answers: float64 ``[R, W]``.
+    """
+    y, (answer,) = _known(y, [answers])
+    if kind == "binary":
+        return -_Area(y, answer[:, 0])(np.ones(len(y)))
+    return float(_row_losses(answer, y, kind).mean()) if len(y) else float("nan")
+
+
 def compare_errors(y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed: int = 0) -> ErrorDifference:
     """How much better the answers ``a`` are than ``b``: paired bootstrap over the rows, 1,000 resamples.
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from promises import check_molecule_alone
 from rich.console import Console
 
 import graphslice as gs
@@ -48,10 +49,9 @@ def test_all_answer_together(blended):
 
 def test_neither_the_batch_nor_the_spelling_matters(blended):
     predictor = gs.load(blended[0], "cpu")
-    smiles = ["OCC", "C(O)C", "c1ccccc1O", "Oc1ccccc1", "CCO"]
-    together = predictor.predict(smiles)
-    np.testing.assert_array_equal(together[[0, 2]], together[[1, 3]])
-    np.testing.assert_allclose(np.concatenate([predictor.predict(one) for one in smiles]), together, rtol=1e-5)
+    molecules = ["OCC", "c1ccccc1O", "[Na+].[Cl-]", "C[Si](C)(C)[U]", *blended[2]["smiles"][:12]]
+    for target in range(2):
+        check_molecule_alone(lambda smiles, target=target: predictor.predict(smiles)[:, target], molecules)
 
 
 def test_every_molecule_gets_an_answer_or_a_reason(blended):

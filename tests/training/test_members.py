@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import graphslice as gs
 from graphslice.config import DataConfig
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.evaluate import load_labelled, splits_of_run
 from graphslice.training import resume, train
 from graphslice.training.members import member_configs
 
@@ -109,8 +110,22 @@ def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
     )
     expected = np.abs(found["gap_ev_pred"] - pd.read_csv(table)["gap_ev"]).mean()
     assert result.metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(gs.InputError, match="all molecules of"):
+        load_labelled(gs.load(tmp_path / "run", "cpu"), tmp_path / "run", {})
     first = gs.load(tmp_path / "run" / "member-1", "cpu").predict(found["smiles"][tests[0]])[:, 0]
     np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
+
+
+def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, tmp_path):
+    def graphs():
+        for smiles, gap in zip(demo_rows["smiles"][:30], demo_rows["gap_ev"][:30], strict=True):
+            graph = gs.smiles_to_graph(smiles).to_pyg()
+            graph.y = torch.tensor([gap])
+            yield graph
+
+    config = tiny_config("pyg", data={"targets": "gap_ev"}, trainer={"max_epochs": 1, "ensemble": 2})
+    result = train(config, tmp_path / "run", data=graphs())
+    assert len(result.metrics["members"]) == 2 and result.metrics["test"]["molecules"] == 3
 
 
 def test_configurations_of_members(tiny_config):

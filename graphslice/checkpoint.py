@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphslice._version import __version__
+from graphslice.calibration import Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.compat import current_weight_name
 from graphslice.config import RunConfig
@@ -24,8 +26,13 @@ from graphslice.trees import Blend
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
-# The key of its trees, where it has some.
-_BLEND = "blend"
+# The keys of what a model may have beside its network.
+_BLEND, _CALIBRATION = "blend", "calibration"
+#: The file of a run folder of several models that holds what they have together.
+TOGETHER = "together.ckpt"
+#: The file of a run folder that has the SMILES of the training molecules that its calibration knows. A checkpoint
+#: has none of them: it may be given to others.
+DOMAIN = "domain.csv"
 #: The files of a run folder that hold a model, the one to use first.
 BEST, LAST = "best.ckpt", "last.ckpt"
 #: How the folders of the members of a run folder of several models begin, which each are a run folder.
@@ -44,6 +51,7 @@ class Checkpoint:
         weights: the state dict of :class:`~graphslice.nn.GraphTransformer`.
         extra: anything else the run noted: the version that wrote it, a fingerprint of its data.
         blend: trees that answer beside the network, or None.
+        calibration: what its answers are worth, or None.
     """
 
     config: RunConfig
@@ -51,6 +59,7 @@ class Checkpoint:
     weights: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
     blend: Blend | None = None
+    calibration: Calibration | None = None
 
     @property
     def targets(self) -> list[str]:
@@ -102,18 +111,28 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         KEY: header(checkpoint.config, checkpoint.tasks, **checkpoint.extra),
         "state_dict": {f"model.{name}": value for name, value in checkpoint.weights.items()},
     }
-    if checkpoint.blend is not None:
-        contents[_BLEND] = _as_tensors(checkpoint.blend.to_dict())
-    _replace(path, contents)
+    _replace(path, contents | _parts(checkpoint.blend, checkpoint.calibration))
 
 
-def add_blend(path: Path, blend: Blend) -> None:
-    """Put trees beside the network of a checkpoint, which keeps all else that it has.
+def add_to_checkpoint(path: Path, part: Blend | Calibration) -> None:
+    """Put trees or a calibration beside the network of a checkpoint, which keeps all else that it has.
 
     Raises:
         InputError: if it cannot be read.
     """
-    _replace(path, {**load_weights(path), _BLEND: _as_tensors(blend.to_dict())})
+    blend, calibration = (part, None) if isinstance(part, Blend) else (None, part)
+    _replace(path, load_weights(path) | _parts(blend, calibration))
+
+
+def save_together(calibration: Calibration, folder: Path) -> None:
+    """Write what the models of a run folder have together."""
+    _replace(folder / TOGETHER, _parts(None, calibration))
+
+
+def _parts(blend: Blend | None, calibration: Calibration | None) -> dict[str, Any]:
+    """What a file holds of a model beside its network."""
+    parts = {_BLEND: blend, _CALIBRATION: calibration}
+    return {name: _as_tensors(part.to_dict()) for name, part in parts.items() if part is not None}
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
@@ -228,11 +247,57 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         blend = Blend.from_dict(_as_arrays(contents[_BLEND])) if _BLEND in contents else None
         if blend is not None and blend.weights.shape[1] != len(tasks):
             raise KeyError(_BLEND)
-        return Checkpoint(config, tasks, weights, extra, blend)
+        return Checkpoint(config, tasks, weights, extra, blend, _calibration_of(contents, tasks))
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
+
+
+def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Calibration | None:
+    """What the answers of the models of :func:`read_checkpoints` are worth together; None where nothing says so.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    if len(checkpoints) == 1:
+        return checkpoints[0].calibration
+    path = Path(path) / TOGETHER
+    if not path.is_file():
+        return None
+    try:
+        return _calibration_of(load_weights(path), checkpoints[0].tasks)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
+
+
+def write_domain(folder: Path, rows: np.ndarray, smiles: Sequence[str]) -> None:
+    """Write the SMILES of the training molecules that the calibration of a run knows.
+
+    Args:
+        folder: of the run.
+        rows: ``int64 [N]``, their places in the source.
+        smiles: N texts.
+    """
+    with (folder / DOMAIN).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["row", "smiles"])
+        writer.writerows(zip((rows + 1).tolist(), smiles, strict=True))
+
+
+def read_domain(folder: Path | None) -> dict[int, str]:
+    """The SMILES of training molecules by their places in the source; empty where a run folder has none."""
+    if folder is None or not (folder / DOMAIN).is_file():
+        return {}
+    with (folder / DOMAIN).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}
+
+
+def _calibration_of(contents: dict[str, Any], tasks: Sequence[Task]) -> Calibration | None:
+    """Raises KeyError, TypeError, ValueError or AttributeError for what is none."""
+    if _CALIBRATION not in contents:
+        return None
+    return Calibration.from_dict(_as_arrays(contents[_CALIBRATION]), tasks)
 
 
 def _tasks_of(head: dict[str, Any]) -> list[Task]:

@@ -21,6 +21,7 @@ ROOMS = [
     ["ops"],
     ["nn"],
     ["trees"],
+    ["calibration"],
     ["checkpoint"],
     ["originals"],
     ["data"],

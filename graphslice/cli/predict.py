@@ -25,6 +25,14 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
     parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        metavar="PERCENT",
+        help="such as 90: also say between which numbers, or among which classes, so many of the true values lie, and "
+        "how similar the nearest training molecule is",
+    )
+    parser.add_argument("--nearest", action="store_true", help="also name the nearest training molecule")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
     add_engine_options(parser)
 
@@ -51,11 +59,13 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 smiles_column=options.smiles_column,
                 engine=options.engine,
                 workers=options.workers,
+                interval=options.interval,
+                nearest=options.nearest,
                 progress=advance,
             )
         rows, failed, reason = report.rows, report.failed, report.first_reason
     else:
-        answers = predictor.predict(molecules, details=True)
+        answers = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
         with write_table(out) as sink:
             sink.write(with_answers(pa.table({"smiles": text_array(molecules)}), answers))
         failures = [reason for reason in answers.errors if reason]

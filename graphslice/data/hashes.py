@@ -29,10 +29,10 @@ def scaffold_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
     return np.concatenate([np.empty(0, np.uint64), *_of_chunks(store, rows, hash_scaffolds)])
 
 
-def fingerprint_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
-    """``bool [R, 2048]``, the Morgan fingerprints of some molecules of a store; ``rows`` as for :func:`hash_rows`."""
-    none = np.empty((0, FINGERPRINT_BITS), bool)
-    return np.concatenate([none, *_of_chunks(store, rows, morgan_fingerprints)])
+def fingerprint_rows(store: GraphStore, rows: np.ndarray, bits: int = FINGERPRINT_BITS) -> np.ndarray:
+    """``bool [R, bits]``, the Morgan fingerprints of some molecules of a store; ``rows`` as for :func:`hash_rows`."""
+    found = _of_chunks(store, rows, lambda arrays: morgan_fingerprints(arrays, bits))
+    return np.concatenate([np.empty((0, bits), bool), *found])
 
 
 def molecules_of(store: GraphStore, rows: np.ndarray) -> MolArrays:

@@ -46,6 +46,39 @@ def describe_scores(
     return "\n".join(lines)
 
 
+def describe_doubt(split: str, found: dict, level: float) -> list[str]:
+    """How many labels lie where they were expected, and what temperatures changed: a line of numbers, one of classes.
+
+    Args:
+        split: its name.
+        found: by target, of :func:`~graphslice.evaluation.coverage.coverage` and, of classes, ``temperature`` and the
+            calibration error with it and without (``calibration_error``, ``calibration_error_before``).
+        level: in percent.
+    """
+    lines = []
+    if numbers := [one for one in found.values() if "width" in one]:
+        bounded = [one for one in numbers if one["width"] < float("inf")]
+        width = f", on average {numbers[0]['width']:.3g} wide" if len(found) == 1 else ""
+        line = f"{split}: {_mean(bounded, 'coverage'):.0%} of the labels lie in the intervals of {level:g}%{width}"
+        lines.append(line if bounded else f"too few validation molecules for intervals of {level:g}%: they have no end")
+    if classes := [one for one in found.values() if "classes" in one]:
+        line = (
+            f"{split}: {_mean(classes, 'coverage'):.0%} of the labels are in the sets of {level:g}%, of "
+            f"{_mean(classes, 'classes'):.2f} classes on average"
+        )
+        if any(one["temperature"] != 1 for one in classes):
+            before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
+            temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
+            line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
+        lines.append(line)
+    return lines
+
+
+def _mean(found: list[dict], name: str) -> float:
+    values = [one[name] for one in found if one[name] == one[name]]
+    return sum(values) / len(values) if values else float("nan")
+
+
 def _values(found: dict, names: list[str] | tuple[str, ...], digits: int) -> str:
     return ", ".join(
         f"{METRICS[name].label} {found[name]:.{digits}f}" for name in dict.fromkeys(names) if name in found

@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import check_unique, listed
@@ -19,7 +21,8 @@ from graphslice.data.labels import find_smiles_column, parse_own_columns
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError, nearest
-from graphslice.inference.predictor import Predictions, Predictor
+from graphslice.inference.predictions import Interval, Predictions
+from graphslice.inference.predictor import Predictor
 from graphslice.tasks import Task, each_target, predicted_classes
 
 # Rows of a store that are predicted at a time.
@@ -43,14 +46,18 @@ def predict_file(
     smiles_column: str | None = None,
     engine: str = "local",
     workers: int | None = None,
+    interval: float | None = None,
+    nearest: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
     The same rows come out in the same order, with their columns, then one ``<target>_pred`` a target, a number or the
     most probable class, which ``<target>_prob_<class>`` follow: of two classes the second, of several each; of several
-    models the standard deviation of each of these, ``_std``; then ``error``. A row with more or fewer fields than the
-    header has the first of them, no prediction, and the reason. Memory does not grow with the file. Of a store of
+    models the standard deviation of each of these, ``_std``; of an interval ``_low`` and ``_high`` of a number, and
+    ``_set`` of classes, such as ``no|yes``. Behind the targets come ``in_domain`` and ``similarity`` where an interval
+    or the nearest molecule was asked for, ``nearest``, and ``error``. A row with more or fewer fields than the header
+    has the first of them, no prediction, and the reason. Memory does not grow with the file. Of a store of
     ``graphslice featurize``, which has no SMILES, the one column before those is ``row``, from 1.
 
     Args:
@@ -61,33 +68,38 @@ def predict_file(
             beside it must be there; an empty cell, or one that is no number, counts as the mean of the training.
         engine: ``"local"``, or ``"ray"`` for a Ray cluster whose machines can all read the file.
         workers: processes that parse (with Ray: that predict); every core by default.
+        interval, nearest: as of :meth:`Predictor.predict`.
         progress: called with the number of rows done, from time to time.
 
     Raises:
         InputError: if either file cannot be used.
     """
     source, out = Path(source), None if out is None else Path(out)
+    predictor.check_asked(interval, nearest)
+    asked = {"interval": interval, "nearest": nearest}
     if out is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError(f"{out} is the input itself: choose another output")
     if source.name.endswith(STORE_SUFFIX):
-        return _write(_predict_store(predictor, source), out, progress)
+        return _write(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
-        column = _smiles_position(table.columns, smiles_column, predictor, str(source))
+        column = _smiles_position(table.columns, smiles_column, predictor, asked, str(source))
         _check_own_columns(predictor.own_columns, table.columns, str(source))
         if engine == "ray":
-            return _write(_predict_on_ray(predictor, source, column, workers), out, progress)
+            return _write(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
-            return _write(_predict_chunks(predictor, table.chunks, column, pool), out, progress)
+            return _write(_predict_chunks(predictor, table.chunks, column, asked, pool), out, progress)
 
 
-def _smiles_position(columns: Sequence[str], given: str | None, predictor: Predictor, name: str) -> int:
+def _smiles_position(
+    columns: Sequence[str], given: str | None, predictor: Predictor, asked: dict[str, Any], name: str
+) -> int:
     """Which column of a table holds the SMILES: the first where two have that name.
 
     Raises:
         InputError: if there is none, or one that a prediction would add.
     """
     column = find_smiles_column(columns, given, name)
-    for added in added_columns(predictor.tasks, len(predictor.models) > 1):
+    for added in added_columns(predictor.tasks, len(predictor.models) > 1, **asked):
         if added in columns:
             raise InputError(f"{name} has a column {added!r} already: rename it first")
     return columns.index(column)
@@ -121,10 +133,16 @@ def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[i
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def added_columns(tasks: Sequence[Task], spread: bool = False) -> list[str]:
+def added_columns(
+    tasks: Sequence[Task], spread: bool = False, interval: float | None = None, nearest: bool = False
+) -> list[str]:
     """Names of the columns that a prediction adds to a table; ``spread``: of several models."""
-    names = [[*_names_of(task), *(_names_of_spread(task) if spread else [])] for task in tasks]
-    return [*(name for of_target in names for name in of_target), "error"]
+    found = []
+    for task in tasks:
+        found += [*_names_of(task), *(_names_of_spread(task) if spread else [])]
+        found += [] if interval is None else _names_of_interval(task)
+    of_domain = ["in_domain", "similarity"] if interval is not None or nearest else []
+    return [*found, *of_domain, *(["nearest"] if nearest else []), "error"]
 
 
 def _names_of(task: Task) -> list[str]:
@@ -137,13 +155,18 @@ def _names_of_spread(task: Task) -> list[str]:
     return [f"{name}_std" for name in task.columns]
 
 
+def _names_of_interval(task: Task) -> list[str]:
+    """What a target adds of an interval."""
+    return [f"{task.name}_set"] if task.classes else [f"{task.name}_low", f"{task.name}_high"]
+
+
 def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
     """A chunk of a table with the columns of :func:`added_columns`."""
     errors = list(answers.errors)
     for row, reason in malformed_rows(chunk).items():
         errors[row] = reason
     chunk = as_in_file(chunk)
-    for _, task, where in each_target(answers.tasks):
+    for t, task, where in each_target(answers.tasks):
         predicted, *probabilities = _names_of(task)
         values = answers.values[:, where]
         if task.classes:
@@ -153,16 +176,46 @@ def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
         if answers.spread is not None:
             for name, column in zip(_names_of_spread(task), answers.spread[:, where].T, strict=True):
                 chunk = chunk.append_column(name, number_array(column))
+        for name, column in _of_interval(answers.interval, task, t).items():
+            chunk = chunk.append_column(name, column)
+    for name, column in _of_domain(answers).items():
+        chunk = chunk.append_column(name, column)
     return chunk.append_column("error", text_array(errors))
 
 
+def _of_interval(interval: Interval | None, task: Task, t: int) -> dict[str, pa.Array]:
+    """The columns of :func:`_names_of_interval`; of classes those that cannot be ruled out, with | between."""
+    if interval is None:
+        return {}
+    if task.classes:
+        rows = (
+            [name for name, there in zip(task.classes, row, strict=True) if there] for row in interval.sets[task.name]
+        )
+        columns = [text_array(["|".join(names) for names in rows])]
+    else:
+        columns = [number_array(interval.low[:, t]), number_array(interval.high[:, t])]
+    return dict(zip(_names_of_interval(task), columns, strict=True))
+
+
+def _of_domain(answers: Predictions) -> dict[str, pa.Array]:
+    """How near the training molecules are, where that was asked for; nothing where there is no molecule."""
+    if (near := answers.neighbours) is None:
+        return {}
+    known = np.isfinite(near.similarity)
+    found = {
+        "in_domain": pa.array(near.in_domain, mask=~known),
+        "similarity": number_array(near.similarity),
+    }
+    return found if near.nearest is None else found | {"nearest": text_array(near.nearest)}
+
+
 def _predict_chunks(
-    predictor: Predictor, chunks: Iterator[pa.Table], column: int, pool: Pool = None
+    predictor: Predictor, chunks: Iterator[pa.Table], column: int, asked: dict[str, Any], pool: Pool = None
 ) -> Iterator[pa.Table]:
     own = predictor.own_columns
     kept, parsed, *read = itertools.tee(chunks, 3 if own else 2)  # who does not read on keeps all chunks in memory
     columns = (parse_own_columns(chunk, own) for chunk in read[0]) if own else None
-    answers = predictor.predict_stream((_smiles(chunk, column) for chunk in parsed), pool, columns)
+    answers = predictor.predict_stream((_smiles(chunk, column) for chunk in parsed), pool, columns, **asked)
     return map(with_answers, kept, answers)
 
 
@@ -174,31 +227,36 @@ def _smiles(chunk: pa.Table, column: int) -> list[str]:
     return smiles
 
 
-def _predict_store(predictor: Predictor, path: Path) -> Iterator[pa.Table]:
+def _predict_store(predictor: Predictor, path: Path, asked: dict[str, Any]) -> Iterator[pa.Table]:
     store = GraphStore.open(path)
     check_graphs(store, predictor.config.graph)
     store.check_descriptors([*predictor.config.data.descriptors, *predictor.kinds])
     reasons = store.errors
     for begin in range(0, len(store), _CHUNK_ROWS):
         rows = np.arange(begin, min(begin + _CHUNK_ROWS, len(store)))
-        yield with_answers(pa.table({"row": number_array(rows + 1)}), predictor.answers(store, rows, reasons))
+        answers = predictor.answers(store, rows, reasons, **asked)
+        yield with_answers(pa.table({"row": number_array(rows + 1)}), answers)
 
 
-def _predict_on_ray(predictor: Predictor, source: Path, column: int, workers: int | None) -> Iterator[pa.Table]:
+def _predict_on_ray(
+    predictor: Predictor, source: Path, column: int, workers: int | None, asked: dict[str, Any]
+) -> Iterator[pa.Table]:
     from graphslice.engines.ray import map_table
 
-    shared = predictor.checkpoints, column
+    shared = predictor.checkpoints, predictor.calibration, predictor.folder, column, asked
     return map_table(table_files(source), read_chunks, _predicting, shared, workers=workers, on_gpu=True)
 
 
-def _predicting(shared: tuple[list[Checkpoint], int], gpu: bool) -> Callable[[pa.Table], pa.Table]:
+def _predicting(
+    shared: tuple[list[Checkpoint], Calibration | None, Path | None, int, dict[str, Any]], gpu: bool
+) -> Callable[[pa.Table], pa.Table]:
     """What a process of a cluster does with each chunk of a table."""
-    checkpoints, column = shared
+    checkpoints, calibration, folder, column, asked = shared
     torch.set_num_threads(2 if gpu else 1)
-    predictor = Predictor(checkpoints)
+    predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
-        (answered,) = _predict_chunks(predictor, iter([chunk]), column)
+        (answered,) = _predict_chunks(predictor, iter([chunk]), column, asked)
         return answered
 
     return predict_chunk

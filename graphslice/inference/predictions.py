@@ -10,6 +10,38 @@ from graphslice.tasks import Task, answer_columns, each_target, predicted_classe
 
 
 @dataclass
+class Interval:
+    """What the labels of R molecules are expected to be, T targets.
+
+    Attributes:
+        level: in percent, the share of molecules whose label is expected here.
+        low: ``float32 [R, T]``, the smallest number; nan of classes, and where there is no answer.
+        high: ``float32 [R, T]``, the largest. Both are infinite where the model was calibrated on too few molecules.
+        sets: of each target of classes ``bool [R, K]``, which of its K classes; none where there is no answer.
+    """
+
+    level: float
+    low: np.ndarray
+    high: np.ndarray
+    sets: dict[str, np.ndarray]
+
+
+@dataclass
+class Neighbours:
+    """The training molecules that are nearest to R molecules.
+
+    Attributes:
+        similarity: ``float32 [R]``, Tanimoto's, of Morgan fingerprints; nan where there is no molecule.
+        in_domain: ``bool [R]``, whether it is as large as of 95 percent of the training molecules among each other.
+        nearest: their SMILES, or where these are not at hand the rows of the training data; None where not asked for.
+    """
+
+    similarity: np.ndarray
+    in_domain: np.ndarray
+    nearest: list[str | None] | None
+
+
+@dataclass
 class Predictions:
     """Answers, row by row.
 
@@ -20,12 +52,16 @@ class Predictions:
         tasks: the T targets.
         spread: ``float32 [R, W]``, the standard deviation of what several models answer; None of one model. The values
             are their means then.
+        interval: where it was asked for.
+        neighbours: where an interval, or they, were asked for.
     """
 
     values: np.ndarray
     errors: list[str | None]
     tasks: list[Task]
     spread: np.ndarray | None = None
+    interval: Interval | None = None
+    neighbours: Neighbours | None = None
 
     @property
     def targets(self) -> list[str]:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from graphslice.batch import GraphBatch
-from graphslice.checkpoint import MEMBER, Checkpoint, read_checkpoints
+from graphslice.calibration import Calibration, check_level
+from graphslice.checkpoint import MEMBER, Checkpoint, read_calibration, read_checkpoints
 from graphslice.chem.descriptors import kinds_of, own_of, read_descriptors
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, check_graph, read_smiles
 from graphslice.data.collate import collate_rows
@@ -18,9 +19,11 @@ from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
+from graphslice.inference.doubt import doubt, names_of
 from graphslice.inference.inputs import Columns, each_graph, given_columns, is_graph
 from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.inference.predictions import Predictions
+from graphslice.inference.together import blended
 from graphslice.machine import default_device
 from graphslice.ops.threads import one_core_each
 from graphslice.tasks import answer_columns, to_answers
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
 
 # Molecules of a batch, but on a GPU.
 _BATCH = 128
-# Molecules whose descriptors trees get at a time.
-_TREE_ROWS = 4096
 
 
 class Predictor:
@@ -45,14 +46,23 @@ class Predictor:
     Args:
         checkpoints: of the model, or of the models.
         device: where it computes; a CUDA GPU where there is one, else the CPU.
+        calibration: what their answers are worth together; of one model it has its own.
+        folder: the run folder, which knows the training molecules.
 
     Attributes:
         tasks: what it predicts.
         config: how it was made.
+        calibration: what its answers are worth, or None.
+        folder: as given.
     """
 
     def __init__(
-        self, checkpoints: Checkpoint | Sequence[Checkpoint], device: str | torch.device | None = None
+        self,
+        checkpoints: Checkpoint | Sequence[Checkpoint],
+        device: str | torch.device | None = None,
+        *,
+        calibration: Calibration | None = None,
+        folder: Path | None = None,
     ) -> None:
         checkpoints = [checkpoints] if isinstance(checkpoints, Checkpoint) else checkpoints
         self.config, self.tasks = checkpoints[0].config, checkpoints[0].tasks
@@ -60,6 +70,8 @@ class Predictor:
         self._configs = [checkpoint.config for checkpoint in checkpoints]
         self.models = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
         self.blends = [checkpoint.blend for checkpoint in checkpoints]
+        self.calibration = calibration if len(checkpoints) > 1 else checkpoints[0].calibration
+        self.folder = folder
 
     @property
     def model(self) -> GraphTransformer:
@@ -87,12 +99,20 @@ class Predictor:
         *,
         columns: Columns | None = None,
         details: Literal[False] = False,
+        interval: None = None,
+        nearest: Literal[False] = False,
     ) -> np.ndarray: ...
     @overload
     def predict(
-        self, molecules: Molecule | Iterable[Molecule], *, columns: Columns | None = None, details: Literal[True]
+        self,
+        molecules: Molecule | Iterable[Molecule],
+        *,
+        columns: Columns | None = None,
+        details: bool = False,
+        interval: float | None = None,
+        nearest: bool = False,
     ) -> Predictions: ...
-    def predict(self, molecules, *, columns=None, details=False):
+    def predict(self, molecules, *, columns=None, details=False, interval=None, nearest=False):
         """Predict some molecules.
 
         Args:
@@ -101,14 +121,19 @@ class Predictor:
             columns: R numbers by name, of a model that was trained with columns of a table as features; nan or None
                 where unknown, for which the mean of the training stands.
             details: also say why a molecule has no answer.
+            interval: a level in percent, such as 90: also say between which numbers, or among which classes, so many
+                of the labels are expected, and how near the training molecules are.
+            nearest: also say which training molecules are nearest.
 
         Returns:
             ``float32 [R, W]``, the values of :class:`Predictions`: a number in the unit of its target, and
-            probabilities of classes; with ``details`` all of it.
+            probabilities of classes; with ``details``, ``interval`` or ``nearest`` all of it.
 
         Raises:
-            InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs.
+            InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs; if
+                it has no calibration and is asked for what needs one.
         """
+        self.check_asked(interval, nearest)
         if isinstance(molecules, str) or is_graph(molecules):
             molecules = [molecules]
         molecules = [one for given in molecules for one in each_graph(given)]
@@ -126,8 +151,18 @@ class Predictor:
                 except MoleculeError as reason:
                     reasons[i] = str(reason)
         store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons, descriptors)
-        answers = self.answers(store, np.arange(len(store)))
-        return answers if details else answers.values
+        answers = self.answers(store, np.arange(len(store)), interval=interval, nearest=nearest)
+        return answers if details or interval is not None or nearest else answers.values
+
+    def check_asked(self, interval: float | None, nearest: bool) -> None:
+        """Raise :class:`InputError` if there is no such interval, or no calibration for what is asked for."""
+        if interval is not None:
+            check_level(interval)
+        if (interval is not None or nearest) and self.calibration is None:
+            raise InputError(
+                "the model has no calibration, which intervals and nearest molecules need: train it again with this "
+                "version"
+            )
 
     @property
     def kinds(self) -> list[str]:
@@ -162,6 +197,9 @@ class Predictor:
         chunks: Iterable[Sequence[str]],
         pool: Pool = None,
         columns: Iterable[np.ndarray] | None = None,
+        *,
+        interval: float | None = None,
+        nearest: bool = False,
     ) -> Iterator[Predictions]:
         """Predict SMILES chunk by chunk, parsed in the processes of a pool of :func:`featurizers`.
 
@@ -169,6 +207,7 @@ class Predictor:
             chunks: of SMILES.
             pool: None for this process.
             columns: for every chunk ``float32 [R, K]``, the values of ``own_columns``.
+            interval, nearest: as of :meth:`predict`.
 
         Raises:
             InputError: if the model reads columns, and none are given.
@@ -179,14 +218,32 @@ class Predictor:
         more = None if not own or columns is None else (dict(zip(own, c.T, strict=True)) for c in columns)
         parsed = featurize_stream(chunks, self.config.graph, pool=pool, ahead=on_gpu, kinds=self.kinds, columns=more)
         for store, reasons in parsed:
-            yield self.answers(store, np.arange(len(store)), {i: why for i, why in enumerate(reasons) if why})
+            why = {i: reason for i, reason in enumerate(reasons) if reason}
+            yield self.answers(store, np.arange(len(store)), why, interval=interval, nearest=nearest)
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [R, W]`` for some rows of a store that have molecules, in batches of similar sizes."""
-        return self._predict(store, rows).mean(axis=0, dtype=np.float64).astype(np.float32)
+        return self._together(self._predict(store, rows)[0])
 
-    def _predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """``float32 [M, R, W]``: what each of M models answers."""
+    def measure(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """What a calibration is made of: answers without it, and what may tell of the size of their errors.
+
+        Args:
+            store, rows: as of :meth:`predict_store`.
+
+        Returns:
+            ``float32 [R, W]``, and by name ``float32 [R, T]``.
+        """
+        each, difficulty = self._predict(store, rows)
+        return each.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
+
+    def _together(self, each: np.ndarray) -> np.ndarray:
+        """``float32 [R, W]``: the answer of M models, ``float32 [M, R, W]``, at its temperature."""
+        values = each.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return values if self.calibration is None else self.calibration.probabilities(values, self.tasks)
+
+    def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """``float32 [M, R, W]``: what each of M models answers; and how much its parts, and they, disagree."""
         values = np.full((len(self.models), len(rows), len(self.columns)), np.nan, dtype=np.float32)
         on_gpu = self.device.type == "cuda"
         most = molecules_of_a_batch(free_memory(self.device), self.config.model) if on_gpu else _BATCH
@@ -196,23 +253,13 @@ class Predictor:
             loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
             for indices, batch in zip(batches, loader, strict=True):
                 values[:, indices] = self._forward(batch)
-            return self._blended(values, store, rows)
+            return blended(values, self.blends, store, rows, self.tasks)
 
         def predict(indices: list[int]) -> None:
             values[:, indices] = self._forward(collate_rows(store, rows[indices], **settings))
 
         one_core_each(predict, batches)
-        return self._blended(values, store, rows)
-
-    def _blended(self, values: np.ndarray, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """``float32 [M, R, W]``: what the networks answer, with the trees beside them."""
-        for model, blend in enumerate(self.blends):
-            for begin in range(0, len(rows) if blend is not None else 0, _TREE_ROWS):
-                assert blend is not None
-                some = slice(begin, begin + _TREE_ROWS)
-                x = store.descriptors(rows[some], blend.kinds)
-                values[model, some] = blend.answers(values[model, some], x, self.tasks)
-        return values
+        return blended(values, self.blends, store, rows, self.tasks)
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
         """``float32 [M, B, W]``."""
@@ -221,20 +268,30 @@ class Predictor:
             outputs = [model(batch).float().cpu().numpy() for model in self.models]
         return np.stack([to_answers(each, self.tasks) for each in outputs])
 
-    def answers(self, store: GraphStore, rows: np.ndarray, reasons: dict[int, str] | None = None) -> Predictions:
+    def answers(
+        self,
+        store: GraphStore,
+        rows: np.ndarray,
+        reasons: dict[int, str] | None = None,
+        *,
+        interval: float | None = None,
+        nearest: bool = False,
+    ) -> Predictions:
         """Answers for any rows of a store.
 
         Args:
             store: made as ``config.graph`` says.
             rows: ``int64 [R]``.
             reasons: why a row of the store has no molecule, by row; read from it when not given.
+            interval, nearest: as of :meth:`predict`.
         """
+        self.check_asked(interval, nearest)
         reasons = store.errors if reasons is None else reasons
         values = np.full((len(rows), len(self.columns)), np.nan, dtype=np.float32)
         spread = None if len(self.models) == 1 else values.copy()
         present = store.sizes[rows] > 0
-        each = self._predict(store, rows[present])
-        values[present] = each.mean(axis=0, dtype=np.float64)
+        each, difficulty = self._predict(store, rows[present])
+        values[present] = self._together(each)
         if spread is not None:
             spread[present] = each.std(axis=0, ddof=1, dtype=np.float64)
         errors = [None if there else reasons.get(int(row)) for row, there in zip(rows, present, strict=True)]
@@ -242,7 +299,14 @@ class Predictor:
             values[i], errors[i] = np.nan, "the model's answer is not a finite number"
             if spread is not None:
                 spread[i] = np.nan
-        return Predictions(values, errors, self.tasks, spread)
+        found = Predictions(values, errors, self.tasks, spread)
+        if interval is not None or nearest:
+            assert self.calibration is not None
+            given = (self.calibration, store, rows, values, difficulty, self.tasks)
+            found.interval, found.neighbours, places = doubt(*given, interval)
+            if nearest:
+                found.neighbours.nearest = names_of(self.calibration.domain, places, self.folder)
+        return found
 
     @property
     def _graph_settings(self) -> dict:
@@ -252,8 +316,9 @@ class Predictor:
     def checkpoints(self) -> list[Checkpoint]:
         """The models as files would hold them, to be sent elsewhere."""
         states = [{name: value.cpu() for name, value in model.state_dict().items()} for model in self.models]
+        alone = self.calibration if len(self.models) == 1 else None
         parts = zip(self._configs, states, self.blends, strict=True)
-        return [Checkpoint(config, self.tasks, state, blend=blend) for config, state, blend in parts]
+        return [Checkpoint(config, self.tasks, state, {}, blend, alone) for config, state, blend in parts]
 
     def _checked(self, molecule: MolGraph | Data) -> MolGraph:
         if not isinstance(molecule, MolGraph):
@@ -276,4 +341,6 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Predicto
     Raises:
         InputError: if there is no model there, or it cannot be read.
     """
-    return Predictor(read_checkpoints(path), device)
+    checkpoints = read_checkpoints(path)
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    return Predictor(checkpoints, device, calibration=read_calibration(path, checkpoints), folder=folder)

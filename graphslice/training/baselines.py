@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from graphslice.checkpoint import BEST, add_blend, read_checkpoint
+from graphslice.checkpoint import BEST, add_to_checkpoint, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
@@ -51,7 +51,7 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
         weights = np.zeros_like(weights)
         weights[0] = 1
     else:
-        add_blend(folder / BEST, Blend(KINDS, trees, weights))
+        add_to_checkpoint(folder / BEST, Blend(KINDS, trees, weights))
     found: dict[str, dict[str, float]] = {}
     for split, each in answers.items():
         labels = source.targets[data.splits[split]]

@@ -8,16 +8,23 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from graphslice.calibration import Calibration, tempered
 from graphslice.checkpoint import read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import Source
 from graphslice.errors import InputError
+from graphslice.evaluation.coverage import coverage
 from graphslice.evaluation.metrics import default_metric, score, scores
-from graphslice.evaluation.report import describe_scores
+from graphslice.evaluation.report import describe_doubt, describe_scores
+from graphslice.inference.predictions import Interval
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import num_outputs
+from graphslice.tasks import each_target, num_outputs
+from graphslice.training.calibrate import calibrate
 from graphslice.training.plots import draw_predicted_against_true
 from graphslice.training.run_folder import PICTURE, write_metrics
+
+#: Of the intervals whose coverage a run reports, in percent.
+LEVEL = 90
 
 
 def choose_metric(name: str | None, data: MoleculeData) -> str:
@@ -34,7 +41,15 @@ def choose_metric(name: str | None, data: MoleculeData) -> str:
 
 
 def judge_split(
-    folder: Path, source: Source, split: str, rows: np.ndarray, answers: np.ndarray, metric: str, console: Console
+    folder: Path,
+    source: Source,
+    split: str,
+    rows: np.ndarray,
+    answers: np.ndarray,
+    metric: str,
+    console: Console,
+    calibration: Calibration,
+    interval: Interval | None,
 ) -> dict:
     """Score answers for the rows of a split, report them, and draw those of the test split.
 
@@ -46,9 +61,30 @@ def judge_split(
         answers: ``float32 [R, W]``.
         metric: that is reported first.
         console: where to report.
+        calibration: of what answered.
+        interval: of :data:`LEVEL`, where the molecules are none that it was calibrated on.
+
+    Returns:
+        As :func:`~graphslice.evaluation.metrics.scores`; of each target also ``coverage_90``, how many labels lie in
+        the interval, and ``width_90`` or ``classes_90``, how wide it is; of classes ``temperature`` and the calibration
+        error without it.
     """
     found = scores(source.name, source.tasks, source.targets[rows], answers)
     console.print(describe_scores(split, found, first=metric), highlight=False, markup=False, soft_wrap=True)
+    for t, task, where in each_target(source.tasks):
+        if task.classes:
+            temperature = calibration.targets[t].temperature
+            labels, before = source.targets[rows, t : t + 1], tempered(answers[:, where], 1 / temperature)
+            error = score("calibration_error", source.name, [task], labels, before)
+            found["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
+    if interval is not None:
+        covered = coverage(interval, source.targets[rows], source.tasks, np.ones(len(rows), bool))
+        for name, values in covered.items():
+            finite = {key: value for key, value in values.items() if np.isfinite(value)}
+            found["targets"][name] |= {f"{key}_{LEVEL}": value for key, value in finite.items()}
+        of_targets = {name: found["targets"][name] | values for name, values in covered.items()}
+        for line in describe_doubt(split, of_targets, LEVEL):
+            console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
         draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)
     return found
@@ -57,7 +93,7 @@ def judge_split(
 def judge(
     folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console, baselines: dict | None = None
 ) -> dict:
-    """Score the best checkpoint on each split, and draw its answers for the test split.
+    """Calibrate the best checkpoint, score it on each split, and draw its answers for the test split.
 
     Args:
         folder: of the run.
@@ -73,6 +109,7 @@ def judge(
     Raises:
         InputError: if the training diverged.
     """
+    calibration = calibrate(folder, data, device)
     predictor = Predictor(read_checkpoint(folder), device)
     source = data.source
     metrics: dict = {"metric": metric}
@@ -80,10 +117,11 @@ def judge(
         rows = data.splits.get(split, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
-        answers = predictor.predict_store(data.store, rows)
-        if not np.isfinite(answers).all():
+        found = predictor.answers(data.store, rows, interval=LEVEL if split == "test" else None)
+        if any(found.errors):
             raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
-        metrics[split] = judge_split(folder, source, split, rows, answers, metric, console)
+        given = (folder, source, split, rows, found.values, metric, console)
+        metrics[split] = judge_split(*given, calibration, found.interval)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.init_from) is not None:

@@ -27,7 +27,8 @@ from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
 from graphslice.training.baselines import describe_seeds
-from graphslice.training.judge import choose_metric, judge_split
+from graphslice.training.calibrate import calibrate_members
+from graphslice.training.judge import LEVEL, choose_metric, judge_split
 from graphslice.training.run import (
     Interrupted,
     RunResult,
@@ -165,7 +166,7 @@ def read_values(folder: Path, metric: str) -> dict[str, float]:
 
 
 def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
-    """Score the members together: every molecule of a split by those for which it is one of that split.
+    """Calibrate and score the members together: every molecule of a split by those for which it is one of that split.
 
     So is a molecule that each member but one learned judged by that one: of folds each molecule is tested once.
 
@@ -175,11 +176,17 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
     folders, source = find_members(out), data.source
     metrics: dict = {"metric": metric}
     splits = [splits_of_run(folder) or source.splits or {} for folder in folders]
+    calibration = calibrate_members(out, folders, splits, "test" if data.config.data.folds else "valid", data)
     for split in ("valid", "test"):
         rows, answers = _answers(folders, splits, split, data)
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
-        metrics[split] = judge_split(out, source, split, rows, answers, metric, console)
+        interval = None
+        if split == "test" and not data.config.data.folds:
+            interval = load(out).answers(data.store, rows, interval=LEVEL).interval
+        answers = calibration.probabilities(answers, source.tasks)
+        given = (out, source, split, rows, answers, metric, console)
+        metrics[split] = judge_split(*given, calibration, interval)
         if split == "test" and data.config.data.folds:
             write_answers(out / OUT_OF_FOLD, source, rows, answers)
             console.print(f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False)
@@ -217,7 +224,7 @@ def _answers(
         own = np.asarray(each.get(split, []), dtype=np.int64)
         if len(own) == 0:
             continue
-        answers = load(folder).predict_store(data.store, own).astype(np.float64)
+        answers = load(folder).measure(data.store, own)[0].astype(np.float64)
         total = np.zeros((len(rows), answers.shape[1])) if total is None else total
         places = np.searchsorted(rows, own)
         total[places] += answers

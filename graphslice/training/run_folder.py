@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphslice.checkpoint import BEST, CONFIG, LAST, find_members
+from graphslice.checkpoint import BEST, CONFIG, DOMAIN, LAST, TOGETHER, find_members
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
@@ -44,7 +44,7 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD):
+        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, DOMAIN, TOGETHER):
             (folder / name).unlink(missing_ok=True)
         for member in find_members(folder):
             shutil.rmtree(member, ignore_errors=True)

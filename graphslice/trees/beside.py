@@ -45,15 +45,14 @@ class Blend:
         if not (np.isfinite(weights).all() and (weights >= 0).all() and np.allclose(weights.sum(axis=0), 1)):
             raise InputError("the weights of the trees beside the network do not add up to 1: train it again")
 
-    def answers(self, network: np.ndarray, x: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-        """The blended answers, ``float32 [R, W]``.
+    def parts(self, network: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+        """``float32 [R, W]`` of the network and of each kind of trees: what :func:`add_up` adds.
 
         Args:
             network: ``float32 [R, W]``, its answers.
             x: ``float32 [R, F]``, the descriptors.
-            tasks: T targets that W numbers answer.
         """
-        return add_up([network, *(predict_trees(trees, x) for trees in self.trees.values())], self.weights, tasks)
+        return [network, *(predict_trees(trees, x) for trees in self.trees.values())]
 
     def to_dict(self) -> dict[str, Any]:
         """Names and arrays, such as a checkpoint holds."""
@@ -97,6 +96,22 @@ def add_up(answers: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[T
         if task.transform == "log":
             blended[:, where] = np.exp(blended[:, where])
     return blended.astype(np.float32)
+
+
+def disagreement(answers: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+    """``float32 [R, T]``: the weighted standard deviation of what several models answer; 0 of classes.
+
+    Args:
+        answers, weights, tasks: as of :func:`add_up`; in logarithms where the network learns these.
+    """
+    found = np.zeros((len(answers[0]), len(tasks)), np.float32)
+    for t, task, where in each_target(tasks):
+        used = np.flatnonzero(weights[:, t] > 0).tolist()
+        if not task.classes and len(used) > 1:
+            each = np.stack([_as_added(answers[m][:, where].astype(np.float64), task)[:, 0] for m in used])
+            shares = weights[used, t][:, None]
+            found[:, t] = np.sqrt((shares * (each - (shares * each).sum(axis=0)) ** 2).sum(axis=0))
+    return found
 
 
 def fit_trees(

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from graphslice.checkpoint import Checkpoint, add_blend, read_checkpoint, save_checkpoint
+from graphslice.checkpoint import Checkpoint, add_to_checkpoint, read_checkpoint, save_checkpoint
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import Task
 from graphslice.trees import Blend
-from graphslice.trees.beside import fit_trees, predict_trees, weigh
+from graphslice.trees.beside import add_up, disagreement, fit_trees, predict_trees, weigh
 
 RANDOM = np.random.default_rng(0)
 TASKS = [Task("size"), Task("kind", "multiclass", ("a", "b", "c")), Task("active", "binary", ("no", "yes"))]
@@ -30,6 +30,10 @@ def blend(trees):
     return Blend(("morgan", "rdkit2d"), trees, np.array([[0.5, 1.0, 0.2], [0.5, 0.0, 0.3], [0.0, 0.0, 0.5]]))
 
 
+def answered(blend, network, x, tasks):
+    return add_up(blend.parts(network, x), blend.weights, tasks)
+
+
 def test_trees_of_every_target(trees):
     assert set(trees) == {"forest", "boosting"}
     for of_targets in trees.values():
@@ -39,10 +43,18 @@ def test_trees_of_every_target(trees):
         assert np.corrcoef(found[:, 0], LABELS[:, 0])[0, 1] > 0.8 and ((found[:, 4] > 0.5) == LABELS[:, 2]).mean() > 0.9
 
 
+def test_how_much_the_parts_disagree():
+    tasks = [Task("a"), Task("b", transform="log"), Task("c", "binary", ("no", "yes"))]
+    parts = [np.array([[1.0, np.e, 0.1]]), np.array([[3.0, 1.0, 0.9]]), np.array([[100.0, np.e, 0.5]])]
+    weights = np.array([[0.5, 0.25, 0.5], [0.5, 0.75, 0.5], [0, 0, 0]])
+    # By hand: the mean of 1 and 3 is 2; of the logarithms 1 and 0 it is 0.25, with the variance 3/16.
+    np.testing.assert_allclose(disagreement(parts, weights, tasks), [[1, np.sqrt(3) / 4, 0]], rtol=1e-6)
+
+
 def test_the_answer_is_the_weighted_sum(trees, blend):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
     forest, boosting = (predict_trees(trees[name], X) for name in ("forest", "boosting"))
-    found = blend.answers(network, X, TASKS)
+    found = answered(blend, network, X, TASKS)
     np.testing.assert_allclose(found[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
     np.testing.assert_array_equal(found[:, 1:4], network[:, 1:4])
     expected = 0.2 * network[:, 4] + 0.3 * forest[:, 4] + 0.5 * boosting[:, 4]
@@ -51,8 +63,8 @@ def test_the_answer_is_the_weighted_sum(trees, blend):
 
 def test_an_answer_depends_on_its_row_alone(blend):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
-    together = blend.answers(network, X, TASKS)
-    alone = [blend.answers(network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
+    together = answered(blend, network, X, TASKS)
+    alone = [answered(blend, network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
@@ -70,13 +82,13 @@ def test_a_checkpoint_keeps_it(blend, tmp_path):
     model = GraphTransformer(config.model)
     save_checkpoint(Checkpoint(config, TASKS, model.state_dict()), tmp_path / "plain.ckpt")
     assert read_checkpoint(tmp_path / "plain.ckpt").blend is None
-    add_blend(tmp_path / "plain.ckpt", blend)
+    add_to_checkpoint(tmp_path / "plain.ckpt", blend)
     save_checkpoint(Checkpoint(config, TASKS, model.state_dict(), blend=blend), tmp_path / "whole.ckpt")
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
     for name in ("plain.ckpt", "whole.ckpt"):
         back = read_checkpoint(tmp_path / name)
         assert back.tasks == TASKS and back.blend.kinds == ("morgan", "rdkit2d")
-        np.testing.assert_array_equal(back.blend.answers(network, X, TASKS), blend.answers(network, X, TASKS))
+        np.testing.assert_array_equal(answered(back.blend, network, X, TASKS), answered(blend, network, X, TASKS))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +123,7 @@ def test_logarithms_are_added_where_they_are_learned():
     trees = fit_trees(x, labels, task, seed=0, threads=1)
     network = np.exp(RANDOM.normal(size=(60, 1))).astype(np.float32)
     forest = predict_trees(trees["forest"], x).astype(np.float64)
-    found = Blend(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])).answers(network, x, task)
+    found = answered(Blend(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
     np.testing.assert_allclose(found, network**0.25 * forest**0.75, rtol=1e-5)
     far = np.where(
         np.arange(60)[:, None] == 7, 1e6 * labels, labels

@@ -1,0 +1,11 @@
+"""What a model's answers are worth: intervals and sets of classes, temperatures, nearness to the training molecules."""
+
+from graphslice.calibration.calibration import Calibration as Calibration
+from graphslice.calibration.calibration import TargetCalibration as TargetCalibration
+from graphslice.calibration.calibration import fit_calibration as fit_calibration
+from graphslice.calibration.conformal import DISTANCE as DISTANCE
+from graphslice.calibration.conformal import check_level as check_level
+from graphslice.calibration.conformal import conformal_quantile as conformal_quantile
+from graphslice.calibration.domain import Domain as Domain
+from graphslice.calibration.temperature import fit_temperature as fit_temperature
+from graphslice.calibration.temperature import tempered as tempered

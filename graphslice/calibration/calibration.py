@@ -1,0 +1,192 @@
+"""What a model carries of its own doubt, found on molecules that it did not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphslice.calibration.conformal import CONSTANT, conformal_quantile, fit_scale, scale_of
+from graphslice.calibration.domain import Domain
+from graphslice.calibration.temperature import fit_temperature, tempered
+from graphslice.errors import InputError
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_network
+
+# So many parts, each of which is judged by weights that the others give.
+_PARTS = 5
+#: By name ``float [R, T]``, none negative: what may tell of the size of the errors of R molecules.
+Difficulty = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class TargetCalibration:
+    """Of one target.
+
+    Attributes:
+        scores: of molecules that the model did not learn, in ascending order: of numbers one array, their absolute
+            errors over their scale, in logarithms where these are learned; of classes one for each, which holds what
+            the probability of that class lacked to 1 where it was the true one.
+        weights: with which kinds of difficulty make the scale of a number's error.
+        temperature: by which logits are divided; 1 of numbers.
+    """
+
+    scores: tuple[np.ndarray, ...]
+    weights: dict[str, float]
+    temperature: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values and arrays, such as a checkpoint holds."""
+        return {"scores": list(self.scores), "weights": dict(self.weights), "temperature": self.temperature}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
+        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
+        scores = tuple(np.sort(np.asarray(each, np.float64).reshape(-1)) for each in values["scores"])
+        weights = {str(name): float(weight) for name, weight in values["weights"].items()}
+        temperature = float(values["temperature"])
+        sound = all(np.isfinite(each).all() for each in scores) and min(weights.values()) >= 0
+        if not scores or not sound or weights.get(CONSTANT, 0) <= 0 or not 0 < temperature < np.inf:
+            raise ValueError("the calibration of a target")
+        return cls(scores, weights, temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Of all targets, and the training molecules.
+
+    Attributes:
+        targets: T of them.
+        domain: of the training molecules.
+    """
+
+    targets: tuple[TargetCalibration, ...]
+    domain: Domain
+
+    def probabilities(self, answers: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """``float32 [R, W]``: answers, the probabilities among them at their temperatures."""
+        answers = np.array(answers, np.float32)
+        for t, task, where in each_target(tasks):
+            if task.classes:
+                answers[:, where] = tempered(answers[:, where], self.targets[t].temperature)
+        return answers
+
+    def bounds(
+        self, answers: np.ndarray, difficulty: Difficulty, tasks: Sequence[Task], share: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the intervals of the numbers begin and end.
+
+        Args:
+            answers: ``float32 [R, W]``.
+            difficulty: of the molecules.
+            tasks: T targets.
+            share: of the molecules whose label is to lie within, between 0 and 1.
+
+        Returns:
+            Two arrays ``float32 [R, T]``: nan of classes; infinite where too few molecules were at hand for this share.
+        """
+        low = np.full((len(answers), len(tasks)), np.nan)
+        high = low.copy()
+        for t, task, where in each_target(tasks):
+            if task.kind != REGRESSION:
+                continue
+            own = self.targets[t]
+            scale = scale_of(_of_target(difficulty, t), own.weights, len(answers))
+            half = conformal_quantile(own.scores[0], share) * scale
+            middle = to_network(answers[:, where].astype(np.float64), [task])[:, 0]
+            low[:, t], high[:, t] = middle - half, middle + half
+            if task.transform == "log":
+                low[:, t], high[:, t] = np.exp(low[:, t]), np.exp(high[:, t])
+        return low.astype(np.float32), high.astype(np.float32)
+
+    def sets(self, answers: np.ndarray, tasks: Sequence[Task], share: float) -> dict[str, np.ndarray]:
+        """Of each target of classes ``bool [R, K]``: which classes a molecule may have.
+
+        The true class is among them for a share of the molecules of every class (label-conditional: Vovk et al. 2005).
+
+        Args:
+            answers: ``float32 [R, W]``, after :meth:`probabilities`.
+            tasks: T targets.
+            share: between 0 and 1.
+        """
+        found = {}
+        for t, task, where in each_target(tasks):
+            if task.classes:
+                borders = [conformal_quantile(scores, share) for scores in self.targets[t].scores]
+                found[task.name] = 1 - _of_classes(answers[:, where], task) <= np.array(borders)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values and arrays, such as a checkpoint holds."""
+        return {"targets": [target.to_dict() for target in self.targets], "domain": self.domain.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task]) -> Calibration:
+        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
+        targets = tuple(TargetCalibration.from_dict(each) for each in values["targets"])
+        counts = [max(1, len(task.classes)) for task in tasks]
+        if [len(target.scores) for target in targets] != counts:
+            raise ValueError("the calibration of other targets")
+        return cls(targets, Domain.from_dict(values["domain"]))
+
+
+def fit_calibration(
+    answers: np.ndarray, difficulty: Difficulty, labels: np.ndarray, tasks: Sequence[Task], domain: Domain
+) -> Calibration:
+    """Calibrate a model on molecules that it did not learn.
+
+    Args:
+        answers: ``float32 [R, W]``, of the model.
+        difficulty: of the molecules.
+        labels: ``float64 [R, T]``, in the user's unit and places of classes; nan where unknown.
+        tasks: T targets.
+        domain: of the training molecules.
+
+    Raises:
+        InputError: if answers and labels are not of the same rows.
+    """
+    if len(answers) != len(labels):
+        raise InputError(f"{len(answers)} answers do not go with {len(labels)} labels")
+    targets = []
+    for t, task, where in each_target(tasks):
+        known = np.isfinite(labels[:, t]) & np.isfinite(answers[:, where]).all(axis=1)
+        own, y = answers[known, where].astype(np.float64), labels[known, t]
+        if task.classes:
+            targets.append(_of_classed(own, y, task))
+        else:
+            errors = np.abs(to_network(y[:, None], [task]) - to_network(own, [task]))[:, 0]
+            targets.append(_of_number(errors, {name: each[known] for name, each in _of_target(difficulty, t).items()}))
+    return Calibration(tuple(targets), domain)
+
+
+def _of_classed(answers: np.ndarray, y: np.ndarray, task: Task) -> TargetCalibration:
+    temperature = fit_temperature(answers, y)
+    lacking = 1 - _of_classes(tempered(answers, temperature).astype(np.float32), task)
+    scores = tuple(np.sort(lacking[y == place, place]) for place in range(len(task.classes)))
+    return TargetCalibration(scores, {CONSTANT: 1.0}, temperature)
+
+
+def _of_number(errors: np.ndarray, difficulty: Mapping[str, np.ndarray]) -> TargetCalibration:
+    """The scores are those by weights that were found without the molecule, which would favour itself."""
+    finite = np.isfinite(errors)
+    errors, difficulty = errors[finite], {name: each[finite] for name, each in difficulty.items()}
+    weights = fit_scale(difficulty, errors)
+    scores = np.zeros(len(errors))
+    for part in range(_PARTS):
+        inside = np.arange(len(errors)) % _PARTS == part
+        others = fit_scale({name: each[~inside] for name, each in difficulty.items()}, errors[~inside])
+        scale = scale_of({name: each[inside] for name, each in difficulty.items()}, others, inside.sum())
+        scores[inside] = errors[inside] / scale
+    return TargetCalibration((np.sort(scores),), weights)
+
+
+def _of_target(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:
+    """``float64 [R]`` by name, of one target."""
+    return {name: np.asarray(each[:, t], np.float64) for name, each in difficulty.items()}
+
+
+def _of_classes(probabilities: np.ndarray, task: Task) -> np.ndarray:
+    """``float64 [R, K]``: the probability of every class, of two classes of both."""
+    probabilities = probabilities.astype(np.float64)
+    return np.concatenate([1 - probabilities, probabilities], axis=1) if task.kind == BINARY else probabilities

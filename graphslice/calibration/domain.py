@@ -1,0 +1,143 @@
+"""How near molecules are to those that a model learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from graphslice.machine import cores
+
+#: Bits of the fingerprints that are compared.
+BITS = 1_024
+#: The most training molecules that a model keeps; of more, as many at random.
+MOST_KEPT = 10_000
+#: So many of a thousand training molecules have no other training molecule as near as the border of the domain.
+_OUTSIDE = 0.05
+_ASKED = 1_000
+_WORD = 64
+# Molecules that a thread looks for at a time.
+_CHUNK_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Fingerprints of training molecules.
+
+    Attributes:
+        bits: ``uint64 [N, 16]``, fingerprints of 1,024 bits.
+        rows: ``int64 [N]``, the places of the molecules in their source.
+        border: a molecule is inside whose Tanimoto similarity to the nearest of them is at least this: 95 percent of
+            the training molecules have another one as near.
+    """
+
+    bits: np.ndarray
+    rows: np.ndarray
+    border: float
+
+    def __post_init__(self) -> None:
+        fits = self.bits.dtype == np.uint64 and self.bits.ndim == 2 and self.bits.shape[1] == BITS // _WORD
+        if not fits or self.rows.shape != self.bits.shape[:1] or not 0 <= self.border <= 1:
+            raise ValueError("a domain")
+
+    @classmethod
+    def of(cls, fingerprints: np.ndarray, rows: np.ndarray, seed: int) -> Domain:
+        """The domain of some training molecules.
+
+        Args:
+            fingerprints: ``bool [N, 1024]``, of at most :data:`MOST_KEPT`.
+            rows: ``int64 [N]``.
+            seed: of the molecules that the border is found with.
+        """
+        bits = _packed(fingerprints)
+        asked = np.random.default_rng(seed).permutation(len(bits))[:_ASKED]
+        others = _nearest(bits[asked], bits, asked)[0]
+        border = float(np.quantile(others, _OUTSIDE)) if len(bits) > 1 else 0.0
+        return cls(bits, np.asarray(rows, np.int64), border)
+
+    def nearest(self, fingerprints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The training molecule that is nearest to each molecule.
+
+        Args:
+            fingerprints: ``bool [R, 1024]``.
+
+        Returns:
+            Its Tanimoto similarity, ``float32 [R]``, and its place among those of the domain, ``int64 [R]``.
+        """
+        return _nearest(_packed(fingerprints), self.bits, np.full(len(fingerprints), -1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values and arrays, such as a checkpoint holds."""
+        return {"bits": self.bits.view(np.int64), "rows": self.rows, "border": self.border}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Domain:
+        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
+        bits = np.ascontiguousarray(values["bits"]).view(np.uint64)
+        return cls(bits, np.asarray(values["rows"], np.int64), float(values["border"]))
+
+
+def _packed(fingerprints: np.ndarray) -> np.ndarray:
+    """``uint64 [R, 16]`` of ``bool [R, 1024]``."""
+    if fingerprints.ndim != 2 or fingerprints.shape[1] != BITS:
+        raise ValueError(f"fingerprints of shape {fingerprints.shape}")
+    return np.packbits(fingerprints, axis=1).view(np.uint64)
+
+
+def _nearest(asked: np.ndarray, known: np.ndarray, itself: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Similarity and place of the nearest of ``known``, but ``itself`` (``int64 [R]``, -1: none is left out)."""
+    similarity, place = np.zeros(len(asked), np.float32), np.full(len(asked), -1, np.int64)
+    itself, counts = np.asarray(itself, np.int64), np.zeros(len(known), np.int64)
+    _count(known, counts)
+
+    def search(begin: int) -> None:
+        some = slice(begin, begin + _CHUNK_ROWS)
+        _search(asked[some], known, counts, itself[some], similarity[some], place[some])
+
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(search, range(0, len(asked), _CHUNK_ROWS)))
+    return similarity, place
+
+
+@njit(cache=True, nogil=True)
+def _count(known, counts):
+    for j in range(len(known)):
+        counts[j] = _ones(known[j])
+
+
+@njit(cache=True, nogil=True)
+def _search(asked, known, counts, itself, similarity, place):
+    for i in range(len(asked)):
+        own, best = _ones(asked[i]), np.float64(-1.0)
+        for j in range(len(known)):
+            if j == itself[i]:
+                continue
+            both = np.int64(0)
+            for w in range(known.shape[1]):
+                both += _popcount(asked[i, w] & known[j, w])
+            either = own + counts[j] - both
+            found = both / either if either > 0 else 1.0
+            if found > best:
+                best, place[i] = found, j
+        similarity[i] = max(best, 0.0)
+
+
+@njit(cache=True)
+def _ones(words):
+    total = np.int64(0)
+    for w in range(len(words)):
+        total += _popcount(words[w])
+    return total
+
+
+@njit(cache=True)
+def _popcount(x):
+    """The bits of a word that are set (Warren, Hacker's Delight, 5-1)."""
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))

@@ -1,0 +1,94 @@
+"""What answers are worth: intervals and sets of classes, and the nearest training molecules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graphslice.calibration import DISTANCE, Calibration, check_level
+from graphslice.calibration.domain import BITS, Domain
+from graphslice.checkpoint import read_domain
+from graphslice.data.hashes import fingerprint_rows
+from graphslice.data.store import GraphStore
+from graphslice.inference.predictions import Interval, Neighbours
+from graphslice.tasks import Task
+
+
+def distances(domain: Domain, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """1 minus the similarity of the nearest training molecule, ``float32 [R]``, and its place in the domain.
+
+    Args:
+        domain: of the training molecules.
+        store: of molecules.
+        rows: ``int64 [R]``, each with atoms.
+    """
+    similarity, place = domain.nearest(fingerprint_rows(store, rows, BITS))
+    return 1 - similarity, place
+
+
+def difficulty_of(found: dict[str, np.ndarray], distance: np.ndarray, targets: int) -> dict[str, np.ndarray]:
+    """What may tell of the size of the errors of T targets: by name ``float32 [R, T]``.
+
+    Args:
+        found: how much the parts of a model, and several models, disagree.
+        distance: ``float32 [R]``, of :func:`distances`.
+        targets: T.
+    """
+    return found | {DISTANCE: np.repeat(distance[:, None], targets, axis=1)}
+
+
+def doubt(
+    calibration: Calibration,
+    store: GraphStore,
+    rows: np.ndarray,
+    values: np.ndarray,
+    found: dict[str, np.ndarray],
+    tasks: Sequence[Task],
+    interval: float | None,
+) -> tuple[Interval | None, Neighbours, np.ndarray]:
+    """What a model can say of its answers.
+
+    Args:
+        calibration: of the model.
+        store: of the molecules.
+        rows: ``int64 [R]``, some of which may have no molecule: P have one.
+        values: ``float32 [R, W]``, the answers.
+        found: how much parts and models disagree, ``float32 [P, T]``.
+        tasks: T targets.
+        interval: a level in percent, or None.
+
+    Returns:
+        The intervals, the neighbours without their names, and ``int64 [R]``, the places of these in the domain, -1
+        where there is no molecule.
+    """
+    present = store.sizes[rows] > 0
+    distance, place = distances(calibration.domain, store, rows[present])
+    similarity, places = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
+    similarity[present], places[present] = 1 - distance, place
+    neighbours = Neighbours(similarity, np.nan_to_num(similarity, nan=-1.0) >= calibration.domain.border - 1e-6, None)
+    if interval is None:
+        return None, neighbours, places
+    share, own = check_level(interval), values[present]
+    low, high = (np.full((len(rows), len(tasks)), np.nan, np.float32) for _ in range(2))
+    difficulty = difficulty_of(found, distance, len(tasks))
+    low[present], high[present] = calibration.bounds(own, difficulty, tasks, share)
+    sets = {}
+    for name, classes in calibration.sets(own, tasks, share).items():
+        sets[name] = np.zeros((len(rows), classes.shape[1]), bool)
+        sets[name][present] = classes
+    return Interval(interval, low, high, sets), neighbours, places
+
+
+def names_of(domain: Domain, places: np.ndarray, folder: Path | None) -> list[str | None]:
+    """The SMILES of training molecules, or where the run folder is not at hand their rows; None for -1.
+
+    Args:
+        domain: that the places are of.
+        places: ``int64 [R]``.
+        folder: of the run.
+    """
+    known = read_domain(folder)
+    rows = (None if place < 0 else int(domain.rows[place]) for place in places.tolist())
+    return [None if row is None else known.get(row, f"row {row + 1}") for row in rows]

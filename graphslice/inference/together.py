@@ -1,0 +1,48 @@
+"""The answers of networks with the trees beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphslice.data.store import GraphStore
+from graphslice.tasks import Task
+from graphslice.trees import Blend
+from graphslice.trees.beside import add_up, disagreement
+
+# Molecules whose descriptors trees get at a time.
+_TREE_ROWS = 4096
+# What may tell of the size of an error: how much a network and its trees disagree, and how much several models do.
+_OF_PARTS, _OF_MODELS = "disagreement of the parts", "disagreement of the models"
+
+
+def blended(
+    networks: np.ndarray, blends: Sequence[Blend | None], store: GraphStore, rows: np.ndarray, tasks: Sequence[Task]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What M models answer, ``float32 [M, R, W]``; and by name how much their parts, and they, disagree.
+
+    Args:
+        networks: ``float32 [M, R, W]``, what the networks answer; it is changed.
+        blends: the trees beside each, or None.
+        store: that has the descriptors which these read.
+        rows: ``int64 [R]`` of the store.
+        tasks: T targets.
+
+    Returns:
+        The answers, and ``float32 [R, T]`` by name.
+    """
+    values = networks
+    with_trees = [(model, blend) for model, blend in enumerate(blends) if blend is not None]
+    found = np.zeros((len(rows), len(tasks)), np.float32)
+    for model, blend in with_trees:
+        for begin in range(0, len(rows), _TREE_ROWS):
+            some = slice(begin, begin + _TREE_ROWS)
+            parts = blend.parts(values[model, some], store.descriptors(rows[some], blend.kinds))
+            values[model, some] = add_up(parts, blend.weights, tasks)
+            found[some] += disagreement(parts, blend.weights, tasks) / len(with_trees)
+    difficulty = {_OF_PARTS: found} if with_trees else {}
+    if len(values) > 1:
+        equal = np.full((len(values), len(tasks)), 1 / len(values))
+        difficulty[_OF_MODELS] = disagreement(list(values), equal, tasks)
+    return values, difficulty

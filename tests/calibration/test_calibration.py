@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graphslice.calibration import Calibration, Domain, fit_calibration
+from graphslice.calibration.domain import BITS
+from graphslice.errors import InputError
+from graphslice.tasks import Task
+
+TASKS = [
+    Task("number"),
+    Task("skewed", transform="log"),
+    Task("active", "binary", ("no", "yes")),
+    Task("kind", "multiclass", ("a", "b", "c")),
+]
+DOMAIN = Domain.of(np.ones((1, BITS), bool), np.array([0]), 0)
+
+
+def drawn(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Answers, their difficulty and labels of a model whose numbers are as wrong as the difficulty says."""
+    random = np.random.default_rng(seed)
+    truth, hard = random.normal(size=rows), random.gamma(2, size=rows)
+    wrong = truth + 0.2 * hard * random.normal(size=rows)
+    p = random.beta(0.7, 0.7, size=rows)
+    shares = random.dirichlet([0.6] * 3, size=rows)
+    kinds = (random.random((rows, 1)) > shares.cumsum(axis=1)).sum(axis=1)
+    answers = np.column_stack([wrong, np.exp(wrong), p, shares]).astype(np.float32)
+    labels = np.column_stack([truth, np.exp(truth), random.random(rows) < p, kinds.clip(0, 2)]).astype(np.float64)
+    labels[random.random(labels.shape) < 0.05] = np.nan
+    return answers, {"hard": np.repeat(hard[:, None], 4, axis=1).astype(np.float32)}, labels
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return fit_calibration(*drawn(2000, 0), TASKS, DOMAIN)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
+def test_new_molecules_lie_where_they_are_expected(calibration, share):
+    answers, difficulty, labels = drawn(4000, 1)
+    low, high = calibration.bounds(answers, difficulty, TASKS, share)
+    for t in (0, 1):
+        known = ~np.isnan(labels[:, t])
+        inside = (low[known, t] <= labels[known, t]) & (labels[known, t] <= high[known, t])
+        assert inside.mean() == pytest.approx(share, abs=0.025)
+    assert np.isnan(low[:, 2:]).all() and (low[:, 1] > 0).all()
+    sets = calibration.sets(answers, TASKS, share)
+    for t, name in ((2, "active"), (3, "kind")):
+        for place in range(sets[name].shape[1]):  # of every class
+            own = labels[:, t] == place
+            assert sets[name][own, place].mean() == pytest.approx(share, abs=0.035)
+
+
+def test_wide_where_it_is_hard(calibration):
+    answers, difficulty, labels = drawn(4000, 2)
+    low, high = calibration.bounds(answers, difficulty, TASKS, 0.9)
+    width, hard = high[:, 0] - low[:, 0], difficulty["hard"][:, 0]
+    assert np.corrcoef(width, hard)[0, 1] > 0.95
+    known = ~np.isnan(labels[:, 0])
+    inside = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
+    constant = fit_calibration(answers, {}, labels, TASKS, DOMAIN)
+    low, high = constant.bounds(answers, {}, TASKS, 0.9)
+    assert np.ptp(high[:, 0] - low[:, 0]) < 1e-5 and width.mean() < (high[:, 0] - low[:, 0]).mean()
+    equal = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
+    for part in (hard < 1, hard > 3):  # equal widths hold nearly all of the first and too few of the second
+        assert abs(inside[known & part].mean() - 0.9) < abs(equal[known & part].mean() - 0.9)
+
+
+def test_few_molecules_promise_nothing():
+    answers, difficulty, labels = drawn(12, 3)
+    found = fit_calibration(answers, difficulty, labels, TASKS, DOMAIN)
+    low, high = found.bounds(answers, difficulty, TASKS, 0.95)
+    assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
+    assert (low[:, 1] == 0).all() and all(sets.all() for sets in found.sets(answers, TASKS, 0.95).values())
+    none = fit_calibration(answers, difficulty, np.full_like(labels, np.nan), TASKS, DOMAIN)
+    assert (none.bounds(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
+    np.testing.assert_array_equal(none.probabilities(answers, TASKS), answers)
+    with pytest.raises(InputError, match="12 answers do not go with 11 labels"):
+        fit_calibration(answers, difficulty, labels[1:], TASKS, DOMAIN)
+
+
+def test_written_and_read(calibration):
+    answers, difficulty, _ = drawn(50, 4)
+    back = Calibration.from_dict(calibration.to_dict(), TASKS)
+    for found, expected in zip(
+        back.bounds(answers, difficulty, TASKS, 0.9), calibration.bounds(answers, difficulty, TASKS, 0.9), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="other targets"):
+        Calibration.from_dict(calibration.to_dict(), TASKS[::-1])
+    for change in (
+        {"temperature": 0},
+        {"scores": [np.array([np.nan])]},
+        {"weights": {"constant": 0.0}},
+        {"scores": []},
+    ):
+        values = calibration.to_dict()
+        values["targets"][0] = values["targets"][0] | change
+        with pytest.raises(ValueError):
+            Calibration.from_dict(values, TASKS)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit, softmax
+from torchmetrics.functional.classification import binary_calibration_error
+
+from graphslice.calibration import fit_temperature, tempered
+
+
+def test_logits_are_divided():
+    p = np.array([[0.1], [0.5], [0.999], [0.0], [1.0]])
+    np.testing.assert_allclose(tempered(p, 2.0)[:3], expit(logit(p[:3]) / 2))
+    assert np.isfinite(tempered(p, 0.3)).all() and ((tempered(p, 5.0) >= 0) & (tempered(p, 5.0) <= 1)).all()
+    logits = np.random.default_rng(0).normal(size=(4, 3))
+    np.testing.assert_allclose(tempered(softmax(logits, axis=1), 0.5), softmax(logits / 0.5, axis=1))
+    assert tempered(p, 1.0) is p
+
+
+@pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_temperature_is_found(true, classes):
+    """Of classes that are drawn by softmax(logits / true) and probabilities that are softmax(logits)."""
+    random = np.random.default_rng(1)
+    logits = random.normal(scale=2, size=(4000, classes))
+    y = (random.random((4000, 1)) > softmax(logits / true, axis=1).cumsum(axis=1)).sum(axis=1).astype(float)
+    p = softmax(logits, axis=1)
+    p = p[:, 1:] if classes == 2 else p
+    assert fit_temperature(p, y) == pytest.approx(true, rel=0.12)
+
+
+def test_calibration_gets_better_and_the_order_stays():
+    import torch
+
+    random = np.random.default_rng(2)
+    logits = random.normal(size=(2000, 1))
+    y = (random.random((2000, 1)) < expit(logits)).astype(float)[:, 0]
+    p = expit(3 * logits)  # too sure
+    better = tempered(p, fit_temperature(p, y))
+    errors = [float(binary_calibration_error(torch.tensor(q[:, 0]), torch.tensor(y).long())) for q in (p, better)]
+    assert errors[1] < 0.5 * errors[0]
+    assert (np.argsort(p[:, 0]) == np.argsort(better[:, 0])).all()
+
+
+def test_what_says_nothing_changes_nothing():
+    p = np.array([[0.3]] * 30)
+    assert fit_temperature(p, np.zeros(30)) == 1.0  # one class
+    assert fit_temperature(p[:10], np.array([0.0, 1.0] * 5)) == 1.0  # few rows
+    assert fit_temperature(p, np.full(30, np.nan)) == 1.0
+    y = np.array([1.0] * 9 + [0.0] * 21)
+    assert fit_temperature(p, y) == 1.0  # right already

@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|predict|tables [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|predict|tables|intervals [--json]``.
 
 Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
 less so. ``--json`` prints one line to keep instead of the table.
@@ -22,6 +22,7 @@ BENCHMARKS = {
     "step": "training and inference of the model beside plain PyTorch and the arithmetic floor",
     "predict": "prediction of molecules in memory, the same way",
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
+    "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
 }
 
 

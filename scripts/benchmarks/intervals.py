@@ -1,0 +1,166 @@
+"""Coverage of intervals and sets of classes, beside a forest's jackknife; and how errors grow with distance.
+
+``run --data DIR`` trains with the defaults on eight tables of TDC's ADMET group, each split at random and by scaffold,
+and adds every result as a line to docs/benchmarks/intervals.jsonl; what is there already is not done again. Every
+result renews docs/intervals.md too, as ``render`` does alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.metrics import log_loss
+
+import graphslice
+from benchmarks.interval_report import rendered
+from benchmarks.table_forest import fingerprints
+from benchmarks.table_methods import CommandError, Commands, commit
+from benchmarks.table_tasks import TDC, Task
+from graphslice.calibration import tempered
+from graphslice.evaluation.coverage import coverage
+from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.metrics import score
+from graphslice.machine import machine
+
+RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "intervals.jsonl"
+TASKS = (
+    *("caco2_wang", "vdss_lombardo", "clearance_microsome_az", "ppbr_az"),
+    *("hia_hou", "pgp_broccatelli", "herg", "bbb_martins"),
+)
+SPLITS = ("random", "scaffold")
+LEVELS = (80, 90, 95)
+#: Where the bins of the similarity of the nearest training molecule begin.
+SIMILARITIES = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85)
+_TREES = 200
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    actions = parser.add_subparsers(dest="action", required=True)
+    begin = actions.add_parser("run", help="train, and keep every result")
+    begin.add_argument("--data", type=Path, required=True, help="a folder with tdc_admet/*.csv")
+    begin.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK")
+    begin.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS))
+    begin.add_argument("--seeds", nargs="+", type=int, default=list(range(3)))
+    begin.add_argument("--threads", type=int, default=1)
+    render = actions.add_parser("render", help="make docs/intervals.md")
+    for subparser in (begin, render):
+        subparser.add_argument("--results", type=Path, default=RESULTS)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run what has no result yet, or render the results."""
+    if options.action == "run":
+        for seed in options.seeds:
+            for name in options.tasks:
+                for split in options.splits:
+                    _attempt(options, TDC[name], split, seed)
+    write_document(options.results)
+
+
+def _attempt(options: argparse.Namespace, task: Task, split: str, seed: int) -> None:
+    key = {"task": task.name, "split": split, "seed": seed}
+    if any(key.items() <= line.items() for line in read_results(options.results)):
+        return
+    try:
+        line = key | measured(task, split, seed, options.data, options.threads)
+    except CommandError as error:
+        print(f"{key}: {error}", file=sys.stderr, flush=True)
+        return
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    with options.results.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    write_document(options.results)
+    print(json.dumps(key), flush=True)
+
+
+def read_results(path: Path) -> list[dict]:
+    """The lines of the results; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_document(results: Path) -> None:
+    """Make docs/intervals.md of docs/benchmarks/intervals.jsonl."""
+    document = results.parent.with_name("intervals.md")
+    document.write_text(rendered(read_results(results), LEVELS, SIMILARITIES), encoding="utf-8")
+
+
+def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dict[str, Any]:
+    """Train on a table, all rows of which are split anew, and judge what is said of the test molecules."""
+    table = pd.read_csv(data / task.file)[["smiles", "y"]]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        table.to_csv(folder / "t.csv", index=False)
+        Commands(folder, threads).run(
+            *(sys.executable, "-m", "graphslice.cli", "train", "--dataset", folder / "t.csv", "--targets", "y"),
+            *("--split", split, "--seed", seed, "--trainer.seed", seed),
+            *("--out", folder / "run", "--cache", folder / "cache"),
+        )
+        predictor, splits = graphslice.load(folder / "run", "cpu"), splits_of_run(folder / "run")
+    assert splits is not None and predictor.calibration is not None
+    rows, y = splits["test"], table["y"].to_numpy(np.float64)
+    smiles, labels = table["smiles"].to_numpy()[rows].tolist(), y[rows, None]
+    found = {level: predictor.predict(smiles, interval=level) for level in LEVELS}
+    values = found[LEVELS[0]].values
+    covered = {
+        str(level): coverage(each.interval, labels, predictor.tasks, np.isfinite(values[:, 0]))["y"]
+        for level, each in found.items()
+    }
+    near = found[LEVELS[0]].neighbours
+    line: dict[str, Any] = {"intervals": covered, "rows": {name: len(each) for name, each in splits.items()}}
+    if task.classes:
+        temperature = predictor.calibration.targets[0].temperature
+        before = tempered(values, 1 / temperature)
+        errors = [score("calibration_error", "", predictor.tasks, labels, each) for each in (before, values)]
+        losses = [log_loss(labels[:, 0], each[:, 0].astype(np.float64)) for each in (before, values)]
+        line |= {"temperature": temperature, "calibration_error": errors, "log_loss": losses}
+        error = (values[:, 0] >= 0.5) != labels[:, 0]
+    else:
+        known, bits = np.concatenate([splits["train"], splits["valid"]]), fingerprints(table["smiles"])
+        line["jackknife"] = _jackknife(bits[known], y[known], bits[rows], labels[:, 0], seed)
+        error = np.abs(values[:, 0] - labels[:, 0])
+    line["by_similarity"] = _binned(near.similarity, error.astype(np.float64))
+    line["in_domain"] = _by_domain(near.in_domain, error.astype(np.float64))
+    return line | {"machine": machine()["machine"], "version": f"graphslice {graphslice.__version__} {commit()}"}
+
+
+def _binned(similarity: np.ndarray, error: np.ndarray) -> list[list[float]]:
+    """Of each bin of similarity the number of molecules and the sum of their errors."""
+    places = np.searchsorted(np.array(SIMILARITIES), similarity, side="right") - 1
+    return [[int((places == bin).sum()), float(error[places == bin].sum())] for bin in range(len(SIMILARITIES))]
+
+
+def _by_domain(inside: np.ndarray, error: np.ndarray) -> list[list[float]]:
+    """Of the molecules inside and of those outside how many there are, and the sum of their errors."""
+    return [[int(part.sum()), float(error[part].sum())] for part in (inside, ~inside)]
+
+
+def _jackknife(
+    x: np.ndarray, y: np.ndarray, asked: np.ndarray, labels: np.ndarray, seed: int
+) -> dict[str, dict[str, float]]:
+    """Coverage and mean width of a random forest's jackknife+ after bootstrap (Kim et al. 2020, arXiv:2002.09025)."""
+    forest = RandomForestRegressor(_TREES, random_state=seed, bootstrap=True).fit(x, y)
+    out = np.ones((_TREES, len(x)), bool)
+    for tree, sampled in zip(out, forest.estimators_samples_, strict=True):
+        tree[sampled] = False
+    shares = out / np.maximum(out.sum(axis=0), 1)  # of each training row, the mean of the trees without it
+    on_train = np.stack([tree.predict(x) for tree in forest.estimators_])
+    on_asked = np.stack([tree.predict(asked) for tree in forest.estimators_])
+    residuals = np.abs(y - (shares * on_train).sum(axis=0))[:, None]
+    centres = shares.T @ on_asked
+    low, high = np.sort(centres - residuals, axis=0), np.sort(centres + residuals, axis=0)
+    found = {}
+    for level in LEVELS:
+        rank = int(np.ceil((len(x) + 1) * level / 100))
+        lower, upper = low[max(len(x) - rank, 0)], high[min(rank, len(x)) - 1]
+        inside = (lower <= labels) & (labels <= upper)
+        found[str(level)] = {"coverage": float(inside.mean()), "width": float((upper - lower).mean())}
+    return found

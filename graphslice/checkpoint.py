@@ -21,7 +21,7 @@ from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
-from graphslice.tasks import Task, num_outputs, regressions
+from graphslice.tasks import Task, network_outputs, regressions
 from graphslice.trees import Blend
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
@@ -242,7 +242,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         weights = {current_weight_name(k.removeprefix("model.")): v for k, v in state.items()}
         config, tasks = RunConfig.from_dict(head["config"]), _tasks_of(head)
         check_mixer(config.model.mixer, config.model.mixer_settings)
-        if num_outputs(tasks) != config.model.tasks:
+        if network_outputs(tasks, config.trainer.loss) != config.model.tasks:
             raise KeyError("tasks")
         blend = Blend.from_dict(_as_arrays(contents[_BLEND])) if _BLEND in contents else None
         if blend is not None and blend.weights.shape[1] != len(tasks):

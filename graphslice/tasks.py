@@ -14,6 +14,10 @@ from graphslice.errors import InputError, nearest
 REGRESSION, BINARY, MULTICLASS = KINDS = ("regression", "binary", "multiclass")
 #: How the numbers of a target are changed before they are learned.
 TRANSFORMS = ("none", "log")
+#: The loss with which the network learns of each number also the deviation of its error.
+GAUSSIAN = "gaussian"
+# Logarithms of standardised deviations are kept so far from 0.
+_MOST_LOG = 7.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,21 @@ def num_outputs(tasks: Sequence[Task]) -> int:
     return sum(task.outputs for task in tasks)
 
 
+def network_outputs(tasks: Sequence[Task], loss: str) -> int:
+    """How many numbers the network puts out: answers, and with the loss ``gaussian`` a deviation for each number.
+
+    Args:
+        tasks: of the targets.
+        loss: of the training.
+    """
+    return num_outputs(tasks) + (len(number_places(tasks)) if loss == GAUSSIAN else 0)
+
+
+def number_places(tasks: Sequence[Task]) -> list[int]:
+    """The places of the targets that are numbers."""
+    return [t for t, task in enumerate(tasks) if task.kind == REGRESSION]
+
+
 def answer_columns(tasks: Sequence[Task]) -> list[str]:
     """Names of the numbers that answer some targets."""
     return [name for task in tasks for name in task.columns]
@@ -110,10 +129,10 @@ def to_answers(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     """``float32 [R, W]``: what the network puts out as answers: numbers in the user's unit, and probabilities.
 
     Args:
-        outputs: ``float [R, W]``, of the numbers or their logarithms, and the logits of classes.
+        outputs: ``float [R, W]``, of the numbers or their logarithms, and the logits of classes; deviations may follow.
         tasks: T targets that W numbers answer.
     """
-    answers = np.array(outputs, dtype=np.float64)
+    answers = np.array(outputs[:, : num_outputs(tasks)], dtype=np.float64)
     with np.errstate(over="ignore"):
         for _, task, where in each_target(tasks):
             if task.kind == BINARY:
@@ -124,6 +143,25 @@ def to_answers(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
             elif task.transform == "log":
                 answers[:, where] = np.exp(answers[:, where])
         return answers.astype(np.float32)
+
+
+def to_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.ndarray) -> np.ndarray | None:
+    """``float32 [R, T]``: how far off the network takes its numbers to be; 0 of classes, None where it does not say.
+
+    Args:
+        outputs: ``float [R, W + D]``, what the network puts out.
+        tasks: T targets that W numbers answer.
+        std: ``float [W + D]``, of what it learns: its deviations are those of standardised numbers.
+    """
+    width = num_outputs(tasks)
+    if outputs.shape[1] == width:
+        return None
+    found = np.zeros((len(outputs), len(tasks)), np.float32)
+    slices = output_slices(tasks)
+    for d, t in enumerate(number_places(tasks)):
+        logs = np.clip(np.asarray(outputs[:, width + d], np.float64), -_MOST_LOG, _MOST_LOG)
+        found[:, t] = np.exp(logs) * std[slices[t].start]
+    return found
 
 
 def predicted_classes(answers: np.ndarray, task: Task) -> list[str | None]:

@@ -40,7 +40,7 @@ __all__ = [
 READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
 #: What training can make small; auto is mae of numbers, bce of binary targets and cross-entropy of several classes.
-LOSSES = ("auto", "mae", "mse", "huber", "bce", "cross-entropy")
+LOSSES = ("auto", "mae", "mse", "huber", "gaussian", "bce", "cross-entropy")
 
 _CHOICES = {
     "init": ("graphormer", "balanced"),
@@ -164,7 +164,8 @@ class TrainerConfig:
         workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
         patience: stop after this many epochs without a better validation MAE; never when not given.
         checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
-        loss: of the numbers mae, mse or huber; bce of yes or no and cross-entropy of several classes go by themselves.
+        loss: of the numbers mae, mse, huber, or gaussian, which learns the deviation of its errors too; bce of yes or
+            no and cross-entropy of several classes go by themselves.
         metric: what chooses the best epoch, as mae, rmse, spearman, auroc, auprc, accuracy; mae of numbers, auroc of
             classes, the loss where there are both.
         target_weights: of targets in the loss, TARGET=2,OTHER=0.5; 1 when not given.

@@ -12,7 +12,7 @@ from graphslice.config import RunConfig
 from graphslice.data.labels import joined_names
 from graphslice.data.sources import Source
 from graphslice.errors import InputError
-from graphslice.tasks import num_outputs
+from graphslice.tasks import network_outputs
 from graphslice.trees.beside import KINDS
 
 # Of more labels trees take longer than they help.
@@ -35,7 +35,9 @@ def resolved(config: RunConfig, source: Source) -> RunConfig:
     data = replace(data, targets=joined_names(source.target_names), fingerprint=source.fingerprint())
     data = replace(data, features=",".join(data.descriptors) or None)
     trainer = replace(config.trainer, baselines=_baselines(config.trainer.baselines, source))
-    model = replace(config.model, tasks=num_outputs(source.tasks), descriptors=descriptor_width(data.descriptors))
+    model = replace(
+        config.model, tasks=network_outputs(source.tasks, trainer.loss), descriptors=descriptor_width(data.descriptors)
+    )
     return replace(config, data=data, model=model, trainer=trainer)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
@@ -23,10 +23,10 @@ from graphslice.inference.doubt import doubt, names_of
 from graphslice.inference.inputs import Columns, each_graph, given_columns, is_graph
 from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.inference.predictions import Predictions
-from graphslice.inference.together import blended
+from graphslice.inference.together import blended, of_networks
 from graphslice.machine import default_device
 from graphslice.ops.threads import one_core_each
-from graphslice.tasks import answer_columns, to_answers
+from graphslice.tasks import answer_columns
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -244,7 +244,24 @@ class Predictor:
 
     def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """``float32 [M, R, W]``: what each of M models answers; and how much its parts, and they, disagree."""
-        values = np.full((len(self.models), len(rows), len(self.columns)), np.nan, dtype=np.float32)
+        outputs = np.full((len(self.models), len(rows), self.config.model.tasks), np.nan, dtype=np.float32)
+        self.in_batches(store, rows, self._forward, outputs)
+        stds = [model.target_std.cpu().numpy() for model in self.models]
+        values, deviations = of_networks(outputs, stds, self.tasks)
+        values, difficulty = blended(values, self.blends, store, rows, self.tasks)
+        return values, difficulty | deviations
+
+    def in_batches(
+        self, store: GraphStore, rows: np.ndarray, compute: Callable[[GraphBatch], np.ndarray], found: np.ndarray
+    ) -> None:
+        """Compute something of some rows of a store that have molecules, in batches of similar sizes.
+
+        Args:
+            store: made as ``config.graph`` says.
+            rows: ``int64 [R]``.
+            compute: ``[..., B, C]`` of a batch of B molecules; called from several threads.
+            found: ``[..., R, C]``, which is filled.
+        """
         on_gpu = self.device.type == "cuda"
         most = molecules_of_a_batch(free_memory(self.device), self.config.model) if on_gpu else _BATCH
         batches = list(EvalBatches(store.sizes[rows], most))
@@ -252,21 +269,20 @@ class Predictor:
         if self.device.type != "cpu":
             loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
             for indices, batch in zip(batches, loader, strict=True):
-                values[:, indices] = self._forward(batch)
-            return blended(values, self.blends, store, rows, self.tasks)
+                found[..., indices, :] = compute(batch)
+            return
 
-        def predict(indices: list[int]) -> None:
-            values[:, indices] = self._forward(collate_rows(store, rows[indices], **settings))
+        def fill(indices: list[int]) -> None:
+            found[..., indices, :] = compute(collate_rows(store, rows[indices], **settings))
 
-        one_core_each(predict, batches)
-        return blended(values, self.blends, store, rows, self.tasks)
+        one_core_each(fill, batches)
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
-        """``float32 [M, B, W]``."""
+        """``float32 [M, B, W + D]``: what the networks put out, answers and D deviations of their errors."""
         batch = batch.to(self.device, non_blocking=True)
         with torch.inference_mode(), tf32_products(self.device, self.config.model.mixer):
             outputs = [model(batch).float().cpu().numpy() for model in self.models]
-        return np.stack([to_answers(each, self.tasks) for each in outputs])
+        return np.stack(outputs)
 
     def answers(
         self,

@@ -7,14 +7,35 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphslice.data.store import GraphStore
-from graphslice.tasks import Task
+from graphslice.tasks import Task, to_answers, to_deviations
 from graphslice.trees import Blend
 from graphslice.trees.beside import add_up, disagreement
 
 # Molecules whose descriptors trees get at a time.
 _TREE_ROWS = 4096
-# What may tell of the size of an error: how much a network and its trees disagree, and how much several models do.
+# What may tell of the size of an error: how far off the network takes itself to be, how much it and its trees disagree,
+# and how much several models do.
+_OF_NETWORK = "deviation of the network"
 _OF_PARTS, _OF_MODELS = "disagreement of the parts", "disagreement of the models"
+
+
+def of_networks(
+    outputs: np.ndarray, stds: Sequence[np.ndarray], tasks: Sequence[Task]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What M networks answer, ``float32 [M, R, W]``; and how far off they take themselves to be, if they say so.
+
+    Args:
+        outputs: ``float32 [M, R, W + D]``, what they put out, D deviations behind the answers.
+        stds: of each ``float32 [W + D]``, the deviations of what it learned.
+        tasks: T targets.
+
+    Returns:
+        The answers, and ``float32 [R, T]`` by name, the mean over the networks.
+    """
+    values = np.stack([to_answers(each, tasks) for each in outputs])
+    said = [to_deviations(each, tasks, std) for each, std in zip(outputs, stds, strict=True)]
+    known = [each for each in said if each is not None]
+    return values, {_OF_NETWORK: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
 
 
 def blended(

@@ -36,7 +36,9 @@ def take_weights(
     Raises:
         InputError: naming the option that makes the two differ.
     """
-    same_targets, same_descriptors = list(tasks) == origin.tasks, tuple(descriptors) == origin.config.data.descriptors
+    same_outputs = model.config.tasks == origin.config.model.tasks
+    same_targets = list(tasks) == origin.tasks and same_outputs  # of another loss there may be deviations too
+    same_descriptors = tuple(descriptors) == origin.config.data.descriptors
     mlp = model.config.head == "mlp"
     first, last = ("head.transform.", "head.output.") if mlp else ("head.", "head.")
     renewed: tuple[str, ...] = () if same_targets else (last, *_STANDARDS)

@@ -11,8 +11,10 @@ from torch.nn import functional
 
 from graphslice.config import LOSSES, TrainerConfig
 from graphslice.errors import InputError, nearest
-from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, output_slices
+from graphslice.tasks import BINARY, GAUSSIAN, MULTICLASS, REGRESSION, Task, num_outputs, number_places, output_slices
 
+# Logarithms of standardised deviations are kept so far from 0.
+_MOST_LOG = 7.0
 # The loss of each kind of target where the user names none.
 _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
 
@@ -44,6 +46,9 @@ class Loss(nn.Module):
                 table = np.stack([balanced_weights(labels[:, t], classes) for t in group])
             table *= np.array([weights[t] for t in group])[:, None]
             outputs = [place for t in group for place in range(slices[t].start, slices[t].stop)]
+            if names[group[0]] == GAUSSIAN:  # the deviations lie behind all answers
+                numbers = number_places(tasks)
+                outputs += [num_outputs(tasks) + numbers.index(t) for t in group]
             self.register_buffer(prefix + "targets", torch.tensor(group), persistent=False)
             self.register_buffer(prefix + "outputs", torch.tensor(outputs), persistent=False)
             self.register_buffer(prefix + "weights", torch.tensor(table, dtype=torch.float32), persistent=False)
@@ -105,7 +110,8 @@ def _name_of(task: Task, name: str, tasks: Sequence[Task]) -> str:
     Raises:
         InputError: if no target has the named one.
     """
-    fitting = {"mae": REGRESSION, "mse": REGRESSION, "huber": REGRESSION, "bce": BINARY, "cross-entropy": MULTICLASS}
+    numbers = dict.fromkeys(("mae", "mse", "huber", GAUSSIAN), REGRESSION)
+    fitting = {**numbers, "bce": BINARY, "cross-entropy": MULTICLASS}
     if name != "auto" and not any(fitting[name] == each.kind for each in tasks):
         raise InputError(
             f"trainer.loss {name} is one of {fitting[name]} targets, and {task.name!r} is {task.kind}: leave it out"
@@ -145,6 +151,19 @@ def _huber(outputs: Tensor, wanted: Tensor) -> Tensor:
     return functional.huber_loss(outputs, wanted, reduction="none")
 
 
+def _gaussian(outputs: Tensor, wanted: Tensor) -> Tensor:
+    """Minus the logarithm of the normal density, times the deviation taken as constant (Seitzer et al. 2022,
+    arXiv:2203.09168, beta 0.5): without it what is hard is given up early.
+
+    Args:
+        outputs: ``float [B, 2 G]``: G means, then the logarithms of G deviations.
+        wanted: ``float [B, G]``.
+    """
+    mean, log = outputs.chunk(2, dim=1)
+    log = log.clamp(-_MOST_LOG, _MOST_LOG)
+    return log.exp().detach() * (0.5 * ((wanted - mean) / log.exp()).square() + log)
+
+
 def _bce(outputs: Tensor, wanted: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none")
 
@@ -153,5 +172,6 @@ def _cross_entropy(outputs: Tensor, wanted: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, wanted[:, 0].long(), reduction="none")[:, None]
 
 
-_ELEMENTWISE = {"mae": _mae, "mse": _mse, "huber": _huber, "bce": _bce, "cross-entropy": _cross_entropy}
+_ELEMENTWISE = {"mae": _mae, "mse": _mse, "huber": _huber, GAUSSIAN: _gaussian, "bce": _bce}
+_ELEMENTWISE |= {"cross-entropy": _cross_entropy}
 assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)

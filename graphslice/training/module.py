@@ -17,7 +17,7 @@ from graphslice.compat import current_weight_name
 from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
-from graphslice.tasks import BINARY, REGRESSION, Task, each_target, num_outputs, output_slices, to_answers
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_answers
 from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
 from graphslice.training.schedule import linear_schedule
@@ -29,14 +29,14 @@ CHOICE = "val_choice"
 _WINDOW, _RECENT = 5, "recent_validations"
 
 
-def standardisation(tasks: Sequence[Task], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """``float64 [W]`` twice: mean and deviation of the numbers; the shares of the classes as logits, and 1.
 
     Args:
         tasks: of T targets that W numbers answer.
         labels: ``float64 [R, T]`` of the training molecules, as the network learns them; nan where unknown.
     """
-    mean, std = np.zeros(num_outputs(tasks)), np.ones(num_outputs(tasks))
+    mean, std = np.zeros(outputs), np.ones(outputs)
     for t, task, where in each_target(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
         if task.kind == REGRESSION:
@@ -78,7 +78,7 @@ class PropertyModule(pl.LightningModule):
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self.loss = Loss(tasks, config.trainer, labels)
-        mean, std = standardisation(tasks, labels)
+        mean, std = standardisation(tasks, labels, config.model.tasks)
         self.model.target_mean.copy_(torch.from_numpy(mean))
         self.model.target_std.copy_(torch.from_numpy(std))
         # The place of each target's first output, whether it is a number, and the shares of the classes as logits.

@@ -141,6 +141,31 @@ def test_what_cannot_be_asked(calibrated, cli, tmp_path):
         gs.load(tmp_path / "broken.ckpt")
 
 
+def test_a_network_that_learns_how_far_off_it_is(tiny_config, cli, tmp_path):
+    """Where numbers are noise its deviation is large, and so are its intervals; it is saved, read, and inherited."""
+    random = np.random.default_rng(0)
+    smiles = [f"{'C' * n}{atom}{'C' * m}" for n in range(1, 15) for m in range(14) for atom in ("O", "N")]
+    noisy = np.array([len(text) > 14 for text in smiles])
+    y = [text.count("N") + random.normal() * (3 if loud else 0.3) for text, loud in zip(smiles, noisy, strict=True)]
+    wide = ["yes" if len(text) > 8 else "no" for text in smiles]
+    pd.DataFrame({"smiles": smiles, "y": y, "z": 10 ** (np.array(y) / 30), "wide": wide}).to_csv(tmp_path / "t.csv")
+    data = {"targets": "y,wide,z", "transform": "z=log", "split": "random"}
+    settings = {"loss": "gaussian", "max_epochs": 20, "batch_size": 16}
+    train(tiny_config(tmp_path / "t.csv", data=data, trainer=settings), tmp_path / "run")
+    predictor = gs.load(tmp_path / "run", "cpu")
+    assert predictor.config.model.tasks == 5 and predictor.predict("CCO").shape == (1, 3)
+    width = predictor.predict(smiles, interval=80).interval
+    for t in (0, 2):
+        assert "deviation of the network" in predictor.calibration.targets[t].weights
+        spans = (width.high - width.low)[:, t]
+        assert spans[noisy].mean() > 1.5 * spans[~noisy].mean()
+    again = tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1})
+    again.init_from = str(tmp_path / "run")
+    train(again, tmp_path / "again")
+    assert gs.load(tmp_path / "again").config.model.tasks == 3
+    assert cli("inspect", tmp_path / "run", "--smiles", "CCO", "-o", tmp_path / "seen")[0] == 0
+
+
 def test_models_together(demo_rows, tiny_config, tmp_path):
     """An ensemble and folds are calibrated on molecules that each of their models did not learn."""
     demo_rows[["smiles", "gap_ev"]].to_csv(tmp_path / "t.csv", index=False)

@@ -61,6 +61,26 @@ def test_against_one_label_at_a_time(name, of_numbers):
     assert weights == (~torch.isnan(labels)).sum()
 
 
+def test_gaussian_is_the_density_weighted_by_its_deviation():
+    """By PyTorch's own normal distribution, a label at a time; the weight has no gradient."""
+    tasks = [Task("size"), KIND, Task("mass")]  # answers 0, 1-3, 4, and deviations 5, 6
+    outputs = torch.randn(9, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    labels = torch.randn(9, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    labels[:, 1] = torch.arange(9) % 3
+    labels[2, 0] = labels[4, 2] = torch.nan
+    total, weight = Loss(tasks, TrainerConfig(loss="gaussian"), labels.numpy())(outputs, labels)
+    expected = functional.cross_entropy(outputs[:, 1:4], labels[:, 1].long(), reduction="sum")
+    for t, mean, log in ((0, 0, 5), (2, 4, 6)):
+        for row in range(9):
+            if not torch.isnan(labels[row, t]):
+                std = outputs[row, log].exp()
+                density = torch.distributions.Normal(outputs[row, mean], std).log_prob(labels[row, t])
+                expected = expected - std.detach() * (density + 0.5 * np.log(2 * np.pi))
+    assert total.item() == pytest.approx(expected.item()) and weight.item() == 9 + 16
+    found, wanted = (torch.autograd.grad(value, outputs, retain_graph=True)[0] for value in (total, expected))
+    torch.testing.assert_close(found, wanted)
+
+
 def test_weights_of_targets_and_classes():
     outputs, labels = batch(40)
     config = TrainerConfig(target_weights="size=0.5,toxic=3", class_weights="balanced")

@@ -215,7 +215,6 @@ def find_target(given: str | None, names: Sequence[str]) -> int:
     if not alike:
         raise InputError(f"the model has no target {given!r}{nearest(given, names)}: it has {listed(names)}")
     if len(alike) > 1:
-        raise InputError(
-            f"{given!r} may be any of the targets {listed(names[t] for t in alike)}: give more of the name"
-        )
+        among = listed(names[t] for t in alike)
+        raise InputError(f"the target {given!r} may be any of {among}: give more of its name")
     return alike[0]

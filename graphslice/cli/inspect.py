@@ -82,7 +82,7 @@ def _print(one: Inspected, target: int) -> None:
     ]
     lines = [
         f"{told.quantity}: {told.sum}" + (f"; the model answers: {told.answer}" if told.answer else ""),
-        f"{' '.join(values)}{told.digits.times}" + (f" ({told.within})" if told.within else ""),
+        f"{' '.join(values)}{told.digits.times}" + (f"; {told.within}" if told.within else ""),
     ]
     print(one.smiles, *(line.replace("\N{MINUS SIGN}", "-") for line in lines), sep="\n  ")
 

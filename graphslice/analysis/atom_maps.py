@@ -118,8 +118,6 @@ def _head(smiles: str, told: Explained, width: float) -> list[str]:
 
 def _foot(told: Explained, width: float, alone: bool = True) -> list[str]:
     lines = [told.within] if alone and told.within else []
-    if any("weight" in note for note in told.notes) and not alone:
-        return textwrap.wrap("the networks' part alone: trees have a weight in the answers too", int(width / 0.072))
     return [line for text in [*lines, *told.notes] for line in textwrap.wrap(text, int(width / 0.072))]
 
 

@@ -219,7 +219,12 @@ def _traced(predictor: Predictor, one: Inspected) -> Traced:
 
 def _remove_former(out: Path) -> None:
     """A picture of a molecule that was looked at before would pass for one of these."""
-    if (out / "atoms.csv").exists():
+    table = out / "atoms.csv"
+    if not table.is_file():
+        return
+    with table.open("rb") as file:
+        ours = file.readline().startswith(b"molecule,smiles,atom,element,target,")
+    if ours:
         for path in out.iterdir():
             if _OURS.fullmatch(path.name):
                 path.unlink()

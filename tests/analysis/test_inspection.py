@@ -59,6 +59,13 @@ def test_what_another_call_left_is_removed(make_predictor, tmp_path, everything)
     assert set(tmp_path.iterdir()) == {*found.files, *mine}
 
 
+def test_tables_of_others_are_no_reason_to_remove_anything(make_predictor, tmp_path):
+    (tmp_path / "atoms.csv").write_text("x,y,z\n0,0,0\n")
+    (tmp_path / "spectra.csv").write_text("kept")
+    inspect(make_predictor(), ["CC"], tmp_path)
+    assert (tmp_path / "spectra.csv").read_text() == "kept"
+
+
 def test_nothing_is_written_for_what_is_no_molecule(make_predictor, tmp_path):
     for smiles, target, said in (
         (["C(", "C)"], None, r"cannot inspect .C\(.: not a valid SMILES"),

@@ -2,236 +2,259 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
-from graphslice.analysis import figures
-from graphslice.analysis.attribution import Attribution, attribute
-from graphslice.analysis.spectra import rank_one_residual, singular_spectrum
-from graphslice.analysis.trace import Trace, trace
-from graphslice.chem.molecule import MoleculeError, MolGraph, canonical_ranks, smiles_to_graph
+from graphslice.analysis.atom_maps import draw_atoms, draw_overview
+from graphslice.analysis.attribution import Attribution, attribute, descriptors_of, graph_of
+from graphslice.analysis.internals import Traced, write_internals
+from graphslice.analysis.trace import trace
+from graphslice.analysis.wording import Explained, explained, find_target
+from graphslice.chem.molecule import MoleculeError
+from graphslice.data.labels import find_smiles_column, parse_own_columns
+from graphslice.data.store import STORE_SUFFIX
+from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
-from graphslice.feature_dims import UNREACHABLE
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import output_slices
+
+#: Molecules that are drawn of a longer list.
+MOST_DRAWN = 100
+# What an inspection writes, by name.
+_OURS = re.compile(
+    r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
+)
+
+
+@dataclass
+class Given:
+    """A molecule to look at.
+
+    Attributes:
+        smiles: of it.
+        columns: the numbers that the model reads beside it.
+        wrong: why there is none, where that is known already.
+    """
+
+    smiles: str
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    wrong: str | None = None
 
 
 @dataclass
 class Inspected:
-    """One molecule: its trace, its attribution, and where its atoms stand.
+    """One molecule, explained.
 
     Attributes:
-        number: its place among the SMILES given, from 1.
-        places: ``int64 [N]``: the row of each atom of the SMILES in the graph.
+        number: its place among the molecules given, from 1; in the tables and the names of the files.
+        given: the molecule.
+        attribution: of its atoms, in the order of the SMILES.
+        told: for each target, that in words.
     """
 
     number: int
-    smiles: str
-    graph: MolGraph
-    trace: Trace
+    given: Given
     attribution: Attribution
-    places: np.ndarray
+    told: list[Explained]
+
+    @property
+    def smiles(self) -> str:
+        """Of the molecule."""
+        return self.given.smiles
+
+    @property
+    def elements(self) -> list[str]:
+        """Of its atoms."""
+        return [atom.GetSymbol() for atom in Chem.MolFromSmiles(self.smiles).GetAtoms()]
+
+
+@dataclass
+class Inspection:
+    """What came of some molecules.
+
+    Attributes:
+        found: those that are molecules.
+        left_out: the numbers, the texts and the reasons of the others.
+        target: the place of the one that is drawn.
+        more: whether there are molecules after the first that are drawn.
+        files: that were written.
+    """
+
+    found: list[Inspected]
+    left_out: list[tuple[int, str, str]]
+    target: int
+    more: bool
+    files: list[Path]
 
 
 def inspect(
     predictor: Predictor,
-    smiles: Sequence[str],
+    molecules: Iterable[str | Given],
     out: str | Path,
     *,
     target: str | None = None,
     orders: int = 256,
-) -> tuple[list[Inspected], dict[str, str], list[Path]]:
-    """Look into a model at some molecules, and write tables and figures.
+    everything: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Inspection:
+    """Explain a model's answers for some molecules, and write tables and pictures.
 
     Args:
         predictor: the model.
-        smiles: of the molecules; numbered from 1 in the tables and the names of the files.
-        out: a folder, made where it is not there. ``atoms.csv`` (contributions), ``spectra.csv``,
-            ``residuals.csv``, ``map_distances.csv``, ``map_atoms.csv`` (what the central atom reads of each)
-            and ``map_bonds.csv`` go there, and figures of the same names as PNG and SVG; those of atoms
-            and bonds one a molecule.
-        target: whose contributions are drawn; the first one when not given. The table has all.
+        molecules: SMILES, or what :func:`read_molecules` gives; of more than :data:`MOST_DRAWN` the first.
+        out: a folder, made where it is not there. ``atoms.csv`` (contributions to every target), ``atoms-1.png`` and
+            ``.svg`` and so on go there, of several molecules ``overview.png``, and with ``everything`` what
+            :func:`~graphslice.analysis.internals.write_internals` writes. What another call left there is removed.
+        target: whose contributions are drawn, by its name or a part of it; the first one when not given.
         orders: of :func:`~graphslice.analysis.attribute`.
-
-    Returns:
-        The molecules, for each other SMILES the reason why it is none, and the files written.
+        everything: also follow the molecules through the model.
+        progress: called with the number of molecules done, from time to time.
 
     Raises:
-        InputError: if no SMILES is a molecule, or the target is not known; nothing is written then.
+        InputError: if nothing is a molecule, the target is not known, or ``everything`` is asked of several models;
+            nothing is written then.
     """
-    target = predictor.targets[0] if target is None else target
-    if target not in predictor.targets:
-        raise InputError(f"the model has no target {target!r}: it has {', '.join(predictor.targets)}")
-    if not smiles:
-        raise InputError("give at least one SMILES to inspect")
-    graphs: dict[int, tuple[str, MolGraph, np.ndarray]] = {}
-    reasons: dict[str, str] = {}
-    for number, text in enumerate(smiles, 1):
-        try:
-            graphs[number] = (text, *_graph(text, predictor))
-        except MoleculeError as error:
-            reasons[text] = str(error)
-    if not graphs:
-        text, reason = next(iter(reasons.items()))
+    drawn = find_target(target, predictor.targets)
+    network = predictor.model if everything else None  # says so where there are several
+    left_out: list[tuple[int, str, str]] = []
+    usable = _usable(predictor, molecules, left_out)
+    found = []
+    for number, given in islice(usable, MOST_DRAWN):
+        found.append(_inspected(predictor, number, given, orders))
+        if progress:
+            progress(1)
+    if not found:
+        if not left_out:
+            raise InputError("give at least one molecule to inspect")
+        _, text, reason = left_out[0]
         raise InputError(f"cannot inspect {text!r}: {reason}")
-    found = [_inspected(predictor, number, *given, orders) for number, given in graphs.items()]
+    more = next(usable, None) is not None
+    traced = [] if network is None else [_traced(predictor, one) for one in found]
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
-    outputs = [name for task in predictor.tasks for name in task.output_names]
-    drawn = outputs[output_slices(predictor.tasks)[predictor.targets.index(target)].start]
-    return found, reasons, [*_tables(found, outputs, out), *_pictures(found, outputs, drawn, out)]
+    _remove_former(out)
+    files = [*_explanations(found, predictor.targets, drawn, out), *(write_internals(traced, out) if traced else [])]
+    return Inspection(found, left_out, drawn, more, files)
 
 
-def _inspected(
-    predictor: Predictor, number: int, text: str, graph: MolGraph, places: np.ndarray, orders: int
-) -> Inspected:
-    known = predictor.descriptors(text)
-    contributions = attribute(predictor, graph, orders=orders, descriptors=known)
-    return Inspected(number, text, graph, trace(predictor, graph, known), contributions, places)
+def read_molecules(
+    predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
+) -> Iterator[Given]:
+    """The molecules of some SMILES and files, in turn, read as they are asked for.
 
+    Args:
+        predictor: the model; the columns of a table that it reads come with the molecules.
+        words: SMILES, and CSV, TSV, Parquet and ``.smi`` files or folders of such.
+        smiles_column: of the files; found by its name when not given.
 
-def _graph(smiles: str, predictor: Predictor) -> tuple[MolGraph, np.ndarray]:
-    settings = predictor.config.graph
-    graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-    if settings.atom_order == "input":
-        return graph, np.arange(graph.num_atoms)
-    return graph, np.array(canonical_ranks(mol), np.int64)
-
-
-# --- numbers ------------------------------------------------------------------------------------
-
-
-def by_distance(found: Trace) -> np.ndarray:
-    """``[H, D + 1]``: how much of its attention an atom gives to each distance, and last to the token."""
-    near = np.where(found.distances < UNREACHABLE, found.distances, -1)
-    shares = [np.where(near == d, found.attn_weights[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
-    return np.stack([*shares, found.attn_weights[:, 1:, 0].mean(1)], axis=1)
-
-
-def by_bond(one: Inspected) -> tuple[np.ndarray, np.ndarray]:
-    """``[bonds, 2]`` atoms of the SMILES and ``[H, bonds]`` the map, mean of both directions, in RDKit's order."""
-    mol = Chem.MolFromSmiles(one.smiles)
-    ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
-    first, second = 1 + one.places[ends.T]
-    return ends, (one.trace.attn_weights[:, first, second] + one.trace.attn_weights[:, second, first]) / 2
-
-
-def from_centre(one: Inspected) -> tuple[int, np.ndarray, np.ndarray]:
-    """The atom that is nearest to the farthest, how far it is from each ``[N]``, and what it reads of each ``[H, N]``.
-
-    All in the order of the SMILES; of several such atoms the first.
+    Raises:
+        InputError: for a file that cannot be read.
     """
-    distances = one.trace.distances[np.ix_(one.places, one.places)]
-    centre = int(np.where(distances < UNREACHABLE, distances, -1).max(1).argmin())
-    return centre, distances[centre], one.trace.attn_weights[:, 1 + one.places[centre], 1 + one.places]
+    for word in words:
+        path = Path(word)
+        if not (is_table_name(str(word)) or _exists(path)):
+            yield Given(str(word))
+            continue
+        if path.name.endswith(STORE_SUFFIX):
+            raise InputError(f"{path} is a store, which keeps no SMILES: give the table that it was made of")
+        with open_table(path) as table:
+            column = table.columns.index(find_smiles_column(table.columns, smiles_column, str(path)))
+            own = predictor.own_columns
+            if missing := [name for name in own if name not in table.columns]:
+                raise InputError(f"{path} has no column {missing[0]!r}, which the model reads")
+            for chunk in table.chunks:
+                values = parse_own_columns(chunk, own) if own else np.empty((len(chunk), 0), np.float32)
+                wrong = malformed_rows(chunk)
+                for row, smiles in enumerate(texts(chunk.column(column))):
+                    columns = dict(zip(own, values[row, :, None], strict=True))
+                    yield Given(smiles, columns, wrong.get(row))
 
 
-Row = dict[str, object]
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a SMILES too long for a name
+        return False
 
 
-def _tables(found: list[Inspected], targets: list[str], out: Path) -> Iterable[Path]:
-    tables = {
-        "atoms": lambda molecule: _atom_rows(molecule, targets),
-        "spectra": _spectrum_rows,
-        "residuals": _residual_rows,
-        "map_distances": _distance_rows,
-        "map_atoms": _read_rows,
-        "map_bonds": _bond_rows,
-    }
-    for name, rows_of in tables.items():
-        rows = [{"molecule": one.number, "smiles": one.smiles} | row for one in found for row in rows_of(one)]
-        # Molecules without a bond leave the last one empty, with its header.
-        columns = list(rows[0]) if rows else ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
-        path = out / f"{name}.csv"
-        pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
-        yield path
+def _usable(
+    predictor: Predictor, molecules: Iterable[str | Given], left_out: list[tuple[int, str, str]]
+) -> Iterator[tuple[int, Given]]:
+    """The molecules with their numbers; what is none goes where it is left out."""
+    for number, one in enumerate(molecules, 1):
+        given = one if isinstance(one, Given) else Given(one)
+        try:
+            if given.wrong:
+                raise MoleculeError(given.wrong)
+            graph_of(predictor, given.smiles)
+        except MoleculeError as reason:
+            left_out.append((number, given.smiles, str(reason)))
+        else:
+            yield number, given
 
 
-def _atom_rows(one: Inspected, targets: list[str]) -> Iterable[Row]:
-    gave = one.attribution
-    for atom, place in zip(Chem.MolFromSmiles(one.smiles).GetAtoms(), one.places, strict=True):
-        for t, target in enumerate(targets):
-            yield {
-                "atom": atom.GetIdx(),
-                "element": atom.GetSymbol(),
-                "target": target,
-                "contribution": gave.values[place, t],
-                "standard_error": gave.errors[place, t],
-                "prediction": gave.prediction[t],
-                "baseline": gave.baseline[t],
-            }
+def _inspected(predictor: Predictor, number: int, given: Given, orders: int) -> Inspected:
+    columns = given.columns or None
+    found = attribute(predictor, given.smiles, orders=orders, columns=columns)
+    (answers,) = predictor.predict(given.smiles, columns=columns)
+    models, targets = len(predictor.models), range(len(predictor.tasks))
+    told = [explained(found, answers, predictor.tasks, t, models) for t in targets]
+    return Inspected(number, given, found, told)
 
 
-def _spectrum_rows(one: Inspected) -> Iterable[Row]:
-    for layer, mixed in enumerate(one.trace.mixed, 1):
-        for i, value in enumerate(singular_spectrum(mixed), 1):
-            yield {"layer": layer, "index": i, "singular_value": value}
+def _traced(predictor: Predictor, one: Inspected) -> Traced:
+    graph, places = graph_of(predictor, one.smiles)
+    known = descriptors_of(predictor, one.smiles, one.given.columns)
+    return Traced(one.number, one.smiles, places, trace(predictor, graph, known))
 
 
-def _residual_rows(one: Inspected) -> Iterable[Row]:
-    for depth, rows in enumerate(one.trace.rows):
-        yield {"depth": depth, "residual": rank_one_residual(rows)}
+def _remove_former(out: Path) -> None:
+    """A picture of a molecule that was looked at before would pass for one of these."""
+    table = out / "atoms.csv"
+    if not table.is_file():
+        return
+    with table.open("rb") as file:
+        ours = file.readline().startswith(b"molecule,smiles,atom,element,target,")
+    if ours:
+        for path in out.iterdir():
+            if _OURS.fullmatch(path.name):
+                path.unlink()
 
 
-def _distance_rows(one: Inspected) -> Iterable[Row]:
-    for head, shares in enumerate(by_distance(one.trace), 1):
-        for distance, share in zip([*range(len(shares) - 1), "token"], shares, strict=True):
-            yield {"head": head, "distance": distance, "share": share}
-
-
-def _read_rows(one: Inspected) -> Iterable[Row]:
-    centre, distances, weights = from_centre(one)
-    for head, values in enumerate(weights, 1):
-        for atom, (distance, value) in enumerate(zip(distances.tolist(), values, strict=True)):
-            apart = distance if distance < UNREACHABLE else None
-            yield {"head": head, "from_atom": centre, "atom": atom, "distance": apart, "weight": value}
-
-
-def _bond_rows(one: Inspected) -> Iterable[Row]:
-    ends, weights = by_bond(one)
-    for head, values in enumerate(weights, 1):
-        for (a, b), value in zip(ends, values, strict=True):
-            yield {"head": head, "atom_a": a, "atom_b": b, "weight": value}
-
-
-# --- pictures -----------------------------------------------------------------------------------
-
-
-def _pictures(found: list[Inspected], targets: list[str], target: str, out: Path) -> Iterable[Path]:
-    names = [one.smiles for one in found]
-    spectra = [[singular_spectrum(mixed) for mixed in one.trace.mixed] for one in found]
-    yield from figures.draw_spectra(spectra, names, out / "spectra")
-    residuals = [[rank_one_residual(rows) for rows in one.trace.rows] for one in found]
-    yield from figures.draw_residuals(residuals, names, out / "residuals")
-    shares = [by_distance(one.trace) for one in found]
-    yield from figures.draw_distances(_mean_by_distance(shares), out / "map_distances")
+def _explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
+    path = out / "atoms.csv"
+    rows = [row for one in found for row in _atom_rows(one, targets)]
+    pd.DataFrame(rows).to_csv(path, index=False)
+    yield path
     for one in found:
-        of_target = targets.index(target)
-        values = one.attribution.values[one.places, of_target]
-        error = one.attribution.errors[one.places, of_target].max()
-        yield from figures.draw_atoms(one.smiles, values, error, target, out / f"atoms-{one.number}")
-        centre, _, weights = from_centre(one)
-        yield from figures.draw_reads(one.smiles, centre, weights, out / f"map_atoms-{one.number}")
-        weights = by_bond(one)[1]
-        if weights.size:
-            yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{one.number}")
+        yield from draw_atoms(one.smiles, one.told[drawn], out / f"atoms-{one.number}")
+    if len(found) > 1:
+        smiles, numbers = [one.smiles for one in found], [one.number for one in found]
+        yield from draw_overview(smiles, [one.told[drawn] for one in found], out / "overview", numbers)
 
 
-def _mean_by_distance(shares: list[np.ndarray]) -> np.ndarray:
-    """``[H, D + 1]``: the mean of what :func:`by_distance` gives of several molecules, 0 beyond the ends of each."""
-    width = max(found.shape[1] for found in shares)
-    padded = np.zeros((len(shares), len(shares[0]), width))
-    for row, found in zip(padded, shares, strict=True):
-        row[:, : found.shape[1] - 1] = found[:, :-1]
-        row[:, -1] = found[:, -1]  # the token's
-    return padded.mean(axis=0)
+def _atom_rows(one: Inspected, targets: Sequence[str]) -> Iterator[dict[str, object]]:
+    for i, element in enumerate(one.elements):
+        for target, told in zip(targets, one.told, strict=True):
+            yield {
+                "molecule": one.number,
+                "smiles": one.smiles,
+                "atom": i,
+                "element": element,
+                "target": target,
+                "explained": told.quantity,
+                "contribution": told.digits.plain(told.values[i]),
+                "standard_error": f"{told.errors[i]:.2g}",
+                "prediction": told.digits.plain(told.prediction),
+                "baseline": told.digits.plain(told.baseline),
+                "network_weight": f"{told.weight:.3g}",
+            }

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
 
 from graphslice.cli.options import load_model
 from graphslice.errors import InputError
+from graphslice.progress import molecule_progress
+
+if TYPE_CHECKING:
+    from graphslice.analysis.inspection import Inspected, Inspection
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.analysis.inspection"
+# Reasons that are printed one by one.
+_REASONS = 5
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
     parser.add_argument("model", help="a run folder or a checkpoint")
-    parser.add_argument("--smiles", nargs="+", required=True, help="the molecules to look at it with")
-    parser.add_argument("-o", "--out", help="the folder of tables and figures (default: inspect in the run folder)")
-    parser.add_argument("--target", help="whose contributions are drawn (default: the first)")
+    parser.add_argument(
+        "molecules", nargs="*", help="SMILES, and CSV, TSV, Parquet or .smi files; the first 100 molecules are drawn"
+    )
+    parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # as it was called once
+    parser.add_argument("-o", "--out", help="the folder of tables and pictures (default: inspect in the run folder)")
+    parser.add_argument("--target", help="whose contributions are drawn, or a part of its name (default: the first)")
+    parser.add_argument(
+        "--all", action="store_true", help="also spectra, residuals and attention maps of what is inside the network"
+    )
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
     parser.add_argument(
         "--orders", type=int, default=256, help="in which the atoms appear: more for smaller errors (default: 256)"
     )
@@ -27,28 +43,59 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write tables and figures, and print what each atom adds; raises InputError for what cannot be used."""
-    from graphslice.analysis.inspection import inspect
-    from graphslice.analysis.spectra import rank_one_residual
+    """Write pictures and tables, and print what each atom adds; raises InputError for what cannot be used."""
+    from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_molecules
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")
+    words = [*options.molecules, *options.smiles]
+    if not words:
+        raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
     model = Path(options.model)
     out = Path(options.out) if options.out else (model if model.is_dir() else model.parent) / "inspect"
     predictor = load_model(options)
-    found, reasons, files = inspect(predictor, options.smiles, out, target=options.target, orders=options.orders)
-    for smiles, reason in reasons.items():
-        print(f"left out {smiles!r}: {reason}", file=sys.stderr)
-    outputs = [name for task in predictor.tasks for name in task.output_names]
-    for one in found:
-        print(one.smiles)
-        gave = one.attribution
-        for t, target in enumerate(outputs):
-            values, error = gave.values[one.places, t], gave.errors[:, t].max()
-            print(
-                f"  {target}: {gave.prediction[t]:.4f} = {gave.baseline[t]:.4f} of blank atoms "
-                f"{values.sum():+.4f} of its atoms: {' '.join(f'{value:+.3f}' for value in values)}"
-                + (f" (each ± {error:.1g} or less)" if error > 0 else "")
-            )
-        print(f"  rank-1 residual by depth: {' '.join(f'{rank_one_residual(rows):.3f}' for rows in one.trace.rows)}")
-    print(f"{len(files)} files in {out}")
+    console = Console(stderr=True)
+    with molecule_progress("explaining", None, console) as advance:
+        found = inspect(
+            predictor,
+            read_molecules(predictor, words, options.smiles_column),
+            out,
+            target=options.target,
+            orders=options.orders,
+            everything=options.all,
+            progress=advance,
+        )
+    for one in found.found:
+        _print(one, found.target)
+    _say(found, predictor.targets)
+    if found.more:
+        print(f"the first {MOST_DRAWN} molecules are drawn; there are more")
+    print(f"{len(found.files)} files in {out}")
+
+
+def _print(one: Inspected, target: int) -> None:
+    """What is in the picture of a molecule, in words."""
+    told = one.told[target]
+    values = [
+        f"{element} {told.digits.text(value, sign=True)}"
+        for element, value in zip(one.elements, told.values, strict=True)
+    ]
+    lines = [
+        f"{told.quantity}: {told.sum}" + (f"; the model answers: {told.answer}" if told.answer else ""),
+        f"{' '.join(values)}{told.digits.times}" + (f"; {told.within}" if told.within else ""),
+    ]
+    print(one.smiles, *(line.replace("\N{MINUS SIGN}", "-") for line in lines), sep="\n  ")
+
+
+def _say(found: Inspection, targets: list[str]) -> None:
+    """What is to be known of them all."""
+    for _, text, reason in found.left_out[:_REASONS]:
+        print(f"left out {text!r}: {reason}", file=sys.stderr)
+    if (others := len(found.left_out) - _REASONS) > 0:
+        print(f"left out {others:,} more that cannot be read", file=sys.stderr)
+    told = found.found[0].told[found.target]
+    print(f"{told.legend}: red {told.up}, blue {told.down}" + "".join(f"; {note}" for note in told.notes))
+    if told.warning:
+        print(told.warning, file=sys.stderr)
+    if len(targets) > 1:
+        print(f"drawn: {targets[found.target]} of {len(targets)} targets (--target names another); atoms.csv has all")

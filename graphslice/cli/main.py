@@ -32,7 +32,7 @@ COMMANDS = {
     "evaluate": "Judge a model on labelled molecules; on PCQM4M-LSC by OGB's evaluator.",
     "submit": "Write the files that OGB-LSC takes.",
     "featurize": "Turn the SMILES of a data set into a file that train and evaluate read at once.",
-    "inspect": "Look into a model: what each atom adds, spectra, residuals and the attention weights.",
+    "inspect": "Explain answers: what each atom adds to a prediction, drawn on the molecule.",
     "doctor": "Check what this machine has, that everything computes right on it, and how fast.",
     "import-checkpoint": "Make a run folder of a checkpoint of Graphormer or Sliceformer, a file or a published one.",
     "export-checkpoint": "Write a model as the original systems read it.",

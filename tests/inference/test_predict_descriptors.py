@@ -13,6 +13,7 @@ from promises import check_molecule_alone
 import graphslice as gs
 from graphslice import InputError
 from graphslice.analysis.attribution import attribute
+from graphslice.analysis.inspection import inspect, read_molecules
 from graphslice.analysis.trace import trace
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.chem.descriptors import descriptor_width, read_descriptors
@@ -273,12 +274,27 @@ def test_contributions_of_atoms_leave_the_descriptors_as_they_are(demo_smiles):
 
 
 def test_inspect(described, demo_smiles, tmp_path):
-    from graphslice.analysis.inspection import inspect
-
-    found, _, _ = inspect(predictor_of("morgan", demo_smiles[:40]), ["CCO"], tmp_path / "fine")
-    assert found[0].attribution.values.shape == (3, 1)
+    found = inspect(predictor_of("morgan", demo_smiles[:40]), ["CCO"], tmp_path / "fine")
+    assert found.found[0].attribution.values.shape == (3, 1)
     with pytest.raises(InputError, match="reads the column 'size'"):
         inspect(load(described[1], "cpu"), ["CCO"], tmp_path / "none")
+
+
+def test_contributions_by_columns_of_a_table(demo_smiles, tmp_path):
+    model = predictor_of("t,rdkit2d", demo_smiles[:40])
+    one, other = attribute(model, ["CCO", "CCO"], columns={"t": [0, 10]})
+    assert one.prediction == pytest.approx(model.predict("CCO", columns={"t": 0})[0], rel=1e-5)
+    assert other.prediction == pytest.approx(model.predict("CCO", columns={"t": 10})[0], rel=1e-5)
+    assert one.prediction != other.prediction
+    for columns, reason in ((None, "reads the column 't'"), ({"t": [1]}, r"shape \[1\] for 2 molecules")):
+        with pytest.raises(InputError, match=reason):
+            attribute(model, ["CCO", "CC"], columns=columns)
+    (tmp_path / "in.csv").write_text("t,smiles\n0,CCO\n10,CCO\n,CC\n")
+    found = inspect(model, read_molecules(model, [tmp_path / "in.csv"]), tmp_path / "out", everything=True)
+    assert [each.attribution.prediction[0] for each in found.found[:2]] == [one.prediction[0], other.prediction[0]]
+    (tmp_path / "no.csv").write_text("smiles\nCCO\n")
+    with pytest.raises(InputError, match="no column 't', which the model reads"):
+        list(read_molecules(model, [tmp_path / "no.csv"]))
 
 
 def test_checked_steps_draw_no_dropout(demo_smiles):

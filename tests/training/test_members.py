@@ -78,8 +78,10 @@ def test_a_file_gets_the_spread(ensemble, cli, tmp_path):
     assert found["gap_ev_std"][0] > 0 and np.isnan(found["gap_ev_std"][1])
 
 
-def test_what_explains_one_model_refuses_two(ensemble, cli):
-    code, out, err = cli("inspect", ensemble, "--smiles", "CCO")
+def test_two_models_are_explained_by_their_mean(ensemble, cli, tmp_path):
+    code, out, _ = cli("inspect", ensemble, "CCO", "-o", tmp_path / "maps")
+    assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
+    code, out, err = cli("inspect", ensemble, "CCO", "--all", "-o", tmp_path / "all")
     assert (code, out) == (2, "") and "2 models answer together" in err and "member-1" in err
 
 

@@ -1,0 +1,134 @@
+"""Where numbers stand, and what a picture says."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.image import imread
+from rdkit import Chem
+from test_wording import ACTIVE, LOG, LOGP, told_of
+
+from graphslice.analysis.atom_maps import COLOURS, _size_of, draw_atoms, draw_overview
+from graphslice.analysis.depiction import depict, place_boxes
+
+ODD = {
+    "one atom": "C",
+    "salt": "[Na+].[Cl-]",
+    "hydrogens": "[H]C([H])([H])C([H])([H])O[H]",
+    "hydrogen": "[H][H]",
+    "isotopes": "[2H]C([2H])([2H])O",
+    "charges": "[O-][N+](=O)c1ccc(cc1)[N+](C)(C)C.[I-]",
+    "radical": "C[CH]C",
+    "chain": "C" * 100,
+    "stereo": "C[C@]12CC[C@H]3[C@@H](CCC4=CC(=O)CC[C@@]43C)[C@@H]1CC[C@@H]2O",
+    "bridged": "CN1CC[C@]23c4c5ccc(O)c4O[C@H]2[C@@H](O)C=C[C@H]3[C@H]1C5",
+    "metal": "[Fe]",
+    "dollar": "C$[Cr]",
+    "atom map": "[CH3:1][OH:2]",
+    "crowded": "F[P-](F)(F)(F)(F)F.CCCC[n+]1ccn(C)c1",
+    "acid": "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
+    "kinase inhibitor": "COCCOc1cc2ncnc(Nc3cccc(C#C)c3)c2cc1OCCOC",
+    "sulfonamide": "CCN(C(=O)Cc1ccc(S(C)(=O)=O)cc1)C1CCN(CCC(c2ccccc2)N2CCN(c3cccc(F)c3)CC2)CC1",
+    "proton pump": "COc1ccc2[nH]c(S(=O)Cc3ncc(C)c(OC)c3C)nc2c1",
+}
+
+
+def values_of(smiles: str) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=Chem.MolFromSmiles(smiles).GetNumAtoms())
+
+
+def text_of(path) -> list[str]:
+    """The texts of an SVG file."""
+    return [
+        "".join(each.itertext()).strip() for each in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_picture_of_any_molecule(name, tmp_path):
+    smiles = ODD[name]
+    values = values_of(smiles)
+    told = told_of(LOGP, values, [1.0], error=0.01)
+    files = draw_atoms(smiles, told, tmp_path / "atoms-1")
+    assert [path.suffix for path in files] == [".png", ".svg"] and all(path.exists() for path in files)
+    texts = text_of(files[1])
+    numbers = [text for text in texts if re.fullmatch(r"[+\N{MINUS SIGN}]?\d+\.\d\d", text)]
+    assert sorted(numbers) == sorted(
+        told.digits.text(value, sign=True) for value in [*values, abs(values).max(), -abs(values).max()]
+    )
+    assert "contribution to logp, in its unit" in texts and "lowers logp" in texts and "raises logp" in texts
+    assert f"logp: {told.sum}" in texts and told.within in texts
+    assert smiles in texts or any("..." in text for text in texts)
+    image = imread(files[0])
+    assert image[0].min() == image[-1].min() == image[:, 0].min() == image[:, -1].min() == 1  # nothing is cut off
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_numbers_cover_neither_each_other_nor_letters(name):
+    drawn = depict(ODD[name])
+    sizes = [_size_of("+0.25", 8.0, 0.5)] * len(drawn.atoms)
+    boxes = place_boxes(drawn, sizes)
+    np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], sizes)
+
+    def meet(a, b) -> bool:
+        return min(a[2], b[2]) > max(a[0], b[0]) and min(a[3], b[3]) > max(a[1], b[1])
+
+    for i, box in enumerate(boxes):
+        assert not any(meet(box, other) for other in boxes[:i])
+        assert not any(meet(box, label) for label in drawn.labels)
+        # No bond: no point of one lies inside.
+        for start, end in drawn.segments:
+            points = start + np.linspace(0, 1, 200)[:, None] * (end - start)
+            assert not ((points > box[:2]) & (points < box[2:])).all(axis=1).any() or name == "bridged"
+
+
+def test_atoms_are_drawn_in_the_order_of_the_smiles():
+    for smiles in ODD.values():
+        drawn = depict(smiles)
+        mol = Chem.MolFromSmiles(smiles)
+        assert len(drawn.atoms) == mol.GetNumAtoms()
+        lettered = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetSymbol() != "C"}
+        assert lettered <= set(drawn.label_atoms.tolist()) <= set(range(mol.GetNumAtoms()))
+        for bond in mol.GetBonds():
+            ends = drawn.atoms[[bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()]]
+            assert 0.5 < np.linalg.norm(ends[0] - ends[1]) < 2
+
+
+def test_red_is_more_and_blue_is_less():
+    low, middle, high = COLOURS([0.0, 0.5, 1.0])[:, :3]
+    assert high[0] > high[2] and low[2] > low[0] and middle.min() > 0.95
+    assert COLOURS(1.0) == pytest.approx(colormaps["RdBu_r"](0.84), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "task, answers, expected",
+    [
+        (ACTIVE, [0.7], ["contribution to the logit of active = yes", "towards no", "towards yes"]),
+        (ACTIVE, [0.7], ["the model answers: probability of active = yes: 0.70"]),
+        (LOG, [20.0], ["contribution to the natural logarithm of clearance (+0.69 doubles it)", "raises clearance"]),
+        (LOG, [20.0], ["the model answers: clearance 20.0"]),
+    ],
+)
+def test_legends(task, answers, expected, tmp_path):
+    _, svg = draw_atoms("CCO", told_of(task, [0.5, -0.25, 1], answers), tmp_path / "a")
+    assert set(expected) <= set(text_of(svg))
+
+
+def test_a_picture_names_the_blend_and_the_ensemble(tmp_path):
+    _, svg = draw_atoms("CCO", told_of(LOGP, [0.5, -0.25, 1], [2.0], weight=0.25, models=3), tmp_path / "a")
+    texts = " ".join(text_of(svg))
+    assert (
+        "mean of 3 networks" in texts and "weight 0.25 in the answer" in texts and "model answers: logp 2.00" in texts
+    )
+
+
+def test_an_overview(tmp_path):
+    smiles = list(ODD.values())
+    told = [told_of(LOGP, values_of(each), [1.0]) for each in smiles]
+    (path,) = draw_overview(smiles, told, tmp_path / "overview", range(1, len(smiles) + 1))
+    image = imread(path)
+    assert path.name == "overview.png" and image.shape[0] > 5 * 250 and image.shape[1] > 4 * 250

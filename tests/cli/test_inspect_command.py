@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from rdkit import Chem
+
+from graphslice.analysis import inspection
+
+
+def test_smiles_and_a_file(cli, run_folder, tmp_path):
+    (tmp_path / "mols.csv").write_text("name,smiles\na,CC\nb,oops\n")
+    code, out, err = cli("inspect", run_folder, "CCO", tmp_path / "mols.csv", "-o", tmp_path / "i")
+    assert code == 0 and out.startswith("CCO\n  gap_ev: ") and "\nCC\n  gap_ev: " in out
+    assert err.startswith("left out 'oops': not a")
+    assert "contribution to gap_ev, in its unit: red raises gap_ev, blue lowers gap_ev\n" in out
+    assert f"6 files in {tmp_path / 'i'}" in out and len(list((tmp_path / "i").iterdir())) == 6
+    table = pd.read_csv(tmp_path / "i" / "atoms.csv", dtype=str)
+    line = out.splitlines()[2].split()
+    assert line[::2] == ["C", "C", "O"]  # what is printed is what the table has
+    assert [value.lstrip("+") for value in line[1::2]] == table["contribution"][:3].tolist()
+    assert f"gap_ev: {table['prediction'][0]} = {table['baseline'][0]} (baseline) " in out
+
+
+def test_everything_inside(cli, run_folder, tmp_path):
+    code, _, _ = cli("inspect", run_folder, "CCO", "CC", "--all", "--orders", 4, "-o", tmp_path)
+    assert code == 0 and len(list(tmp_path.iterdir())) == 6 + 5 + 2 * 3 + 2 * 2 * 2
+    assert (tmp_path / "spectra.csv").exists() and (tmp_path / "map_atoms-2.png").exists()
+
+
+def test_as_it_was_called_once(cli, run_folder, tmp_path):
+    code, out, _ = cli("inspect", run_folder, "--smiles", "CCO", "CC", "-o", tmp_path, "--target", "GAP")
+    assert code == 0 and "CCO\n" in out and "\nCC\n" in out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["CCO", "--orders", 1], "--orders must be at least 2"),
+        ([], "inspect needs molecules: SMILES, or a file"),
+        (["C("], "cannot inspect 'C(': not a valid SMILES"),
+        (["CCO", "--target", "x"], "no target 'x': it has 'gap_ev'"),
+        (["none.csv"], "none.csv"),
+    ],
+)
+def test_what_cannot_be_used(cli, run_folder, tmp_path, words, said):
+    code, out, err = cli("inspect", run_folder, *words, "-o", tmp_path / "j")
+    assert (code, out) == (2, "") and said in err and err.count("\n") == 1 and not (tmp_path / "j").exists()
+
+
+def test_many_molecules(cli, run_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(inspection, "MOST_DRAWN", 2)
+    smiles = ["oops"] * 7 + ["C" * n for n in range(1, 5)]
+    pd.DataFrame({"smiles": smiles}).to_csv(tmp_path / "m.csv", index=False)
+    code, out, err = cli("inspect", run_folder, tmp_path / "m.csv", "-o", tmp_path / "i")
+    assert code == 0 and "the first 2 molecules are drawn; there are more" in out
+    assert err.count("left out 'oops'") == 5 and "left out 2 more" in err
+
+
+def test_a_large_molecule_says_its_error(cli, run_folder, tmp_path, demo_smiles):
+    smiles = max(demo_smiles[:60], key=lambda text: Chem.MolFromSmiles(text).GetNumAtoms())
+    code, out, _ = cli("inspect", run_folder, smiles, "--orders", 8, "-o", tmp_path)
+    assert code == 0 and "; each ± " in out and "or less (standard error)\n" in out

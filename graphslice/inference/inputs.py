@@ -1,14 +1,18 @@
-"""What is given to a model in Python: graphs, and columns beside the molecules."""
+"""What is given to a model in Python: molecules however they are written, and columns beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+from rdkit import Chem
 
-from graphslice.chem.molecule import MolGraph
-from graphslice.data.columns import as_descriptors, listed
+from graphslice.chem.molecule import MoleculeError, MolGraph
+from graphslice.chem.rdkit_molecules import smiles_of
+from graphslice.data.columns import as_descriptors, check_unique, listed
+from graphslice.data.frames import NAME, as_table, column_names
+from graphslice.data.labels import find_smiles_column, parse_own_columns
 from graphslice.errors import InputError, nearest
 
 #: Numbers by the name of a column, None or nan where unknown.
@@ -45,7 +49,76 @@ def given_columns(names: Sequence[str], given: Columns, rows: int) -> dict[str, 
     return {name: found[name] for name in names}
 
 
-def each_graph(given: object) -> list:
+def given_molecules(given: Any) -> list[Any]:
+    """The molecules that are given: for each a SMILES, a graph, or the :class:`MoleculeError` why it is neither.
+
+    Args:
+        given: one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data``, of which a ``Batch`` is its
+            graphs; an array of one column is that column.
+
+    Raises:
+        InputError: for what holds no molecules.
+    """
+    if isinstance(given, str | Chem.Mol) or is_graph(given):
+        given = [given]
+    if isinstance(given, np.ndarray):
+        if given.ndim > 1 and given.size != len(given):
+            raise InputError(f"an array of the shape {list(given.shape)} is no list of molecules: give one column")
+        given = given.reshape(-1)
+    if isinstance(given, bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+        raise InputError(
+            f"{_shown(given)} is no molecule: give SMILES, RDKit molecules or graphs, one or many, or a data frame"
+        )
+    return [_molecule(one) for several in given for one in _each_graph(several)]
+
+
+def frame_molecules(frame: Any, smiles: str | None, own: Sequence[str]) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """The molecules of a data frame, and what a model reads beside them.
+
+    Args:
+        frame: of pandas, polars or Arrow.
+        smiles: the column of the SMILES, if there is one of that name; else it is found by its name. One column alone
+            is it.
+        own: columns that the model reads; those that are missing are left out.
+
+    Returns:
+        As :func:`given_molecules`, and ``float32 [R]`` by column; a cell that is no number is nan, as in a file.
+
+    Raises:
+        InputError: if no column looks like one of SMILES, or two of those that are read have one name.
+    """
+    names = column_names(frame)
+    known = smiles if smiles in names else names[0] if len(names) == 1 else None
+    column = find_smiles_column(names, known, NAME)
+    there = [name for name in own if name in names]
+    check_unique(names, [column, *there], NAME)
+    cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
+    numbers = parse_own_columns(as_table(frame, [names.index(name) for name in there]), there) if there else None
+    columns = {} if numbers is None else dict(zip(there, numbers.T, strict=True))
+    return [_molecule(cell) for cell in cells], columns
+
+
+def _molecule(one: Any) -> Any:
+    if isinstance(one, str) or is_graph(one):
+        return one
+    if hasattr(one, "as_py"):  # of Arrow
+        return _molecule(one.as_py())
+    if isinstance(one, Chem.Mol):
+        try:
+            return smiles_of(one)
+        except MoleculeError as reason:
+            return reason
+    missing = one is None or type(one).__name__ == "NAType" or (isinstance(one, float) and np.isnan(one))
+    return "" if missing else MoleculeError(f"{_shown(one)} is no SMILES")
+
+
+def _shown(given: object) -> str:
+    """A value and its type, in short."""
+    text = repr(given)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(given).__name__})"
+
+
+def _each_graph(given: Any) -> list:
     """The graphs of a batch of PyG, or what is given."""
     return given.to_data_list() if hasattr(given, "to_data_list") else [given]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
@@ -15,10 +15,11 @@ from graphslice.chem.descriptors import kinds_of, own_of, read_descriptors
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, check_graph, read_smiles
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize.pool import Pool, featurize_stream
+from graphslice.data.frames import is_frame
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.inference.inputs import Columns, each_graph, given_columns, is_graph
+from graphslice.inference.inputs import Columns, frame_molecules, given_columns, given_molecules, is_graph
 from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.inference.predictions import Predictions
 from graphslice.machine import default_device
@@ -26,11 +27,14 @@ from graphslice.ops.threads import one_core_each
 from graphslice.tasks import answer_columns, to_answers
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
     from graphslice.nn import GraphTransformer
 
-    Molecule: TypeAlias = str | MolGraph | Data
+    Molecule: TypeAlias = str | MolGraph | Mol | Data
+    Molecules: TypeAlias = Molecule | Iterable[Molecule] | DataFrame
 
 
 # Molecules of a batch, but on a GPU.
@@ -83,21 +87,22 @@ class Predictor:
     @overload
     def predict(
         self,
-        molecules: Molecule | Iterable[Molecule],
+        molecules: Molecules,
         *,
         columns: Columns | None = None,
         details: Literal[False] = False,
     ) -> np.ndarray: ...
     @overload
     def predict(
-        self, molecules: Molecule | Iterable[Molecule], *, columns: Columns | None = None, details: Literal[True]
+        self, molecules: Molecules, *, columns: Columns | None = None, details: Literal[True]
     ) -> Predictions: ...
     def predict(self, molecules, *, columns=None, details=False):
         """Predict some molecules.
 
         Args:
-            molecules: SMILES, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many. A ``Batch`` of PyG is
-                its graphs.
+            molecules: SMILES, RDKit molecules, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many, in
+                a list, an array or a Series. A ``Batch`` of PyG is its graphs. Of a data frame (pandas, polars or
+                Arrow) the column of the SMILES is found by its name, as in a file, and those that the model reads.
             columns: R numbers by name, of a model that was trained with columns of a table as features; nan or None
                 where unknown, for which the mean of the training stands.
             details: also say why a molecule has no answer.
@@ -107,16 +112,26 @@ class Predictor:
             probabilities of classes; with ``details`` all of it.
 
         Raises:
-            InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs.
+            InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs; if
+                what is given holds no molecules.
         """
-        if isinstance(molecules, str) or is_graph(molecules):
-            molecules = [molecules]
-        molecules = [one for given in molecules for one in each_graph(given)]
+        store = self.store_of(molecules, columns)
+        answers = self.answers(store, np.arange(len(store)))
+        return answers if details else answers.values
+
+    def store_of(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
+        """The molecules as the model reads them, row by row; arguments and errors of :meth:`predict`."""
+        if is_frame(molecules):
+            molecules, found = frame_molecules(molecules, self.config.data.smiles_column, self.own_columns)
+            columns = {**found, **(columns or {})}
+        else:
+            molecules = given_molecules(molecules)
         graphs: list[MolGraph] = [NO_GRAPH] * len(molecules)
-        reasons: list[str | None] = [None] * len(molecules)
-        texts = [i for i, molecule in enumerate(molecules) if not is_graph(molecule)]
-        descriptors = self._descriptors(molecules, len(texts) == len(molecules), columns)
-        arrays, text_reasons = read_smiles([molecules[i] for i in texts], **self._graph_settings)
+        reasons: list[str | None] = [str(one) if isinstance(one, MoleculeError) else None for one in molecules]
+        texts = [i for i, molecule in enumerate(molecules) if isinstance(molecule, str)]
+        smiles = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
+        descriptors = self._descriptors(smiles, not any(map(is_graph, molecules)), columns)
+        arrays, text_reasons = read_smiles([smiles[i] for i in texts], **self._graph_settings)
         for at, i in enumerate(texts):
             graphs[i], reasons[i] = arrays.graph(at), text_reasons[at]
         for i, molecule in enumerate(molecules):
@@ -125,9 +140,7 @@ class Predictor:
                     graphs[i] = self._checked(molecule)
                 except MoleculeError as reason:
                     reasons[i] = str(reason)
-        store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons, descriptors)
-        answers = self.answers(store, np.arange(len(store)))
-        return answers if details else answers.values
+        return GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons, descriptors)
 
     @property
     def kinds(self) -> list[str]:
@@ -188,6 +201,20 @@ class Predictor:
     def _predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [M, R, W]``: what each of M models answers."""
         values = np.full((len(self.models), len(rows), len(self.columns)), np.nan, dtype=np.float32)
+        self.in_batches(store, rows, self._forward, values)
+        return self._blended(values, store, rows)
+
+    def in_batches(
+        self, store: GraphStore, rows: np.ndarray, compute: Callable[[GraphBatch], np.ndarray], found: np.ndarray
+    ) -> None:
+        """Compute something of some rows of a store that have molecules, in batches of similar sizes.
+
+        Args:
+            store: made as ``config.graph`` says.
+            rows: ``int64 [R]``.
+            compute: ``[..., B, C]`` of a batch of B molecules; called from several threads.
+            found: ``[..., R, C]``, which is filled.
+        """
         on_gpu = self.device.type == "cuda"
         most = molecules_of_a_batch(free_memory(self.device), self.config.model) if on_gpu else _BATCH
         batches = list(EvalBatches(store.sizes[rows], most))
@@ -195,14 +222,13 @@ class Predictor:
         if self.device.type != "cpu":
             loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
             for indices, batch in zip(batches, loader, strict=True):
-                values[:, indices] = self._forward(batch)
-            return self._blended(values, store, rows)
+                found[..., indices, :] = compute(batch)
+            return
 
-        def predict(indices: list[int]) -> None:
-            values[:, indices] = self._forward(collate_rows(store, rows[indices], **settings))
+        def fill(indices: list[int]) -> None:
+            found[..., indices, :] = compute(collate_rows(store, rows[indices], **settings))
 
-        one_core_each(predict, batches)
-        return self._blended(values, store, rows)
+        one_core_each(fill, batches)
 
     def _blended(self, values: np.ndarray, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [M, R, W]``: what the networks answer, with the trees beside them."""

@@ -1,8 +1,9 @@
 """GraphSlice: properties of molecules with a graph transformer whose attention can be a sort.
 
 import graphslice as gs
-model = gs.load("runs/demo")
+model = gs.fit(table, ["logp"], out="runs/logp")
 model.predict(["CCO", "c1ccccc1O"])
+gs.load("runs/logp")
 """
 
 from __future__ import annotations
@@ -14,36 +15,46 @@ from graphslice._version import __version__
 
 if TYPE_CHECKING:
     from graphslice import ops
+    from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor
+    from graphslice.api.fitting import fit, train
+    from graphslice.api.model import Model, load
     from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.errors import InputError
-    from graphslice.inference import Predictor, load
+    from graphslice.inference import Predictor
     from graphslice.nn import GraphTransformer
-    from graphslice.training import train
 
 # Imported when first used: the model needs no RDKit, the chemistry no torch.
 _HOMES = {
+    "GraphSliceClassifier": "graphslice.api.estimators",
+    "GraphSliceRegressor": "graphslice.api.estimators",
     "GraphTransformer": "graphslice.nn",
     "InputError": "graphslice.errors",
     "ModelConfig": "graphslice.config",
     "MolGraph": "graphslice.chem",
     "MoleculeError": "graphslice.chem",
+    "Model": "graphslice.api.model",
     "Predictor": "graphslice.inference",
     "RunConfig": "graphslice.config",
-    "load": "graphslice.inference",
+    "fit": "graphslice.api.fitting",
+    "load": "graphslice.api.model",
     "smiles_to_graph": "graphslice.chem",
-    "train": "graphslice.training",
+    "train": "graphslice.api.fitting",
 }
 
 __all__ = [
+    "GraphSliceClassifier",
+    "GraphSliceRegressor",
     "GraphTransformer",
     "InputError",
+    "Model",
     "ModelConfig",
     "MolGraph",
     "MoleculeError",
     "Predictor",
     "RunConfig",
     "__version__",
+    "fit",
     "load",
     "ops",
     "smiles_to_graph",

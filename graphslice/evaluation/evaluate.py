@@ -23,12 +23,12 @@ from graphslice.inference.predictor import Predictor
 _CHUNK_ROWS = 16_384
 
 
-def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> tuple[Source, Splits | None]:
+def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any]) -> tuple[Source, Splits | None]:
     """Labelled molecules to judge a model on, and their splits.
 
     Args:
         predictor: the model.
-        model: its run folder or checkpoint.
+        model: its run folder or checkpoint, if there is one.
         given: fields of :class:`~graphslice.config.DataConfig` that differ from what it was trained on.
 
     Returns:
@@ -58,17 +58,34 @@ def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> t
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
         return source, source.splits
     if source.fingerprint() == trained.fingerprint:
-        if trained.folds is not None and model.is_dir() and find_members(model):
-            raise InputError(
-                f"all molecules of {dataset} were learned by models of {model}: what each scores by the model that "
-                "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
-            )
-        return source, splits_of_run(model if model.is_dir() else model.parent) or source.splits
+        return source, splits_to_judge(predictor, model, source)
     if "dataset" in given or "targets" in given:
         return source, None
     raise InputError(
-        f"{dataset} has changed since {model} was trained on it: name it with --dataset to use it as it is"
+        f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to use it so"
     )
+
+
+def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) -> Splits | None:
+    """The splits of a source: those of the run, if it is what the model was trained on, else those it tells itself.
+
+    Args:
+        predictor: the model.
+        model: its run folder or checkpoint, if there is one.
+        source: labelled molecules.
+
+    Raises:
+        InputError: if every molecule was learned by one of the models of a cross-validation.
+    """
+    trained = predictor.config.data
+    if model is None or source.fingerprint() != trained.fingerprint:
+        return source.splits
+    if trained.folds is not None and model.is_dir() and find_members(model):
+        raise InputError(
+            f"all molecules of {source.name} were learned by models of {model}: what each scores by the model that "
+            "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
+        )
+    return splits_of_run(model if model.is_dir() else model.parent) or source.splits
 
 
 def splits_of_run(folder: Path) -> Splits | None:

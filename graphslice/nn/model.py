@@ -49,12 +49,15 @@ class GraphTransformer(nn.Module):
         self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
-        width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
+        #: How many numbers of a molecule the head reads.
+        self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # A norm closes what pre-norm blocks have summed up, but where the head has its own.
         closing = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
         self.norm: nn.Module = closing or Add(config.dropout)
         linear = config.head == "linear"
-        self.head: nn.Module = nn.Linear(width, config.tasks) if linear else MLPHead(width, config.dim, config.tasks)
+        self.head: nn.Module = (
+            nn.Linear(self.width, config.tasks) if linear else MLPHead(self.width, config.dim, config.tasks)
+        )
         self.descriptors = DescriptorEncoder(config.descriptors, config.dim) if config.descriptors else None
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))

@@ -26,6 +26,8 @@ METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD = (
 )
 #: The table of a run that was trained on a data frame.
 MOLECULES = "molecules.parquet"
+#: What is known of a finished run beside its model.
+KEPT = (METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, MOLECULES)
 
 
 def default_folder(config: DataConfig) -> Path:
@@ -49,7 +51,7 @@ def remove_run(folder: Path, but: str | None = None) -> None:
     Raises:
         OSError: if that cannot be done.
     """
-    for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, MOLECULES):
+    for name in (BEST, LAST, CONFIG, *KEPT):
         if str(folder / name) != but:
             (folder / name).unlink(missing_ok=True)
     for member in find_members(folder):

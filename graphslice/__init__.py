@@ -8,7 +8,9 @@ gs.load("runs/logp")
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphslice._version import __version__
@@ -38,6 +40,7 @@ _HOMES = {
     "RunConfig": "graphslice.config",
     "fit": "graphslice.api.fitting",
     "load": "graphslice.api.model",
+    "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.api.fitting",
 }
@@ -62,12 +65,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return import_module("graphslice.ops")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'graphslice' has no attribute {name!r}")
+class _Lazy:
+    """A name of this module that is imported when its value is first asked for.
+
+    It is seen without: a shell that completes names looks at what they are, and would wait for all of them.
+    """
+
+    def __init__(self, name: str, home: str) -> None:
+        self.name, self.home = name, home
+
+    def __get__(self, module: ModuleType | None, kind: type) -> Any:
+        if module is None:
+            return self
+        home = import_module(self.home)
+        value = home if self.home == f"{module.__name__}.{self.name}" else getattr(home, self.name)
+        vars(module)[self.name] = value
+        return value
+
+
+sys.modules[__name__].__class__ = type("Module", (ModuleType,), {n: _Lazy(n, home) for n, home in _HOMES.items()})
 
 
 def __dir__() -> list[str]:

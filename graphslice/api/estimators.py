@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from graphslice.api.fitting import fit, labelled_table
+from graphslice.api.fitting import base_config, fit, labelled_table
 from graphslice.api.model import Model
 from graphslice.checkpoint import read_checkpoints
 from graphslice.config import RunConfig
@@ -35,7 +35,7 @@ class _Estimator(BaseEstimator):
         preset: str | None = None,
         epochs: int | None = None,
         minutes: float | None = None,
-        config: RunConfig | None = None,
+        config: RunConfig | Mapping | None = None,
         random_state: int | np.random.RandomState | None = 0,
         verbose: bool = False,
     ) -> None:
@@ -58,13 +58,13 @@ class _Estimator(BaseEstimator):
 
     def _train(self, smiles: list, labels: np.ndarray, kind: str, names: list[str] | None = None) -> Model:
         """A model of all rows but those that it validates on: whoever uses an estimator keeps a test of his own."""
+        if len(smiles) < 2:
+            raise InputError("X has 1 sample: at least two molecules are needed, one to learn and one to choose by")
         table = labelled_table(smiles, labels, names)
         first, *targets = table.column_names
         split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
         table = table.append_column(split, pa.array(["train"] * len(table)))
-        whole = RunConfig.preset(self.preset or "small") if self.config is None else self.config
-        if self.preset is not None and self.config is not None:
-            raise InputError("a preset and a config are two answers to one question: give one of them")
+        whole = base_config(self.preset, self.config)
         state = self.random_state
         seed = state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))
         with tempfile.TemporaryDirectory(prefix="graphslice-") as out:
@@ -87,7 +87,7 @@ class _Estimator(BaseEstimator):
     def _answers(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
         found = self.model_.predict(_molecules(X), details=True)
-        return found.values, found.errors
+        return found.values.astype(np.float64), found.errors
 
 
 class GraphSliceRegressor(RegressorMixin, _Estimator):
@@ -102,7 +102,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         preset: of :data:`graphslice.config.PRESETS`; ``small`` when not given.
         epochs: passes over the training molecules (default: by their number).
         minutes: the longest that training may take.
-        config: a :class:`~graphslice.config.RunConfig` with everything else, in place of a preset.
+        config: everything else, as of :func:`graphslice.fit`.
         random_state: of the rows for validation, the initial weights and the order of the molecules.
         verbose: report while it trains.
 
@@ -133,7 +133,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """``float32 [R]``, or ``[R, T]`` where the labels were; nan for what is no molecule."""
+        """``float64 [R]``, or ``[R, T]`` where the labels were; nan for what is no molecule."""
         values, _ = self._answers(X)
         return values[:, 0] if self._one_dimensional else values
 
@@ -168,9 +168,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
             InputError: (a ValueError) for one class alone, or not as many labels as SMILES.
         """
         molecules, labels = _molecules(X), _labels(y)
-        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-        if labels.ndim != 1:
-            raise InputError(f"y has the shape {list(labels.shape)}: a classifier answers for one target")
+        labels = column_or_1d(labels, warn=True)
         check_classification_targets(labels)
         self.classes_, places = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -180,7 +178,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """``float32 [R, K]``, of the classes as in ``classes_``; nan for what is no molecule."""
+        """``float64 [R, K]``, of the classes as in ``classes_``; nan for what is no molecule."""
         values, _ = self._answers(X)
         return np.hstack([1 - values, values]) if len(self.classes_) == 2 else values
 

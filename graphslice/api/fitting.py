@@ -16,7 +16,7 @@ from rich.console import Console
 
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import read_checkpoints
-from graphslice.config import RunConfig
+from graphslice.config import RunConfig, check_keys, read_preset, with_sections
 from graphslice.data.frames import as_table, is_frame
 from graphslice.data.labels import joined_names
 from graphslice.errors import InputError
@@ -41,7 +41,7 @@ def fit(
     epochs: int | None = None,
     minutes: float | None = None,
     seed: int | None = None,
-    config: RunConfig | None = None,
+    config: RunConfig | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     overwrite: bool = True,
     quiet: bool = False,
@@ -67,7 +67,8 @@ def fit(
         epochs: passes over the training molecules (default: by their number).
         minutes: the longest that training may take.
         seed: of the split, the initial weights and the order of the molecules.
-        config: everything else, in place of a preset; what is given here wins.
+        config: everything else, by the sections of ``config.yaml``, such as ``{"trainer": {"baselines": "off"}}``; or a
+            :class:`~graphslice.config.RunConfig` in place of a preset. What is given here wins.
         out: the run folder, for the command line and for :func:`graphslice.load`. Without one a temporary folder lives
             as long as the model; :meth:`Model.save` keeps it.
         overwrite: replace the run that ``out`` holds, so that a cell of a notebook can be run again.
@@ -80,9 +81,7 @@ def fit(
         InputError: if the data or the settings cannot be used; nothing is written then.
         KeyboardInterrupt: if it was stopped; ``graphslice train --resume OUT`` continues a run that has an ``out``.
     """
-    if preset is not None and config is not None:
-        raise InputError("a preset and a config are two answers to one question: give one of them")
-    config = RunConfig.preset(preset or "small") if config is None else config
+    config = base_config(preset, config)
     if isinstance(data, tuple):
         data = labelled_table(*_pair(data), _listed(targets))
         smiles, *targets = data.column_names
@@ -112,6 +111,20 @@ def fit(
     except Interrupted:
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
     return Model(read_checkpoints(folder), None, folder, keeps)
+
+
+def base_config(preset: str | None, config: RunConfig | Mapping[str, Any] | None) -> RunConfig:
+    """A preset, with what a mapping of sections says; or a whole configuration.
+
+    Raises:
+        InputError: for both of these, or a key or value that no configuration has.
+    """
+    if isinstance(config, RunConfig):
+        if preset is not None:
+            raise InputError("a preset and a RunConfig are two answers to one question: give one of them")
+        return config
+    check_keys(dict(config or {}), RunConfig)
+    return RunConfig.from_dict(with_sections(read_preset(preset or "small"), config or {}))
 
 
 def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None) -> pa.Table:

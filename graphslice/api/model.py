@@ -207,7 +207,7 @@ class Model(Predictor):
         return evaluate(self, source, split, splits)
 
     def _labelled(self, data: Any, given: dict[str, Any]) -> tuple[Source, Splits | None]:
-        from graphslice.evaluation.evaluate import load_labelled, splits_to_judge
+        from graphslice.evaluation.evaluate import check_targets, load_labelled, splits_to_judge
 
         if not is_frame(data):
             if self.folder is None and data is None:
@@ -216,6 +216,7 @@ class Model(Predictor):
         trained = self.config.data
         known = DataConfig(targets=joined_names(self.targets), features=trained.features)
         source = frame_source(data, replace(known, **given), self.tasks)
+        check_targets(self, source)
         return source, splits_to_judge(self, self.folder, source)
 
     # --- how it is kept ---------------------------------------------------------------------------

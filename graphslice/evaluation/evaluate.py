@@ -51,10 +51,7 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
         known = {"root": trained.root, "features": trained.features}
         data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
     source = load_source(data, predictor.tasks)
-    if len(source.target_names) != len(predictor.targets):
-        raise InputError(
-            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
-        )
+    check_targets(predictor, source)
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
         return source, source.splits
     if source.fingerprint() == trained.fingerprint:
@@ -64,6 +61,14 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
     raise InputError(
         f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to use it so"
     )
+
+
+def check_targets(predictor: Predictor, source: Source) -> None:
+    """Raise :class:`InputError` if a source has not as many targets as a model."""
+    if len(source.target_names) != len(predictor.targets):
+        raise InputError(
+            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
+        )
 
 
 def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) -> Splits | None:

@@ -88,8 +88,12 @@ def frame_molecules(frame: Any, smiles: str | None, own: Sequence[str]) -> tuple
         InputError: if no column looks like one of SMILES, or two of those that are read have one name.
     """
     names = column_names(frame)
-    known = smiles if smiles in names else names[0] if len(names) == 1 else None
-    column = find_smiles_column(names, known, NAME)
+    try:
+        column = names[0] if len(names) == 1 else find_smiles_column(names, smiles if smiles in names else None, NAME)
+    except InputError:
+        raise InputError(
+            f"{NAME}: which column holds the SMILES? Call one smiles, or give it alone; there are {listed(names)}"
+        ) from None
     there = [name for name in own if name in names]
     check_unique(names, [column, *there], NAME)
     cells = as_table(frame, [names.index(column)]).column(0).to_pylist()

@@ -1,49 +1,63 @@
 """GraphSlice: properties of molecules with a graph transformer whose attention can be a sort.
 
 import graphslice as gs
-model = gs.load("runs/demo")
+model = gs.fit(table, ["logp"], out="runs/logp")
 model.predict(["CCO", "c1ccccc1O"])
+gs.load("runs/logp")
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphslice._version import __version__
 
 if TYPE_CHECKING:
     from graphslice import ops
+    from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor
+    from graphslice.api.fitting import fit, train
+    from graphslice.api.model import Model, load
     from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.errors import InputError
-    from graphslice.inference import Predictor, load
+    from graphslice.inference import Predictor
     from graphslice.nn import GraphTransformer
-    from graphslice.training import train
 
 # Imported when first used: the model needs no RDKit, the chemistry no torch.
 _HOMES = {
+    "GraphSliceClassifier": "graphslice.api.estimators",
+    "GraphSliceRegressor": "graphslice.api.estimators",
     "GraphTransformer": "graphslice.nn",
     "InputError": "graphslice.errors",
     "ModelConfig": "graphslice.config",
     "MolGraph": "graphslice.chem",
     "MoleculeError": "graphslice.chem",
+    "Model": "graphslice.api.model",
     "Predictor": "graphslice.inference",
     "RunConfig": "graphslice.config",
-    "load": "graphslice.inference",
+    "fit": "graphslice.api.fitting",
+    "load": "graphslice.api.model",
+    "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
-    "train": "graphslice.training",
+    "train": "graphslice.api.fitting",
 }
 
 __all__ = [
+    "GraphSliceClassifier",
+    "GraphSliceRegressor",
     "GraphTransformer",
     "InputError",
+    "Model",
     "ModelConfig",
     "MolGraph",
     "MoleculeError",
     "Predictor",
     "RunConfig",
     "__version__",
+    "fit",
     "load",
     "ops",
     "smiles_to_graph",
@@ -51,12 +65,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return import_module("graphslice.ops")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'graphslice' has no attribute {name!r}")
+class _Lazy:
+    """A name of this module that is imported when its value is first asked for.
+
+    It is seen without: a shell that completes names looks at what they are, and would wait for all of them.
+    """
+
+    def __init__(self, name: str, home: str) -> None:
+        self.name, self.home = name, home
+
+    def __get__(self, module: ModuleType | None, kind: type) -> Any:
+        if module is None:
+            return self
+        home = import_module(self.home)
+        value = home if self.home == f"{module.__name__}.{self.name}" else getattr(home, self.name)
+        vars(module)[self.name] = value
+        return value
+
+
+sys.modules[__name__].__class__ = type("Module", (ModuleType,), {n: _Lazy(n, home) for n, home in _HOMES.items()})
 
 
 def __dir__() -> list[str]:

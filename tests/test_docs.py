@@ -38,6 +38,22 @@ def test_a_table_is_filled(monkeypatch, tmp_path):
     sys.modules.pop("mixer_tables")
 
 
+@pytest.mark.slow
+def test_what_the_readme_does_in_python_runs(monkeypatch, tmp_path, demo_rows, tiny_config):
+    """Every line of its section, with a small model in place of the presets."""
+    section = (ROOT / "README.md").read_text().split("## In Python\n")[1].split("\n## ")[0]
+    (tmp_path / "data").mkdir()
+    demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("graphslice.api.fitting.base_config", lambda preset, config: tiny_config())
+    monkeypatch.setattr("graphslice.api.estimators.base_config", lambda preset, config: tiny_config())
+    monkeypatch.setattr("graphslice.config.RunConfig.preset", lambda name: tiny_config())
+    found: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
+        exec(block, found)
+    assert found["model"].targets == ["gap_ev"] and found["result"].model.targets == ["y"]
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name):
     document = ROOT / name

@@ -31,6 +31,7 @@ ROOMS = [
     ["training"],
     ["analysis"],
     ["compare"],
+    ["api"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}

@@ -23,8 +23,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Print the scores of a model on a split; raises InputError for what cannot be used."""
+    from graphslice.evaluation.coverage import LEVEL
     from graphslice.evaluation.evaluate import evaluate, load_labelled
-    from graphslice.evaluation.report import describe_scores
+    from graphslice.evaluation.report import describe_doubt, describe_scores
 
     predictor = load_model(options)
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
@@ -32,6 +33,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     split = options.split or ("all" if splits is None else "valid" if source.is_pcqm4m else "test")
     result = evaluate(predictor, source, split, splits)
     print(describe_scores(f"{source.name} {split}:", result, targets=True, digits=6))
+    for line in describe_doubt(split, result["targets"], LEVEL):
+        print(line)
     if lost := source.unreadable():
         row, reason = next(iter(lost.items()))
         print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)

@@ -21,6 +21,7 @@ from graphslice.config import (
     check_keys,
     read_preset,
     read_yaml,
+    with_sections,
 )
 from graphslice.errors import InputError
 
@@ -142,9 +143,7 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
         if preset is not None:
             raise InputError("--init-from brings its own model: leave out --preset")
         merged = _continued(merged, init_from)
-    for section, values in from_file.items():
-        merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
-    return RunConfig.from_dict(merged)
+    return RunConfig.from_dict(with_sections(merged, from_file))
 
 
 def _continued(preset: dict[str, Any], init_from: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import yaml
 from graphslice.compat import current_config
 from graphslice.config.data import DataConfig, GraphConfig
 from graphslice.config.optimizer import OptimizerConfig
-from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of
+from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of, with_sections
 from graphslice.errors import InputError, nearest
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "check_keys",
     "read_preset",
     "read_yaml",
+    "with_sections",
 ]
 
 #: What a prediction may be read from: rows of C channels that each is.

@@ -75,7 +75,9 @@ class DataConfig:
     @property
     def descriptors(self) -> tuple[str, ...]:
         """The names of ``features``: kinds of descriptors, and columns."""
-        return tuple(name.strip() for name in (self.features or "").split(",") if name.strip())
+        features = self.features or ""
+        names = features.split(",") if isinstance(features, str) else map(str, features)  # in Python a list does too
+        return tuple(name.strip() for name in names if name.strip())
 
     @property
     def folds_and_repeats(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
     return current_config(values)
+
+
+def with_sections(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values with others in their place, key by key within a section."""
+    merged = dict(base)
+    for section, values in more.items():
+        merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
+    return merged
 
 
 def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:

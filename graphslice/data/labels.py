@@ -144,14 +144,18 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str) ->
     raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {listed(others)}")
 
 
-def target_names(text: str | None, columns: Sequence[str]) -> list[str]:
+def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
     """The targets that ``--targets`` names: one column, or several after commas, in quotes where a name has one.
+
+    In Python a list of names does too.
 
     Raises:
         InputError: if one is named twice.
     """
     if not text:
         return []
+    if not isinstance(text, str):
+        text = joined_names([str(name) for name in text])
     names = [text] if text in columns else [name for name in next(csv.reader([text], skipinitialspace=True)) if name]
     names = [name if name in columns else name.strip() for name in names]
     if len(set(names)) != len(names):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from graphslice.config import DataConfig
 from graphslice.data.columns import check_own_columns, find_own_columns, listed
 from graphslice.data.find_tasks import find_tasks, tasks_of_numbers
 from graphslice.data.labels import (
+    LabelColumns,
     about,
     find_columns,
     find_target,
@@ -53,6 +55,7 @@ class Source:
         graphs: molecules that are graphs already (without atoms where rejected), or None.
         store: molecules that are featurized already, or None.
         columns: ``float32 [R, K]``, descriptors that are columns of a table, nan where unknown; or None.
+        table: the cells that all this was made of, where they lie in no file; else None.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Source:
     graphs: list[MolGraph] | None = None
     store: GraphStore | None = None
     columns: np.ndarray | None = None
+    table: pa.Table | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -211,6 +215,24 @@ def table_source(path: Path, config: DataConfig, tasks: Sequence[Task] | None = 
     with open_table(path) as table:
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
+    return source_of_chunks(chunks, columns, config, name, tasks)
+
+
+def source_of_chunks(
+    chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
+) -> Source:
+    """The labelled molecules of all chunks of a table.
+
+    Args:
+        chunks: at least one.
+        columns: which of its columns hold what.
+        config: what the user said of them.
+        name: of the table.
+        tasks: as of :func:`load_source`.
+
+    Raises:
+        InputError: if it has no row to read, or a target that cannot be learned.
+    """
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row is as the header says; the first: {malformed[0]}")

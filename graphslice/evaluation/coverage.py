@@ -9,6 +9,9 @@ import numpy as np
 from graphslice.inference.predictions import Interval
 from graphslice.tasks import Task
 
+#: Of the intervals whose coverage is reported, in percent.
+LEVEL = 90
+
 
 def coverage(
     interval: Interval, labels: np.ndarray, tasks: Sequence[Task], answered: np.ndarray
@@ -38,6 +41,18 @@ def coverage(
             inside = (low[known] <= y[known]) & (y[known] <= high[known])
             found[task.name] = {"coverage": _mean(inside), "width": _mean(high[known] - low[known])}
     return found
+
+
+def add_coverage(found: dict, covered: dict[str, dict[str, float]]) -> None:
+    """Put ``coverage_90``, ``width_90`` and ``classes_90`` beside the scores of each target, where they are finite.
+
+    Args:
+        found: of :func:`~graphslice.evaluation.metrics.scores`.
+        covered: of :func:`coverage`, at :data:`LEVEL`.
+    """
+    for name, values in covered.items():
+        finite = {key: value for key, value in values.items() if np.isfinite(value)}
+        found["targets"][name] |= {f"{key}_{LEVEL}": value for key, value in finite.items()}
 
 
 def _mean(values: np.ndarray) -> float:

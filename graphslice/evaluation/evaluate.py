@@ -16,19 +16,21 @@ from graphslice.data.labels import joined_names
 from graphslice.data.sources import Source, load_source
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
+from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import scores
+from graphslice.inference.predictions import Interval
 from graphslice.inference.predictor import Predictor
 
 # Rows that are predicted at a time.
 _CHUNK_ROWS = 16_384
 
 
-def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> tuple[Source, Splits | None]:
+def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any]) -> tuple[Source, Splits | None]:
     """Labelled molecules to judge a model on, and their splits.
 
     Args:
         predictor: the model.
-        model: its run folder or checkpoint.
+        model: its run folder or checkpoint, if there is one.
         given: fields of :class:`~graphslice.config.DataConfig` that differ from what it was trained on.
 
     Returns:
@@ -51,24 +53,46 @@ def load_labelled(predictor: Predictor, model: Path, given: dict[str, Any]) -> t
         known = {"root": trained.root, "features": trained.features}
         data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
     source = load_source(data, predictor.tasks)
+    check_targets(predictor, source)
+    if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
+        return source, source.splits
+    if source.fingerprint() == trained.fingerprint:
+        return source, splits_to_judge(predictor, model, source)
+    if "dataset" in given or "targets" in given:
+        return source, None
+    raise InputError(
+        f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to use it so"
+    )
+
+
+def check_targets(predictor: Predictor, source: Source) -> None:
+    """Raise :class:`InputError` if a source has not as many targets as a model."""
     if len(source.target_names) != len(predictor.targets):
         raise InputError(
             f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
         )
-    if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
-        return source, source.splits
-    if source.fingerprint() == trained.fingerprint:
-        if trained.folds is not None and model.is_dir() and find_members(model):
-            raise InputError(
-                f"all molecules of {dataset} were learned by models of {model}: what each scores by the model that "
-                "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
-            )
-        return source, splits_of_run(model if model.is_dir() else model.parent) or source.splits
-    if "dataset" in given or "targets" in given:
-        return source, None
-    raise InputError(
-        f"{dataset} has changed since {model} was trained on it: name it with --dataset to use it as it is"
-    )
+
+
+def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) -> Splits | None:
+    """The splits of a source: those of the run, if it is what the model was trained on, else those it tells itself.
+
+    Args:
+        predictor: the model.
+        model: its run folder or checkpoint, if there is one.
+        source: labelled molecules.
+
+    Raises:
+        InputError: if every molecule was learned by one of the models of a cross-validation.
+    """
+    trained = predictor.config.data
+    if model is None or source.fingerprint() != trained.fingerprint:
+        return source.splits
+    if trained.folds is not None and model.is_dir() and find_members(model):
+        raise InputError(
+            f"all molecules of {source.name} were learned by models of {model}: what each scores by the model that "
+            "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
+        )
+    return splits_of_run(model if model.is_dir() else model.parent) or source.splits
 
 
 def splits_of_run(folder: Path) -> Splits | None:
@@ -83,21 +107,24 @@ def splits_of_run(folder: Path) -> Splits | None:
     return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
-def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-    """``float32 [R, W]`` answers for some rows of a source, and why a row has none."""
+def predict_rows(
+    predictor: Predictor, source: Source, rows: np.ndarray, interval: float | None = None
+) -> tuple[np.ndarray, list[str | None], Interval | None]:
+    """``float32 [R, W]`` answers for some rows of a source; why a row has none; and intervals, if a level is given."""
     if source.store is not None:
         check_graphs(source.store, predictor.config.graph)
-        answers = predictor.answers(source.store, rows)
-        return answers.values, answers.errors
-    values, errors = [np.empty((0, len(predictor.columns)), np.float32)], []
+        answers = predictor.answers(source.store, rows, interval=interval)
+        return answers.values, answers.errors, answers.interval
+    values, errors, intervals = [np.empty((0, len(predictor.columns)), np.float32)], [], []
     chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]
     smiles = ([source.smiles[row] for row in chunk] for chunk in chunks)
     columns = None if source.columns is None else (source.columns[chunk] for chunk in chunks)
     with featurizers(len(rows), kinds=predictor.kinds) as pool:
-        for answers in predictor.predict_stream(smiles, pool, columns):
+        for answers in predictor.predict_stream(smiles, pool, columns, interval=interval):
             values.append(answers.values)
             errors += answers.errors
-    return np.concatenate(values), errors
+            intervals += [] if answers.interval is None else [answers.interval]
+    return np.concatenate(values), errors, Interval.joined(intervals) if intervals else None
 
 
 def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | None) -> dict:
@@ -110,7 +137,8 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
         splits: rows of each split.
 
     Returns:
-        The scores, with ``unanswered``: how many molecules have no prediction and are left out.
+        The scores, with ``unanswered``: how many molecules have no prediction and are left out; and of each target how
+        many labels lie in the intervals of 90%, as :func:`~graphslice.evaluation.coverage.add_coverage` says.
 
     Raises:
         InputError: if there is no such split, or no labels in it.
@@ -126,9 +154,12 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
     rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]
     if len(rows) == 0:
         raise InputError(f"{source.name} has no labels in {split}: nothing to compare with")
-    values, errors = predict_rows(predictor, source, rows)
+    level = None if predictor.calibration is None else LEVEL
+    values, errors, interval = predict_rows(predictor, source, rows, level)
     answered = np.array([error is None for error in errors])
     if not answered.any():
         raise InputError(f"no molecule of {source.name} {split} could be predicted; the first: {errors[0]}")
     result = scores(source.name, source.tasks, source.targets[rows][answered], values[answered])
+    if interval is not None:
+        add_coverage(result, coverage(interval, source.targets[rows], source.tasks, answered))
     return {**result, "unanswered": int((~answered).sum())}

@@ -46,27 +46,29 @@ def describe_scores(
     return "\n".join(lines)
 
 
-def describe_doubt(split: str, found: dict, level: float) -> list[str]:
+def describe_doubt(split: str, targets: dict, level: int) -> list[str]:
     """How many labels lie where they were expected, and what temperatures changed: a line of numbers, one of classes.
 
     Args:
         split: its name.
-        found: by target, of :func:`~graphslice.evaluation.coverage.coverage` and, of classes, ``temperature`` and the
-            calibration error with it and without (``calibration_error``, ``calibration_error_before``).
+        targets: scores by target with what :func:`~graphslice.evaluation.coverage.add_coverage` puts there; of classes
+            there may be ``temperature`` and ``calibration_error_before``.
         level: in percent.
     """
     lines = []
-    if numbers := [one for one in found.values() if "width" in one]:
-        bounded = [one for one in numbers if one["width"] < float("inf")]
-        width = f", on average {numbers[0]['width']:.3g} wide" if len(found) == 1 else ""
-        line = f"{split}: {_mean(bounded, 'coverage'):.0%} of the labels lie in the intervals of {level:g}%{width}"
-        lines.append(line if bounded else f"too few validation molecules for intervals of {level:g}%: they have no end")
-    if classes := [one for one in found.values() if "classes" in one]:
+    covered, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
+    numbers = [one for one in targets.values() if covered in one and one["kind"] == REGRESSION]
+    if bounded := [one for one in numbers if widths in one]:
+        width = f", on average {bounded[0][widths]:.3g} wide" if len(targets) == 1 else ""
+        lines.append(f"{split}: {_mean(bounded, covered):.0%} of the labels lie in the intervals of {level}%{width}")
+    elif numbers:
+        lines.append(f"too few validation molecules for intervals of {level}%: they have no end")
+    if classes := [one for one in targets.values() if covered in one and sizes in one]:
         line = (
-            f"{split}: {_mean(classes, 'coverage'):.0%} of the labels are in the sets of {level:g}%, of "
-            f"{_mean(classes, 'classes'):.2f} classes on average"
+            f"{split}: {_mean(classes, covered):.0%} of the labels are in the sets of {level}%, of "
+            f"{_mean(classes, sizes):.2f} classes on average"
         )
-        if any(one["temperature"] != 1 for one in classes):
+        if any(one.get("temperature", 1) != 1 for one in classes):
             before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
             temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"

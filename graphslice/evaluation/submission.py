@@ -99,7 +99,7 @@ def _predict_split(predictor: Predictor, source: Source, split: str, rows: np.nd
     """
     from graphslice.evaluation.evaluate import predict_rows
 
-    values, errors = predict_rows(predictor, source, rows)
+    values, errors, _ = predict_rows(predictor, source, rows)
     failed = [(row, error) for row, error in zip(rows, errors, strict=True) if error]
     if failed:
         row, error = failed[0]

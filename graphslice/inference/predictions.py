@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,13 @@ class Interval:
     low: np.ndarray
     high: np.ndarray
     sets: dict[str, np.ndarray]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Interval]) -> Interval:
+        """Those of several tables one behind the other: at least one, of the same level and targets."""
+        low, high = (np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high"))
+        sets = {name: np.concatenate([part.sets[name] for part in parts]) for name in parts[0].sets}
+        return cls(parts[0].level, low, high, sets)
 
 
 @dataclass

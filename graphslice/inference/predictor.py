@@ -12,15 +12,15 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration, check_level
 from graphslice.checkpoint import MEMBER, Checkpoint, read_calibration, read_checkpoints
-from graphslice.chem.descriptors import kinds_of, own_of, read_descriptors
-from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, check_graph, read_smiles
+from graphslice.chem.descriptors import kinds_of, own_of
+from graphslice.chem.molecule import MolGraph
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.inference.doubt import doubt, names_of
-from graphslice.inference.inputs import Columns, each_graph, given_columns, is_graph
+from graphslice.inference.inputs import Columns, given_columns, read_given, read_molecules
 from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.together import blended, of_networks
@@ -29,11 +29,14 @@ from graphslice.ops.threads import one_core_each
 from graphslice.tasks import answer_columns
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
     from graphslice.nn import GraphTransformer
 
-    Molecule: TypeAlias = str | MolGraph | Data
+    Molecule: TypeAlias = str | MolGraph | Mol | Data
+    Molecules: TypeAlias = Molecule | Iterable[Molecule] | DataFrame
 
 
 # Molecules of a batch, but on a GPU.
@@ -67,7 +70,7 @@ class Predictor:
         checkpoints = [checkpoints] if isinstance(checkpoints, Checkpoint) else checkpoints
         self.config, self.tasks = checkpoints[0].config, checkpoints[0].tasks
         self.device = torch.device(device or default_device())
-        self._configs = [checkpoint.config for checkpoint in checkpoints]
+        self._made = [(checkpoint.config, checkpoint.calibration) for checkpoint in checkpoints]
         self.models = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
         self.blends = [checkpoint.blend for checkpoint in checkpoints]
         self.calibration = calibration if len(checkpoints) > 1 else checkpoints[0].calibration
@@ -95,7 +98,7 @@ class Predictor:
     @overload
     def predict(
         self,
-        molecules: Molecule | Iterable[Molecule],
+        molecules: Molecules,
         *,
         columns: Columns | None = None,
         details: Literal[False] = False,
@@ -105,7 +108,7 @@ class Predictor:
     @overload
     def predict(
         self,
-        molecules: Molecule | Iterable[Molecule],
+        molecules: Molecules,
         *,
         columns: Columns | None = None,
         details: bool = False,
@@ -116,8 +119,9 @@ class Predictor:
         """Predict some molecules.
 
         Args:
-            molecules: SMILES, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many. A ``Batch`` of PyG is
-                its graphs.
+            molecules: SMILES, RDKit molecules, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many, in
+                a list, an array or a Series. A ``Batch`` of PyG is its graphs. Of a data frame (pandas, polars or
+                Arrow) the column of the SMILES is found by its name, as in a file, and those that the model reads.
             columns: R numbers by name, of a model that was trained with columns of a table as features; nan or None
                 where unknown, for which the mean of the training stands.
             details: also say why a molecule has no answer.
@@ -131,28 +135,16 @@ class Predictor:
 
         Raises:
             InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs; if
-                it has no calibration and is asked for what needs one.
+                it has no calibration and is asked for what needs one; if what is given holds no molecules.
         """
         self.check_asked(interval, nearest)
-        if isinstance(molecules, str) or is_graph(molecules):
-            molecules = [molecules]
-        molecules = [one for given in molecules for one in each_graph(given)]
-        graphs: list[MolGraph] = [NO_GRAPH] * len(molecules)
-        reasons: list[str | None] = [None] * len(molecules)
-        texts = [i for i, molecule in enumerate(molecules) if not is_graph(molecule)]
-        descriptors = self._descriptors(molecules, len(texts) == len(molecules), columns)
-        arrays, text_reasons = read_smiles([molecules[i] for i in texts], **self._graph_settings)
-        for at, i in enumerate(texts):
-            graphs[i], reasons[i] = arrays.graph(at), text_reasons[at]
-        for i, molecule in enumerate(molecules):
-            if is_graph(molecule):
-                try:
-                    graphs[i] = self._checked(molecule)
-                except MoleculeError as reason:
-                    reasons[i] = str(reason)
-        store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons, descriptors)
+        store = self.store_of(molecules, columns)
         answers = self.answers(store, np.arange(len(store)), interval=interval, nearest=nearest)
         return answers if details or interval is not None or nearest else answers.values
+
+    def store_of(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
+        """The molecules as the model reads them, row by row; arguments and errors of :meth:`predict`."""
+        return read_molecules(molecules, columns, self.config, self.kinds)
 
     def check_asked(self, interval: float | None, nearest: bool) -> None:
         """Raise :class:`InputError` if there is no such interval, or no calibration for what is asked for."""
@@ -175,22 +167,13 @@ class Predictor:
         """The columns of a table that the model reads."""
         return own_of(self.config.data.descriptors)
 
-    def _descriptors(self, molecules: list, all_texts: bool, columns: Columns | None) -> dict[str, np.ndarray]:
-        if self.kinds and not all_texts:
-            raise InputError(
-                f"the model reads {', '.join(self.kinds)} beside the graph, which are made of a SMILES: give SMILES in "
-                "place of graphs"
-            )
-        found = read_descriptors(molecules, self.kinds, self.config.graph.max_atoms) if self.kinds else {}
-        return {**found, **given_columns(self.own_columns, columns or {}, len(molecules))}
-
     def descriptors(self, smiles: str) -> dict[str, np.ndarray]:
         """The descriptors of a molecule that the model reads, as :meth:`GraphStore.from_arrays` takes them.
 
         Raises:
             InputError: if it reads columns of a table.
         """
-        return self._descriptors([smiles], True, None)
+        return read_given([smiles], True, None, self.config, self.kinds)
 
     def predict_stream(
         self,
@@ -325,28 +308,11 @@ class Predictor:
         return found
 
     @property
-    def _graph_settings(self) -> dict:
-        return {"atom_order": self.config.graph.atom_order, "max_atoms": self.config.graph.max_atoms}
-
-    @property
     def checkpoints(self) -> list[Checkpoint]:
         """The models as files would hold them, to be sent elsewhere."""
         states = [{name: value.cpu() for name, value in model.state_dict().items()} for model in self.models]
-        alone = self.calibration if len(self.models) == 1 else None
-        parts = zip(self._configs, states, self.blends, strict=True)
-        return [Checkpoint(config, self.tasks, state, {}, blend, alone) for config, state, blend in parts]
-
-    def _checked(self, molecule: MolGraph | Data) -> MolGraph:
-        if not isinstance(molecule, MolGraph):
-            from graphslice.data.pyg import from_pyg
-
-            molecule = from_pyg(molecule)
-        molecule = check_graph(molecule)
-        if molecule.num_atoms == 0:
-            raise MoleculeError("the graph has no atoms")
-        if molecule.num_atoms > self.config.graph.max_atoms:
-            raise MoleculeError(f"{molecule.num_atoms} atoms, more than the limit of {self.config.graph.max_atoms}")
-        return molecule
+        parts = zip(self._made, states, self.blends, strict=True)
+        return [Checkpoint(config, self.tasks, state, {}, blend, alone) for (config, alone), state, blend in parts]
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:

@@ -49,12 +49,15 @@ class GraphTransformer(nn.Module):
         self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
-        width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
+        #: How many numbers of a molecule the head reads.
+        self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # A norm closes what pre-norm blocks have summed up, but where the head has its own.
         closing = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
         self.norm: nn.Module = closing or Add(config.dropout)
         linear = config.head == "linear"
-        self.head: nn.Module = nn.Linear(width, config.tasks) if linear else MLPHead(width, config.dim, config.tasks)
+        self.head: nn.Module = (
+            nn.Linear(self.width, config.tasks) if linear else MLPHead(self.width, config.dim, config.tasks)
+        )
         self.descriptors = DescriptorEncoder(config.descriptors, config.dim) if config.descriptors else None
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
@@ -91,12 +94,18 @@ class GraphTransformer(nn.Module):
 
     def standardised(self, batch: GraphBatch) -> Tensor:
         """Predictions ``[B, T]`` of ``(target - target_mean) / target_std``."""
+        read = self.represent(batch)
+        # In full precision: bfloat16 would round predictions to three digits.
+        with torch.autocast(read.device.type, enabled=False):
+            return self.head(read)
+
+    def represent(self, batch: GraphBatch) -> Tensor:
+        """What the head reads of each molecule, ``[B, width]``: readouts after the last norm, and the descriptors."""
         x = self.embed(batch)
         context = self.context(batch)
         normed = self._through_blocks(x, context)
-        # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(x.device.type, enabled=False):
-            return self._heads_answer(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
+            return self._joined(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
 
     def embed(self, batch: GraphBatch) -> Tensor:
         """``[B, N + 1, C]``: the rows that enter the first block; row 0 is the graph token."""
@@ -110,15 +119,15 @@ class GraphTransformer(nn.Module):
 
     def predicted(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
         """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm and of the descriptors."""
-        return self._heads_answer(normed, mask, descriptors) * self.target_std + self.target_mean
+        return self.head(self._joined(normed, mask, descriptors)) * self.target_std + self.target_mean
 
-    def _heads_answer(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
+    def _joined(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
         read = self.read_out(normed, mask)
         if self.descriptors is not None:
             if descriptors is None or descriptors.shape[1] != self.config.descriptors:
                 raise ValueError(f"the model reads {self.config.descriptors} descriptors, which the batch has not")
             read = torch.cat([read, self.descriptors(descriptors)], dim=-1)
-        return self.head(read)
+        return read
 
     def compile_blocks(self, batch_size: int, **options) -> None:
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.

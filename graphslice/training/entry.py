@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,19 +11,21 @@ from rich.console import Console
 
 from graphslice.checkpoint import CONFIG, LAST, read_checkpoint
 from graphslice.config import RunConfig, read_yaml
-from graphslice.data.labels import target_names
+from graphslice.data.frames import frame_source, is_frame
+from graphslice.data.labels import joined_names, target_names
 from graphslice.data.pyg_source import pyg_source
 from graphslice.data.resolve import resolved
-from graphslice.data.sources import load_source
+from graphslice.data.sources import Source, load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
 from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
-from graphslice.training.run_folder import holds_run
+from graphslice.training.run_folder import MOLECULES, holds_run
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch_geometric.data import Data
 
 
@@ -30,7 +33,7 @@ def train(
     config: RunConfig,
     out: str | Path,
     *,
-    data: Iterable[Data] | None = None,
+    data: Iterable[Data] | DataFrame | None = None,
     target_names: Sequence[str] | None = None,
     overwrite: bool = False,
     profile: bool = False,
@@ -41,9 +44,10 @@ def train(
     Args:
         config: of the run.
         out: the run folder; must not hold a run already.
-        data: a PyG dataset or list of ``Data`` with OGB features and ``y``, in place of
-            ``config.data.dataset``.
-        target_names: names of the targets of ``data``.
+        data: in place of ``config.data.dataset`` a data frame (pandas, polars or Arrow), which is read as a file of the
+            same cells, its columns named by ``config.data``; or a PyG dataset or list of ``Data`` with OGB features
+            and ``y``.
+        target_names: names of the targets of ``data``; the columns of a data frame.
         overwrite: replace the run that ``out`` holds.
         profile: report at the end where the time of training went.
         console: where to report.
@@ -64,15 +68,30 @@ def train(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
     check_mixer(config.model.mixer, config.model.mixer_settings)
-    data = None if data is None else list(data)  # an iterator is read once, and each of several models wants it
-    source = pyg_source(data, target_names, config.data) if data is not None else load_source(config.data)
+    source, config, graphs = _labelled(config, out, data, target_names)
     config = resolved(config, source)
     if config.trainer.metric is not None:
         check_metric(config.trainer.metric, source.tasks)
     check_losses(config.trainer, source.tasks)
     if members := member_configs(config):
-        return run_members(members, config, source, out, data, fresh=True, console=console)
+        return run_members(members, config, source, out, graphs, fresh=True, console=console)
     return run(config, source, out, fresh=True, profile=profile, console=console)
+
+
+def _labelled(
+    config: RunConfig, out: Path, data: Iterable[Data] | DataFrame | None, targets: Sequence[str] | None
+) -> tuple[Source, RunConfig, list[Data] | None]:
+    """The labelled molecules of a run, the configuration that finds them again, and the graphs that it cannot find."""
+    if data is None:
+        return load_source(config.data), config, None
+    if is_frame(data):  # which the run folder keeps as a table
+        columns = config.data if targets is None else replace(config.data, targets=joined_names(list(targets)))
+        found = replace(columns, dataset=str(out.resolve() / MOLECULES))
+        return frame_source(data, columns), replace(config, data=found), None
+    if isinstance(data, str | Path):
+        raise InputError(f"data is a data frame or PyG graphs: name a file in config.data.dataset, as {str(data)!r}")
+    graphs = list(data)  # an iterator is read once, and each of several models wants it
+    return pyg_source(graphs, targets, config.data), config, graphs
 
 
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:

@@ -13,7 +13,7 @@ from graphslice.checkpoint import read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import Source
 from graphslice.errors import InputError
-from graphslice.evaluation.coverage import coverage
+from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import default_metric, score, scores
 from graphslice.evaluation.report import describe_doubt, describe_scores
 from graphslice.inference.predictions import Interval
@@ -22,9 +22,6 @@ from graphslice.tasks import each_target, num_outputs
 from graphslice.training.calibrate import calibrate
 from graphslice.training.plots import draw_predicted_against_true
 from graphslice.training.run_folder import PICTURE, write_metrics
-
-#: Of the intervals whose coverage a run reports, in percent.
-LEVEL = 90
 
 
 def choose_metric(name: str | None, data: MoleculeData) -> str:
@@ -78,12 +75,8 @@ def judge_split(
             error = score("calibration_error", source.name, [task], labels, before)
             found["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
     if interval is not None:
-        covered = coverage(interval, source.targets[rows], source.tasks, np.ones(len(rows), bool))
-        for name, values in covered.items():
-            finite = {key: value for key, value in values.items() if np.isfinite(value)}
-            found["targets"][name] |= {f"{key}_{LEVEL}": value for key, value in finite.items()}
-        of_targets = {name: found["targets"][name] | values for name, values in covered.items()}
-        for line in describe_doubt(split, of_targets, LEVEL):
+        add_coverage(found, coverage(interval, source.targets[rows], source.tasks, np.ones(len(rows), bool)))
+        for line in describe_doubt(split, found["targets"], LEVEL):
             console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
         draw_predicted_against_true(folder / PICTURE, source.tasks, source.targets[rows], answers)

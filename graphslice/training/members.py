@@ -19,6 +19,7 @@ from graphslice.data.pyg_source import pyg_source
 from graphslice.data.sources import Source, load_source
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
+from graphslice.evaluation.coverage import LEVEL
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.evaluation.metrics import METRICS
 from graphslice.inference.predictor import load
@@ -28,7 +29,7 @@ from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
 from graphslice.training.baselines import describe_seeds
 from graphslice.training.calibrate import calibrate_members
-from graphslice.training.judge import LEVEL, choose_metric, judge_split
+from graphslice.training.judge import choose_metric, judge_split
 from graphslice.training.run import (
     Interrupted,
     RunResult,

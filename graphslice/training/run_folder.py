@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from graphslice.checkpoint import BEST, CONFIG, DOMAIN, LAST, TOGETHER, find_members
 from graphslice.config import DataConfig, RunConfig
@@ -23,6 +24,10 @@ METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD = (
     "test.png",
     "out_of_fold.csv",
 )
+#: The table of a run that was trained on a data frame.
+MOLECULES = "molecules.parquet"
+#: What is known of a finished run beside its model.
+KEPT = (METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, MOLECULES, DOMAIN, TOGETHER)
 
 
 def default_folder(config: DataConfig) -> Path:
@@ -36,20 +41,36 @@ def holds_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (CONFIG, LAST, BEST))
 
 
+def remove_run(folder: Path, but: str | None = None) -> None:
+    """Remove what a run wrote into its folder, and nothing else.
+
+    Args:
+        folder: of the run.
+        but: the path of a file that stays.
+
+    Raises:
+        OSError: if that cannot be done.
+    """
+    for name in (BEST, LAST, CONFIG, *KEPT):
+        if str(folder / name) != but:
+            (folder / name).unlink(missing_ok=True)
+    for member in find_members(folder):
+        shutil.rmtree(member, ignore_errors=True)
+    shutil.rmtree(folder / "logs", ignore_errors=True)
+
+
 def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
     """Write what is known before training, and remove what is left of a run that stood there before.
 
     Raises:
         InputError: if the folder cannot be written.
     """
+    source = data.source
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (BEST, LAST, CONFIG, METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, DOMAIN, TOGETHER):
-            (folder / name).unlink(missing_ok=True)
-        for member in find_members(folder):
-            shutil.rmtree(member, ignore_errors=True)
-        shutil.rmtree(folder / "logs", ignore_errors=True)
-        source = data.source
+        remove_run(folder.resolve(), config.data.dataset if source.table is None else None)
+        if source.table is not None:
+            pq.write_table(source.table, folder / MOLECULES)
         folds = config.data.folds is not None and config.data.fold is None  # each has a split of its own
         if not source.is_pcqm4m and not folds:  # OGB's split is OGB's, and has millions of rows
             split_of = {int(row): split for split, rows in data.splits.items() for row in rows}

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from graphslice.evaluation.coverage import coverage
+from graphslice.evaluation.coverage import add_coverage, coverage
 from graphslice.evaluation.report import describe_doubt
 from graphslice.inference.predictions import Interval
 from graphslice.tasks import Task
@@ -26,14 +26,16 @@ def test_by_hand():
 
 
 def test_what_is_said():
-    number = {"coverage": 0.912, "width": 1.23456}
+    number = {"kind": "regression", "coverage_90": 0.912, "width_90": 1.23456}
     assert describe_doubt("test", {"y": number}, 90) == [
         "test: 91% of the labels lie in the intervals of 90%, on average 1.23 wide"
     ]
-    two = {"y": number, "z": {"coverage": 0.7, "width": math.inf}}
-    assert describe_doubt("test", two, 90) == ["test: 91% of the labels lie in the intervals of 90%"]
-    assert "no end" in describe_doubt("test", {"z": two["z"]}, 90)[0]
-    kind = {"coverage": 0.95, "classes": 1.5, "temperature": 1.0}
+    endless = {"kind": "regression", "coverage_90": 1.0}
+    assert describe_doubt("test", {"y": number, "z": endless}, 90) == [
+        "test: 91% of the labels lie in the intervals of 90%"
+    ]
+    assert "no end" in describe_doubt("test", {"z": endless}, 90)[0]
+    kind = {"kind": "multiclass", "coverage_80": 0.95, "classes_80": 1.5, "temperature": 1.0}
     assert describe_doubt("test", {"kind": kind}, 80) == [
         "test: 95% of the labels are in the sets of 80%, of 1.50 classes on average"
     ]
@@ -41,3 +43,16 @@ def test_what_is_said():
     assert describe_doubt("test", {"kind": kind}, 80)[0].endswith(
         "; temperature 2.00: calibration error 0.100 before, 0.050 after"
     )
+    assert describe_doubt("test", {"y": {"kind": "regression", "mae": 1.0}}, 90) == []
+
+
+def test_what_is_kept_is_finite():
+    found = {"targets": {"y": {"mae": 1.0}}}
+    add_coverage(found, {"y": {"coverage": 1.0, "width": math.inf}})
+    assert found == {"targets": {"y": {"mae": 1.0, "coverage_90": 1.0}}}
+
+
+def test_parts_of_a_table():
+    one = Interval(90, np.zeros((2, 1)), np.ones((2, 1)), {"k": np.ones((2, 3), bool)})
+    joined = Interval.joined([one, one])
+    assert joined.low.shape == (4, 1) and joined.sets["k"].shape == (4, 3) and joined.level == 90

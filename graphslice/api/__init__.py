@@ -1,0 +1,1 @@
+"""What notebooks use, exported by ``graphslice``: models fitted, asked and kept; estimators of scikit-learn."""

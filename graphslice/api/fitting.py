@@ -1,0 +1,197 @@
+"""Training in a notebook: data frames, tables and arrays in, a model out."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+
+from graphslice.api.model import Model, load
+from graphslice.config import RunConfig, check_keys, read_preset, with_sections
+from graphslice.data.frames import as_table, is_frame
+from graphslice.data.labels import joined_names
+from graphslice.errors import InputError
+from graphslice.inference.inputs import given_molecules, is_graph
+from graphslice.training import entry
+from graphslice.training.run import Interrupted, RunResult
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def fit(
+    data: DataFrame | Mapping[str, Sequence] | tuple | str | Path,
+    targets: str | Sequence[str] | None = None,
+    *,
+    smiles: str | None = None,
+    features: str | Sequence[str] | None = None,
+    split: str | None = None,
+    ensemble: int | None = None,
+    folds: int | str | None = None,
+    preset: str | None = None,
+    epochs: int | None = None,
+    minutes: float | None = None,
+    seed: int | None = None,
+    config: RunConfig | Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = True,
+    quiet: bool = False,
+) -> Model:
+    """Train a model as ``graphslice train`` does, and return it.
+
+    What is asked of each target, the split, the length of the run, and whether trees answer beside the network are
+    found as there. Several models (``ensemble``, ``folds``) are trained in processes of their own: a script that asks
+    for them needs ``if __name__ == "__main__":``, a notebook does not.
+
+    Args:
+        data: a data frame (pandas, polars or Arrow) or a dict of columns, the path of a table, or a pair of SMILES and
+            labels ``[R]`` or ``[R, T]``.
+        targets: the columns to predict, a name or several; need not be given where only one column has numbers. Of a
+            pair the names of its labels.
+        smiles: the column of the SMILES; found by its name.
+        features: what is read beside the graph: ``morgan``, ``rdkit2d``, and numeric columns of the table.
+        split: random, scaffold, cluster, or a column that says train, valid, test (default: the column split, else
+            random).
+        ensemble: train so many models, whose mean is the prediction and whose deviation its spread.
+        folds: 5, or "5x3" for three times five: cross-validation; ``model.metrics`` has what came of it.
+        preset: of :data:`graphslice.config.PRESETS`; ``small`` when not given.
+        epochs: passes over the training molecules (default: by their number).
+        minutes: the longest that training may take.
+        seed: of the split, the initial weights and the order of the molecules.
+        config: everything else, by the sections of ``config.yaml``, such as ``{"trainer": {"baselines": "off"}}``; or a
+            :class:`~graphslice.config.RunConfig` in place of a preset. What is given here wins.
+        out: the run folder, for the command line and for :func:`graphslice.load`. Without one a temporary folder lives
+            as long as the model; :meth:`Model.save` keeps it.
+        overwrite: replace the run that ``out`` holds, so that a cell of a notebook can be run again.
+        quiet: report nothing.
+
+    Returns:
+        The model; ``model.metrics`` has its scores, ``model.folder`` is the run folder.
+
+    Raises:
+        InputError: if the data or the settings cannot be used; nothing is written then.
+        KeyboardInterrupt: if it was stopped; ``graphslice train --resume OUT`` continues a run that has an ``out``.
+    """
+    config = base_config(preset, config)
+    if isinstance(data, tuple):
+        data = labelled_table(*_pair(data), _listed(targets))
+        smiles, *targets = data.column_names
+    elif isinstance(data, Mapping):
+        data = _table_of(data)
+    given = {
+        "targets": targets if targets is None or isinstance(targets, str) else joined_names(_listed(targets) or []),
+        "smiles_column": smiles,
+        "features": None if features is None else ",".join(_listed(features) or []),
+        "split": split,
+        "folds": None if folds is None else str(folds),
+        "seed": seed,
+    }
+    trained = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
+    config = replace(config, data=_with(config.data, given), trainer=_with(config.trainer, trained))
+    if not is_frame(data):
+        if not isinstance(data, str | Path):
+            raise InputError(
+                f"fit takes a data frame, a path, or a pair of SMILES and labels, not {type(data).__name__}; "
+                "PyG graphs go to graphslice.train(config, out, data=graphs)"
+            )
+        config, data = replace(config, data=replace(config.data, dataset=str(data))), None
+    keeps = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
+    folder = Path(keeps.name if keeps is not None else out or "")
+    try:
+        entry.train(config, folder, data=data, overwrite=overwrite, console=Console(quiet=True) if quiet else None)
+    except Interrupted:
+        raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
+    return load(folder, keeps=keeps)
+
+
+def base_config(preset: str | None, config: RunConfig | Mapping[str, Any] | None) -> RunConfig:
+    """A preset, with what a mapping of sections says; or a whole configuration.
+
+    Raises:
+        InputError: for both of these, or a key or value that no configuration has.
+    """
+    if isinstance(config, RunConfig):
+        if preset is not None:
+            raise InputError("a preset and a RunConfig are two answers to one question: give one of them")
+        return config
+    check_keys(dict(config or {}), RunConfig)
+    return RunConfig.from_dict(with_sections(read_preset(preset or "small"), config or {}))
+
+
+def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None) -> pa.Table:
+    """A table of SMILES and labels: the first column those, and one a target.
+
+    Args:
+        smiles: R SMILES or RDKit molecules.
+        labels: ``[R]`` or ``[R, T]``: an array, a list, a Series or a data frame.
+        targets: their names; those of the Series or the data frame when not given, else y, or y0, y1, ...
+
+    Raises:
+        InputError: if there are not as many labels as SMILES, or not as many names as labels.
+    """
+    molecules = given_molecules(smiles)
+    if any(is_graph(molecule) for molecule in molecules):
+        raise InputError("fit takes SMILES: PyG graphs with labels go to graphslice.train(config, out, data=graphs)")
+    values = np.asarray(labels)
+    if values.ndim not in (1, 2) or len(values) != len(molecules):
+        raise InputError(f"labels of the shape {list(values.shape)} for {len(molecules)} SMILES: give one a SMILES")
+    if targets is None:
+        own = getattr(labels, "columns", None) if values.ndim == 2 else getattr(labels, "name", None)
+        own = [own] if isinstance(own, str) else own
+        width = 1 if values.ndim == 1 else values.shape[1]
+        targets = ["y"] if own is None and width == 1 else [f"y{i}" for i in range(width)] if own is None else own
+        targets = [str(name) for name in targets]
+    columns = values.reshape(len(values), -1).T
+    if len(targets) != len(columns):
+        raise InputError(f"{len(targets)} names for {len(columns)} targets: {', '.join(targets)}")
+    # A name that no target has.
+    first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
+    texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
+    return _table_of(dict(zip([first, *targets], [texts, *columns], strict=True)))
+
+
+def _pair(data: tuple) -> tuple[Any, Any]:
+    if len(data) != 2:
+        raise InputError(f"a tuple of {len(data)} is no pair of SMILES and labels: give fit((smiles, y))")
+    return data[0], data[1]
+
+
+def _table_of(columns: Mapping[str, Any]) -> pa.Table:
+    """A table of columns by their names."""
+    import pandas as pd
+
+    try:
+        return as_table(pd.DataFrame(dict(columns)))
+    except ValueError as error:
+        raise InputError(f"the columns make no table: {error}") from None
+
+
+def _listed(names: Any) -> list[str] | None:
+    return names if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
+
+
+def _with(section: Any, given: Mapping[str, Any]) -> Any:
+    """A section of a configuration with what is given of it."""
+    return replace(section, **{name: value for name, value in given.items() if value is not None})
+
+
+class Trained(RunResult):
+    """What came of a run, as :func:`graphslice.train` gives it: with the model, loaded when first asked for."""
+
+    @cached_property
+    def model(self) -> Model:
+        return load(self.folder)
+
+
+@functools.wraps(entry.train)
+def train(*args: Any, **kwargs: Any) -> Trained:
+    result = entry.train(*args, **kwargs)
+    return Trained(result.folder, result.metrics, result.training)

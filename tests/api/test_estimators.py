@@ -1,0 +1,151 @@
+"""Estimators of scikit-learn on molecules."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import TINY
+from rdkit import Chem
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+import graphslice as gs
+
+CONFIG = {"model": dict(TINY), "trainer": {"batch_size": 16, "accelerator": "cpu", "baselines": "off"}}
+CHAINS = ["C" * n + "O" * (n % 2) for n in range(1, 61)]
+ATOMS = np.array([Chem.MolFromSmiles(one).GetNumAtoms() for one in CHAINS], dtype=float)
+ALCOHOLS = np.array(["hydrocarbon", "alcohol"])[np.arange(1, 61) % 2]
+
+
+def regressor(**given) -> gs.GraphSliceRegressor:
+    return gs.GraphSliceRegressor(**{"config": CONFIG, "epochs": 2, **given})
+
+
+def classifier(**given) -> gs.GraphSliceClassifier:
+    return gs.GraphSliceClassifier(**{"config": CONFIG, "epochs": 2, **given})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return regressor().fit(CHAINS, ATOMS)
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return classifier().fit(CHAINS, ALCOHOLS)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.array(CHAINS),
+        np.array(CHAINS, dtype=object)[:, None],
+        pd.Series(CHAINS, index=range(60, 0, -1)),
+        pd.DataFrame({"anything": CHAINS}),
+        [Chem.MolFromSmiles(one) for one in CHAINS],
+    ],
+    ids=lambda X: type(X).__name__,
+)
+def test_molecules_however_they_are_given(X, fitted):
+    np.testing.assert_array_equal(regressor().fit(X, ATOMS).predict(X), fitted.predict(CHAINS))
+
+
+@pytest.mark.slow
+def test_it_learns():
+    """Numbers that are there to be learned."""
+    model = regressor(epochs=30, config={**CONFIG, "optimizer": {"peak_lr": 0.01}}).fit(CHAINS, ATOMS)
+    assert model.score(CHAINS, ATOMS) == pytest.approx(r2_score(ATOMS, model.predict(CHAINS))) and (
+        model.score(CHAINS, ATOMS) > 0.5
+    )
+    found = classifier(epochs=40, config={**CONFIG, "optimizer": {"peak_lr": 0.01}}).fit(CHAINS, ALCOHOLS)
+    assert found.score(CHAINS, ALCOHOLS) > 0.83
+
+
+def test_every_row_but_those_for_validation_is_learned(fitted):
+    """Whoever uses an estimator keeps a test of his own."""
+    assert fitted.model_.config.data.split == "split" and fitted.model_.folder is None
+
+
+def test_several_numbers():
+    y = pd.DataFrame({"n": ATOMS, "m": -ATOMS})
+    y.loc[3, "m"] = np.nan  # unknown
+    model = regressor().fit(CHAINS, y)
+    assert model.predict(["CCO", "oops"]).shape == (2, 2) and model.model_.targets == ["n", "m"]
+    assert regressor().fit(CHAINS, ATOMS[:, None]).predict("CCO").shape == (1, 1)
+
+
+def test_classes(classes):
+    assert classes.classes_.tolist() == ["alcohol", "hydrocarbon"]
+    found = classes.predict_proba([*CHAINS, "oops"])
+    assert found.shape == (61, 2) and np.isnan(found[60]).all()
+    np.testing.assert_allclose(found[:60].sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(classes.predict(CHAINS), classes.classes_[found[:60].argmax(axis=1)])
+    assert 0 <= classes.score(CHAINS, ALCOHOLS) <= 1
+    with pytest.raises(ValueError, match="row 1 of X has no class: not a valid SMILES"):
+        classes.predict(["CCO", "C[N"])
+
+
+@pytest.mark.parametrize(
+    "y", [np.arange(60) % 3 - 1, np.arange(60) % 3 == 0, np.array(["x", "Y", "y"])[np.arange(60) % 3]]
+)
+def test_classes_keep_their_type(y):
+    model = classifier().fit(CHAINS, y)
+    np.testing.assert_array_equal(model.classes_, np.unique(y))
+    assert model.predict(CHAINS[:5]).dtype == y.dtype and model.predict_proba(CHAINS[:5]).shape[1] == len(np.unique(y))
+
+
+def test_bad_molecules(fitted):
+    assert np.isnan(fitted.predict(["CCO", "oops", None])).tolist() == [False, True, True]
+    model = regressor().fit([*CHAINS[:-1], "oops"], ATOMS)
+    assert np.isfinite(model.predict("CCO")).all()
+
+
+def test_refused():
+    for call, reason in [
+        (lambda: regressor().fit(CHAINS, ALCOHOLS), "y holds values that are no numbers"),
+        (lambda: regressor().fit(CHAINS, ATOMS[1:]), r"shape \[59\] for 60 SMILES"),
+        (lambda: regressor().fit(CHAINS, np.where(ATOMS > 50, np.inf, ATOMS)), "infinity"),
+        (lambda: regressor().fit([], []), "no molecules"),
+        (lambda: regressor().fit(CHAINS, None), "y is None"),
+        (lambda: regressor().fit(np.zeros((60, 2)), ATOMS), "give one column"),
+        (lambda: classifier().fit(CHAINS, ATOMS * 0), "one class alone"),
+        (lambda: classifier().fit(CHAINS, ATOMS + 0.5), "Unknown label type"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            call()
+    with pytest.raises(TypeError):  # weights of samples are not learned, so they are not taken
+        regressor().fit(CHAINS, ATOMS, sample_weight=ATOMS)
+    with pytest.raises(NotFittedError):
+        regressor().predict("CCO")
+
+
+def test_parameters():
+    model = regressor(ensemble=2, features="morgan")
+    assert clone(model).get_params() == model.get_params() and clone(model) is not model
+    assert model.set_params(epochs=7).epochs == 7
+    assert "GraphSliceRegressor(" in repr(model)
+
+
+def test_pickles(fitted, classes):
+    for model in (fitted, classes):
+        again = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(again.predict(CHAINS), model.predict(CHAINS))
+
+
+def test_the_tools_of_scikit_learn():
+    assert np.isfinite(cross_val_score(regressor(epochs=1), CHAINS, ATOMS, cv=2, scoring="r2")).all()
+    assert np.isfinite(cross_val_score(classifier(epochs=1), np.array(CHAINS), ALCOHOLS, cv=2, scoring="roc_auc")).all()
+    search = GridSearchCV(regressor(), {"epochs": [1, 2]}, cv=2).fit(pd.Series(CHAINS), ATOMS)
+    assert search.best_params_["epochs"] in (1, 2) and search.predict("CCO").shape == (1,)
+    assert make_pipeline(regressor(epochs=1)).fit(CHAINS, ATOMS).predict(CHAINS).shape == (60,)
+
+
+def test_randomness():
+    first, again, other = (regressor(random_state=seed).fit(CHAINS, ATOMS).predict("CCO") for seed in (3, 3, 4))
+    assert first == again != other

@@ -1,0 +1,226 @@
+"""Training in a notebook: the same run as the command line's, from whatever holds molecules and labels."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from conftest import TINY
+from rdkit import Chem
+
+import graphslice as gs
+from graphslice.config import DataConfig, RunConfig
+from graphslice.data.frames import as_table, frame_source
+from graphslice.data.sources import load_source
+from graphslice.training import resume
+
+SETTINGS = {
+    "model": dict(TINY),
+    "trainer": {"max_epochs": 1, "batch_size": 16, "accelerator": "cpu", "baselines": "off"},
+}
+
+
+def fit(*arguments, **given):
+    return gs.fit(*arguments, **{"config": SETTINGS, "quiet": True, **given})
+
+
+@pytest.fixture(scope="module")
+def table(demo_rows) -> pd.DataFrame:
+    """Numbers, words, gaps and an index of no meaning; without the split of the demo set."""
+    found = demo_rows.drop(columns="split").copy()
+    found["active"] = pd.Categorical(np.where(found["gap_ev"] > 3.3, "yes", "no"))
+    found["grade"] = np.array(["a", "b", "c"])[np.arange(60) % 3]
+    found["t"] = [*np.arange(59.0), np.nan]
+    found.loc[found.index[4], "gap_ev"] = np.nan
+    found.index = pd.Index(range(200, 140, -1), name="row")
+    return found
+
+
+# --- the same as the command line ---------------------------------------------------------------
+
+
+def test_the_run_is_that_of_the_command_line(table, cli, tmp_path):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "c.yaml").write_text(json.dumps(SETTINGS))
+    targets, features = ["gap_ev", "active", "grade"], ["morgan", "t"]
+    code, _, said = cli(
+        *("train", "--dataset", tmp_path / "t.csv", "--targets", ",".join(targets), "--features", ",".join(features)),
+        *("--config", tmp_path / "c.yaml", "--out", tmp_path / "of_cli"),
+    )
+    assert code == 0, said
+    expected = gs.load(tmp_path / "of_cli", "cpu")
+    model = fit(table, targets, features=features)
+    assert model.tasks == expected.tasks and model.metrics == expected.metrics
+    np.testing.assert_array_equal(model.predict(table), expected.predict(table))
+    assert (model.folder / "split.csv").read_text() == (tmp_path / "of_cli" / "split.csv").read_text()
+    of_path = fit(tmp_path / "t.csv", targets, features=features, out=tmp_path / "of_path")
+    np.testing.assert_array_equal(of_path.predict(table), expected.predict(table))
+
+
+FRAMES = {
+    "numbers": [1.5, np.nan, 3.0, 4.25],
+    "whole": [1, 2, 3, 4],
+    "halves": np.array([1, 2.5, 3, 4], np.float32),
+    "truths": [True, False, True, True],
+    "words": ["yes", "no", None, "yes"],
+    "missing": pd.array([1, 2, None, 4], dtype="Int64"),
+    "mixed": [1.5, "high", None, 2],
+    "texts": ["1.5", "2", "", "4"],
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_cells_are_read_as_those_of_a_file(name, tmp_path):
+    frame = pd.DataFrame({"smiles": ["CCO", "C", "CC", "oops"], name: FRAMES[name]}, index=[1, 1, 2, 0])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = frame_source(frame, DataConfig(targets=name))
+    expected = load_source(DataConfig(dataset=str(tmp_path / "t.csv"), targets=name))
+    assert found.tasks == expected.tasks and found.smiles == expected.smiles
+    np.testing.assert_array_equal(found.targets, expected.targets)
+    assert found.rejected == expected.rejected
+
+
+def test_what_arrow_has_no_type_for_becomes_text():
+    frame = pd.DataFrame({"a": [1 + 2j, None], "b": [b"a", 1.5], "c": [Chem.MolFromSmiles("OCC"), Chem.Mol()]})
+    assert as_table(frame).to_pydict() == {"a": ["(1+2j)", ""], "b": ["b'a'", "1.5"], "c": ["CCO", ""]}
+
+
+# --- what it takes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["dict", "arrow", "arrays", "series", "lists", "mols", "matrix"])
+def test_molecules_and_labels_however_they_are_given(kind, table, demo_rows):
+    smiles, y = demo_rows["smiles"], demo_rows["gap_ev"]
+    data, targets = {
+        "dict": ({"smiles": smiles.tolist(), "gap_ev": y.tolist()}, "gap_ev"),
+        "arrow": (pa.table({"smiles": smiles.tolist(), "gap_ev": y.tolist()}), ["gap_ev"]),
+        "arrays": ((smiles.to_numpy(), y.to_numpy()), "gap_ev"),
+        "series": ((smiles, y), None),
+        "lists": ((smiles.tolist(), y.tolist()), "gap_ev"),
+        "mols": (([Chem.MolFromSmiles(one) for one in smiles], y), None),
+        "matrix": ((smiles, y.to_frame()), None),
+    }[kind]
+    model = fit(data, targets)
+    expected = fit(demo_rows[["smiles", "gap_ev"]])
+    assert model.targets == ["gap_ev"]
+    np.testing.assert_allclose(model.predict("CCO"), expected.predict("CCO"), rtol=1e-5)
+
+
+def test_several_labels_get_names(demo_rows):
+    y = np.stack([demo_rows["gap_ev"], demo_rows["gap_ev"] * 2], axis=1)
+    assert fit((demo_rows["smiles"], y)).targets == ["y0", "y1"]
+    assert fit((demo_rows["smiles"], y[:, 0])).targets == ["y"]
+    assert fit((demo_rows["smiles"], y), ["a, b", "smiles"]).targets == ["a, b", "smiles"]
+
+
+def test_bad_molecules_are_told(demo_rows):
+    smiles = [*demo_rows["smiles"][:58], None, "oops"]
+    model = fit((smiles, demo_rows["gap_ev"]))
+    with open(model.folder / "rejected.csv") as file:
+        assert [row["row"] for row in csv.DictReader(file)] == ["59", "60"]
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "reason"),
+    [
+        (3, {}, "fit takes a data frame, a path, or a pair"),
+        ([1, 2], {}, "not list"),
+        ((["C"], [1], [2]), {}, "a tuple of 3 is no pair"),
+        ((["C", "CC"], [1]), {}, r"shape \[1\] for 2 SMILES"),
+        ((["C", "CC"], [[1, 2], [3, 4]]), {"targets": "a"}, "1 names for 2 targets"),
+        ({"smiles": ["C"], "y": [1, 2]}, {}, "make no table"),
+        (pd.DataFrame({"smiles": []}), {}, "no rows"),
+        (pd.DataFrame({"smiles": ["C"], "y": [1.0]}), {"targets": ["z"]}, "the data frame has no column 'z'"),
+        ("absent.csv", {"targets": "y"}, "no file at absent.csv"),
+        ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
+        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "config": RunConfig()}, "two answers"),
+        ({"smiles": ["C"], "y": [1]}, {"epochs": 0}, "max_epochs must be at least 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_refused(data, given, reason, tmp_path):
+    with pytest.raises(gs.InputError, match=reason):
+        fit(data, **given, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# --- where it goes ------------------------------------------------------------------------------
+
+
+def test_without_a_folder_the_model_keeps_its_own(demo_rows):
+    model = fit(demo_rows, "gap_ev")
+    folder = model.folder
+    assert model.evaluate()["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
+    del model
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_cell_is_run_again(demo_rows, tmp_path):
+    first = fit(demo_rows, "gap_ev", out=tmp_path / "run")
+    second = fit(demo_rows[::-1], "gap_ev", seed=1, out=tmp_path / "run")
+    assert first.predict("CCO") != second.predict("CCO") == gs.load(tmp_path / "run", "cpu").predict("CCO")
+    with pytest.raises(gs.InputError, match="holds a run already"):
+        fit(demo_rows, "gap_ev", out=tmp_path / "run", overwrite=False)
+
+
+def test_a_saved_model_brings_its_data_frame_along(demo_rows, cli, tmp_path):
+    model = fit(demo_rows, "gap_ev")
+    model.save(tmp_path / "kept")
+    expected = model.metrics
+    del model
+    gc.collect()
+    code, out, _ = cli("evaluate", tmp_path / "kept")
+    assert code == 0 and f"MAE {expected['test']['mae']:.4f}"[:9] in out
+    assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-5)
+
+
+def test_the_file_that_is_learned_is_not_removed(demo_rows, tmp_path):
+    """Where it lies in the run folder, and was one that a run wrote."""
+    fit(demo_rows, "gap_ev", out=tmp_path / "run")
+    found = fit(tmp_path / "run" / "molecules.parquet", "gap_ev", out=tmp_path / "run")
+    assert (tmp_path / "run" / "molecules.parquet").is_file() and np.isfinite(found.predict("CCO")).all()
+
+
+@pytest.mark.slow
+def test_several_models(demo_rows, tmp_path):
+    model = fit(demo_rows.drop(columns="split"), "gap_ev", folds=2, out=tmp_path / "run")
+    assert len(model.models) == 2 and model.predict("CCO", details=True).spread.shape == (1, 1)
+    assert model.metrics["test"]["molecules"] == 60
+    with pytest.raises(gs.InputError, match=r"all molecules .* were learned"):
+        model.evaluate(demo_rows.drop(columns="split"))
+    model.save(tmp_path / "kept")
+    np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict("CCO"), model.predict("CCO"))
+
+
+# --- gs.train -----------------------------------------------------------------------------------
+
+
+def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
+    config = tiny_config(data={"targets": "gap_ev"})
+    result = gs.train(config, tmp_path / "run", data=demo_rows)
+    assert result.model is result.model and result.model.evaluate()["mae"] == pytest.approx(
+        result.metrics["test"]["mae"], rel=1e-5
+    )
+    again = resume(tmp_path / "run")  # which finds the molecules in the folder
+    assert again.metrics == result.metrics
+    assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]
+    with pytest.raises(gs.InputError, match=r"name a file in config\.data\.dataset"):
+        gs.train(config, tmp_path / "text", data="t.csv")
+
+
+@pytest.mark.parametrize("targets", [["gap_ev", "a,b"], ("gap_ev", "a,b")])
+def test_targets_may_be_a_list(targets, demo_rows, tiny_config, tmp_path):
+    demo_rows.assign(**{"a,b": demo_rows["gap_ev"] * 2}).to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(tmp_path / "t.csv")
+    config.data.targets = targets
+    config.data.features = ["morgan"]
+    assert gs.train(config, tmp_path / "run").model.targets == list(targets)
+    config.data.targets = ["gap"]
+    with pytest.raises(gs.InputError, match="no column 'gap'"):
+        gs.train(config, tmp_path / "other")

@@ -174,6 +174,8 @@ class Model(Predictor):
         if target not in self.targets:
             known = ", ".join(self.targets)
             raise InputError(f"the model has no target {target!r}{nearest(target, self.targets)}: it has {known}")
+        if not isinstance(smiles, str):
+            raise InputError(f"attribute explains one SMILES, not {type(smiles).__name__}: analysis.attribute takes many")
         found = attribute(self, smiles, orders=orders, columns=columns).values
         found = found[:, output_slices(self.tasks)[self.targets.index(target)]]
         return found[:, 0] if found.shape[1] == 1 else found

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphslice.errors import InputError
     from graphslice.inference import Predictor, load
     from graphslice.nn import GraphTransformer
+    from graphslice.report import write_report
     from graphslice.training import train
 
 # Imported when first used: the model needs no RDKit, the chemistry no torch.
@@ -33,6 +34,7 @@ _HOMES = {
     "load": "graphslice.inference",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.training",
+    "write_report": "graphslice.report",
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "ops",
     "smiles_to_graph",
     "train",
+    "write_report",
 ]
 
 

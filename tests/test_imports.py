@@ -28,6 +28,7 @@ ROOMS = [
     ["evaluation"],
     ["doctor"],
     ["training"],
+    ["report"],
     ["analysis"],
     ["compare"],
     ["cli"],

@@ -8,24 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.evaluation.metrics import METRICS
-from graphslice.report.figures import curves, score_histogram
+from graphslice.report.figures import curves, score_histogram, split_name
 from graphslice.report.gather import Run, read_curve
 from graphslice.report.parts import Code, Figure, Figures, Heading, Section, Table, Text
-from graphslice.report.svg import number
+from graphslice.report.svg import MINUS, NONE, number, with_deviation
 from graphslice.tasks import KINDS
-from graphslice.training.run_folder import read_metrics
+from graphslice.training.run_folder import is_finished, read_metrics
 
 #: Of more targets the first so many have details.
 MOST_TARGETS = 12
 # Of more targets a table names the best and the worst of them, so many of each.
 _MOST_LISTED = 50
 
-_SPLITS = {"valid": "validation", "test": "test"}
-
-
-def split_name(split: str) -> str:
-    """A split in words."""
-    return _SPLITS.get(split, split)
+# What a model is judged by, in the order of tables.
+_SPLITS = ("valid", "test")
 
 
 def name_of_data(run: Run) -> str:
@@ -55,15 +51,16 @@ def main_score(run: Run) -> tuple[str, str, str] | None:
 def facts(run: Run) -> list[tuple[str, str]]:
     """What a reader wants to know first, in pairs of name and value."""
     names, training, start = names_of_targets(run), run.training, run.start
-    listed = ", ".join(names[:MOST_TARGETS]) + (f" and {len(names) - MOST_TARGETS:,} more" * (len(names) > MOST_TARGETS))
+    listed = ", ".join(names[:MOST_TARGETS]) + (
+        f" and {len(names) - MOST_TARGETS:,} more" * (len(names) > MOST_TARGETS)
+    )
     several = f"{len(run.models)} models, {'one for each fold' if run.folds else 'whose mean answers'}; each "
     model = f"{several if len(run.models) > 1 else ''}{run.config.model.mixer} with {run.config.model.layers} layers"
-    split = f"{run.config.data.folds} folds" if run.folds else run.config.data.split or "as the data says, else random"
     machine = start.get("machine", {})
     found = [
         ("targets", listed or "unknown"),
         ("model", f"{model}; {training['parameters']:,} parameters{' together' * (len(run.models) > 1)}"),
-        ("split", split),
+        ("split", _split(run)),
         ("trained on", f"{training['device']}{f' x {devices}' if (devices := training['devices']) > 1 else ''}"),
         ("training took", _duration(training["seconds"])),
     ]
@@ -72,6 +69,16 @@ def facts(run: Run) -> list[tuple[str, str]]:
         found.append(("machine", f"{machine.get('gpu', machine['machine'])}, {machine['cores']} cores"))
         found.append(("version", f"GraphSlice {start['version']}, torch {machine['torch']}, RDKit {machine['rdkit']}"))
     return found
+
+
+def _split(run: Run) -> str:
+    data = run.config.data
+    if run.folds:
+        return f"{data.folds} folds, {data.split or 'random'}"
+    own = run.data is not None and run.data.source.splits is not None
+    return data.split or (
+        "as the data says" if own else "as the data says, else random" if run.data is None else "random"
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -84,7 +91,8 @@ def command_of(run: Run) -> Code:
     """The command that made the run; of one that Python began its configuration."""
     if command := run.start.get("command"):
         return Code(command, "the command that made this run")
-    return Code(run.config.to_yaml(), "the configuration that made this run", "Configuration (begun from Python)")
+    why = "begun from Python" if run.start else "a run of an older version, which notes no command"
+    return Code(run.config.to_yaml(), "the configuration that made this run", f"Configuration ({why})")
 
 
 def scores_section(run: Run) -> Section:
@@ -98,8 +106,10 @@ def scores_section(run: Run) -> Section:
 
 
 def _table_of_means(run: Run) -> Table:
-    splits = [split for split in ("valid", "test") if split in run.metrics]
+    splits = [split for split in _SPLITS if split in run.metrics]
     names = [name for name in METRICS if any(run.metrics[split].get(name) is not None for split in splits)]
+    # The loss is the network's own, and says little to others.
+    names = [name for name in names if name != "loss" or run.metric == "loss"]
     names = sorted(names, key=lambda name: name != run.metric)
     rows = [[METRICS[name].label, *(_value(run.metrics[split].get(name)) for split in splits)] for name in names]
     rows.append(["molecules", *(f"{run.metrics[split]['molecules']:,}" for split in splits)])
@@ -111,7 +121,9 @@ def _table_of_means(run: Run) -> Table:
 
 
 def _value(value: float | None) -> str:
-    return "–" if value is None else number(value, 4)
+    return (
+        NONE if value is None else f"{value:.4f}".replace("-", MINUS) if 1e-3 <= abs(value) < 10 else number(value, 4)
+    )
 
 
 def _targets(run: Run) -> list[Table | Figures]:
@@ -148,11 +160,11 @@ def _worse_last(value: float | None, loss) -> float:
 
 def _alone(run: Run) -> list[Heading | Text | Table]:
     """What network, forest and boosting reach alone, of a model that blends them."""
-    found = [read_metrics(folder).get("baselines") for folder in run.models if _has_metrics(folder)]
-    found = [each for each in found if each]
+    every = [read_metrics(folder).get("baselines") for folder in run.models if is_finished(folder)]
+    found: list[dict] = [each for each in every if each]
     if not found:
         return []
-    splits = [split for split in ("valid", "test") if all(split in each for each in found)]
+    splits = [split for split in _SPLITS if all(split in each for each in found)]
     rows = []
     for name in found[0][splits[0]] if splits else ():
         rows.append([name, *(_mean([each[split].get(name) for each in found]) for split in splits)])
@@ -163,16 +175,13 @@ def _alone(run: Run) -> list[Heading | Text | Table]:
     return [Heading("Network and trees"), Table(caption, ["part", *map(split_name, splits)], rows)]
 
 
-def _has_metrics(folder: Path) -> bool:
-    return (folder / "metrics.json").is_file()
-
-
 def _mean(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
-        return "–"
-    deviation = f" ± {number(float(np.std(known, ddof=1)), 2)}" if len(known) > 1 else ""
-    return number(float(np.mean(known)), 4) + deviation
+        return NONE
+    if len(known) > 1:
+        return with_deviation(float(np.mean(known)), float(np.std(known, ddof=1)))
+    return _value(known[0])
 
 
 def training_section(run: Run) -> Section:
@@ -194,8 +203,11 @@ def training_section(run: Run) -> Section:
         svg = curves([points for points, _ in valid], label, [chosen for _, chosen in valid], "c1")
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
         lines = "A line a model. " if len(each) > 1 else ""
-        caption = f"{lines}{label} of the network alone; epochs count from 0, the marked one was chosen ({at}): the best "
-        figures.append(Figure([svg], f"{caption}mean of the five epochs that end with it.", "Validation"))
+        caption = (
+            f"{lines}Validation {metric.label} of the network alone. Epochs count from 0; the marked one was chosen "
+        )
+        caption += f"({at}), which ends the five with the best mean."
+        figures.append(Figure([svg], caption, "Validation"))
     section.parts.append(Figures(figures))
     return section
 
@@ -215,7 +227,7 @@ def making_section(run: Run) -> Section:
         ["seconds", f"{seconds:,.0f}"],
         ["molecules per second", f"{rate:,.0f}"],
         ["precision", str(run.training["precision"])],
-        ["peak memory", f"{peak / 2**30:.2f} GiB" if peak else "–"],
+        ["peak memory", f"{peak / 2**30:.2f} GiB" if peak else NONE],
         ["seed", str(run.config.trainer.seed)],
     ]
     section.parts.append(Table("What the training took.", ["", ""], rows))

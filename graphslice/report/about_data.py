@@ -9,12 +9,12 @@ import numpy as np
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.hashes import hash_rows
 from graphslice.evaluation.evaluate import splits_of_run
-from graphslice.report.about import MOST_TARGETS, split_name
+from graphslice.report.about import MOST_TARGETS
 from graphslice.report.drawing import draw_molecule
-from graphslice.report.figures import histogram
+from graphslice.report.figures import histogram, split_name
 from graphslice.report.gather import Run, read_rejected
 from graphslice.report.parts import Card, Cards, Figures, Heading, Part, Section, Table, Text
-from graphslice.report.svg import number
+from graphslice.report.svg import NONE, plain
 from graphslice.tasks import REGRESSION, Task
 
 _MOST_REASONS, _MOST_DRAWN, _MOST_CLASSES = 8, 12, 20
@@ -52,7 +52,7 @@ def _sizes(run: Run) -> Table:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}%" if whole else "–"
+    return f"{100 * part / whole:.1f}%" if whole else NONE
 
 
 def _rejected(run: Run) -> list[Part]:
@@ -72,7 +72,9 @@ def _duplicates(run: Run) -> Duplicates:
     data = run.data
     if data.source.splits is None or data.source.is_pcqm4m or data.duplicates.shared or not data.duplicates.molecules:
         return data.duplicates
-    return replace(data.duplicates, shared=count_shared(data.splits, data.kept, hash_rows(data.store, data.kept).family))
+    return replace(
+        data.duplicates, shared=count_shared(data.splits, data.kept, hash_rows(data.store, data.kept).family)
+    )
 
 
 def _labels(run: Run) -> list[Part]:
@@ -145,4 +147,4 @@ def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:
 
 def label_text(task: Task, label: float) -> str:
     """A label in words: a number, or the name of a class."""
-    return number(label, 4) if task.kind == REGRESSION else task.classes[int(label)]
+    return plain(label) if task.kind == REGRESSION else task.classes[int(label)]

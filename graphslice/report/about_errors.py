@@ -7,20 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphslice.report.about import MOST_TARGETS, split_name
+from graphslice.report.about import MOST_TARGETS
 from graphslice.report.about_data import label_text
 from graphslice.report.answers import Answers, Nearest, answer, nearest_trained, read_out_of_fold, splits_of
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.errors import errors_by_target, name_of_error, scales, spread_by_target, together
-from graphslice.report.figures import by_similarity, by_spread, of_target
+from graphslice.report.figures import by_similarity, by_spread, of_target, split_name
 from graphslice.report.gather import Run
-from graphslice.report.parts import Card, Cards, Figures, Heading, Part, Section, Table, Text
-from graphslice.report.svg import number
+from graphslice.report.parts import Card, Cards, Figures, Heading, Part, Section, Text
+from graphslice.report.svg import number, plain, with_deviation
 from graphslice.tasks import REGRESSION, Task, output_slices, predicted_classes
 
 _MOST_WORST, _MOST_UNSURE, _MOST_SCAFFOLDS = 20, 12, 12
-# Cells of a table of scaffolds show drawings as large as this part of a card's; SMILES are cut where they are longer.
-_LONGEST_SMILES = 120
 
 
 @dataclass(frozen=True)
@@ -92,12 +90,19 @@ def _predictions(run: Run, judged: dict[str, Judged]) -> Section:
         section.parts.append(Text("Neither a test nor a validation molecule has a label: nothing can be compared."))
         return section
     if "test" not in judged:
-        section.parts.append(Text("No test molecule has a label: what follows is of the validation molecules, by which "
-                                  "the best epoch was chosen, and so looks better than new molecules will.", note=True))
+        section.parts.append(
+            Text(
+                "No test molecule has a label: what follows is of the validation molecules, by which "
+                "the best epoch was chosen, and so looks better than new molecules will.",
+                note=True,
+            )
+        )
     for split, found in judged.items():
         if found.answers.whole > len(found.answers.rows):
             some, whole = len(found.answers.rows), found.answers.whole
-            section.parts.append(Text(f"Of {whole:,} {split_name(split)} molecules {some:,}, drawn at random, are shown.", note=True))
+            section.parts.append(
+                Text(f"Of {whole:,} {split_name(split)} molecules {some:,}, drawn at random, are shown.", note=True)
+            )
     for t, (task, where) in enumerate(zip(tasks[:MOST_TARGETS], output_slices(tasks), strict=False)):
         if len(tasks) > 1:
             section.parts.append(Heading(task.name))
@@ -135,26 +140,40 @@ def _by_scaffold(run: Run, found: Judged, name: str) -> list[Part]:
     for place, row in enumerate(found.answers.rows.tolist()):
         if (scaffold := scaffold_of(run.smiles[row])) is not None:
             members[scaffold].append(place)
-    frequent = sorted(members.items(), key=lambda item: -len(item[1]))[:_MOST_SCAFFOLDS]
-    rows = []
+    several = {scaffold: places for scaffold, places in members.items() if len(places) > 1}
+    if not several:
+        return [*parts, Text("Every molecule has a scaffold of its own.")]
+    frequent = sorted(several.items(), key=lambda item: -len(item[1]))[:_MOST_SCAFFOLDS]
+    cards = []
     for scaffold, places in frequent:
-        drawn = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
         errors = found.error[places]
-        deviation = f" ± {number(float(errors.std(ddof=1) / np.sqrt(len(errors))), 2)}" if len(errors) > 1 else ""
-        rows.append([drawn or scaffold[:_LONGEST_SMILES] or "no rings", f"{len(places):,}", f"{number(float(errors.mean()))}{deviation}"])
+        deviation = float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else 0.0
+        facts = [("mean error", with_deviation(float(errors.mean()), deviation))]
+        drawn = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
+        cards.append(Card(drawn, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
     whole = number(float(found.error.mean()))
-    caption = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: molecules, and mean of the {name} with "
-    return [*parts, Table(f"{caption}its standard error. Over all molecules it is {whole}.", ["scaffold", "n", "error"], rows)]
+    said = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: how many molecules have it, and the mean of "
+    return [
+        *parts,
+        Text(f"{said}their {name} with its standard error. Over all molecules it is {whole}."),
+        Cards(cards),
+    ]
 
 
 def _worst(run: Run, found: Judged, near: Nearest, worst: np.ndarray, split: str) -> Section:
     section = Section("worst", f"The worst {len(worst)}" if len(worst) > 1 else "The worst")
     if run.smiles is None:
-        section.parts.append(Text("The data holds graphs and no SMILES, so that rows are named and not drawn.", note=True))
+        section.parts.append(
+            Text("The data holds graphs and no SMILES, so that rows are named and not drawn.", note=True)
+        )
     cards = [_card(run, found, near, place) for place in worst.tolist()]
     several = " Of several targets the one with the largest error is shown." if found.true.shape[1] > 1 else ""
-    section.parts.append(Text(f"The {split_name(split)} molecules with the largest errors, the worst first.{several} "
-                              "Similar training molecules with other labels point to a cliff or to a wrong label."))
+    section.parts.append(
+        Text(
+            f"The {split_name(split)} molecules with the largest errors, the worst first.{several} "
+            "Similar training molecules with other labels point to a cliff or to a wrong label."
+        )
+    )
     section.parts.append(Cards(cards))
     return section
 
@@ -175,12 +194,14 @@ def _card(run: Run, found: Judged, near: Nearest, place: int) -> Card:
     if (similarity := near.of(row)) is not None:
         facts.append(("nearest similarity", f"{similarity:.2f}"))
     smiles = run.smiles[row] if run.smiles else ""
-    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, f"row {row + 1}", facts)
+    return Card(
+        draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, f"row {row + 1}", facts
+    )
 
 
 def _answer_text(task: Task, given: np.ndarray) -> str:
     if task.kind == REGRESSION:
-        return number(float(given[0]), 4)
+        return plain(float(given[0]))
     predicted = predicted_classes(given[None], task)[0]
     probability = float(given.max()) if len(given) > 1 else max(float(given[0]), 1 - float(given[0]))
     return f"{predicted} ({100 * probability:.0f}%)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from markupsafe import Markup, escape
 from rdkit import Chem, rdBase
@@ -39,7 +40,7 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
     if mol is None or mol.GetNumAtoms() > _MOST_ATOMS:
         return None
     drawer = rdMolDraw2D.MolDraw2DSVG(_WIDTH, _HEIGHT)
-    options = drawer.drawOptions()
+    options: Any = drawer.drawOptions()
     options.clearBackground = False
     options.fixedBondLength, options.bondLineWidth, options.padding = 22, 1.3, 0.03
     with rdBase.BlockLogs():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphslice.report.svg import MINUS
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target
 
 # Numbers learned as logarithms are kept so far from 0 where their logarithm is taken.
@@ -89,7 +90,7 @@ def name_of_error(tasks: Sequence[Task]) -> str:
         return "mean error over targets" + (" (in standard deviations)" if numbers else "")
     (task,) = tasks
     if task.kind != REGRESSION:
-        return "1 − probability of the true class"
+        return f"1 {MINUS} probability of the true class"
     return "absolute error in decades (log10)" if task.transform == "log" else "absolute error"
 
 

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from graphslice.evaluation.metrics import METRICS, scores
 from graphslice.report.parts import Figure
-from graphslice.report.svg import Plot, Scale, number
-from graphslice.tasks import BINARY, REGRESSION, Task, predicted_classes
+from graphslice.report.svg import Plot, Scale, number, plain
+from graphslice.tasks import BINARY, REGRESSION, Task
 
 # Dots of a plot: of more molecules a part is drawn, which looks the same.
 _MOST_DOTS = 2_000
@@ -114,9 +114,7 @@ def _reliability(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Fi
 
 def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
     """Counts of true and predicted classes; of many classes the most frequent, and the others as one."""
-    places = {name: place for place, name in enumerate(task.classes)}
-    predicted = np.array([places[name] if name in places else -1 for name in predicted_classes(given, task)])
-    true = y.astype(int)
+    true, predicted = y.astype(int), given.argmax(axis=1)
     names = [*task.classes]
     if len(names) > _MOST_CLASSES:
         counts = np.bincount(true, minlength=len(names))
@@ -124,10 +122,10 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
         to = np.full(len(names), len(frequent))
         to[frequent] = np.arange(len(frequent))
         names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} others"]
-        true, predicted = to[true], np.where(predicted < 0, -1, to[predicted])
+        true, predicted = to[true], to[predicted]
     size = len(names)
     counts = np.zeros((size, size), int)
-    np.add.at(counts, (true[predicted >= 0], predicted[predicted >= 0]), 1)
+    np.add.at(counts, (true, predicted), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     said = said_of(task, y, given)
     short = [name if len(name) <= 9 else f"{name[:8]}…" for name in names]
@@ -146,17 +144,20 @@ def histogram(task: Task, parts: dict[str, np.ndarray]) -> Figure:
     every = np.concatenate(list(parts.values()))
     log = task.transform == "log"
     axis = Scale.around(task.name + (", logarithmic" if log else ""), every, log=log)
-    bounds = (np.geomspace if log else np.linspace)(every.min(), every.max() if np.ptp(every) else every.max() + 1, _BINS + 1)
+    bounds = (np.geomspace if log else np.linspace)(
+        every.min(), every.max() if np.ptp(every) else every.max() + 1, _BINS + 1
+    )
     shares = {split: np.histogram(labels, bounds)[0] / max(1, len(labels)) for split, labels in parts.items()}
     plot = Plot(axis, Scale.around("share of the split", *shares.values(), floor=True))
-    for style, (split, heights) in enumerate(shares.items(), 1):
-        plot.steps(bounds, heights, f"c{style}", filled=split == "train")
-    said = ", ".join(
-        f"{split} n = {len(y):,}, median {number(float(np.median(y)))}" for split, y in parts.items() if len(y)
-    )
-    drawn = {"train": "area", "valid": "orange line", "test": "green line"}
-    key = ", ".join(f"{split} ({drawn.get(split, 'line')})" for split in parts)
-    return Figure([plot.svg(f"labels of {task.name}: {said}")], f"Labels of {task.name} by split: {key}. {said}.")
+    lines = {"valid": ("c2 dashed", "dashed line"), "test": ("c3", "line")}
+    said = []
+    for split, heights in shares.items():
+        style, drawn = lines.get(split, ("c1", "area"))
+        plot.steps(bounds, heights, style, filled=split not in lines)
+        median = plain(float(np.median(parts[split])))
+        said.append(f"{split_name(split)} ({drawn}) n = {len(parts[split]):,}, median {median}")
+    text = f"Labels of {task.name}: {'; '.join(said)}."
+    return Figure([plot.svg(text)], text)
 
 
 def curves(
@@ -200,7 +201,9 @@ def by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figu
     place = np.digitize(np.where(similarity > 1 - 1e-6, 1.0, similarity), edges[1:])
     counts = np.bincount(place, minlength=len(edges) - 1)
     means = np.array([error[place == k].mean() if n else np.nan for k, n in enumerate(counts.tolist())])
-    errors = np.array([error[place == k].std(ddof=1) / np.sqrt(n) if n > 1 else 0 for k, n in enumerate(counts.tolist())])
+    errors = np.array(
+        [error[place == k].std(ddof=1) / np.sqrt(n) if n > 1 else 0 for k, n in enumerate(counts.tolist())]
+    )
     names = [f"{low:.1f}" for low in SIMILARITY_EDGES[:-1]]
     ticks = [(float(k), name) for k, name in enumerate(names)] + [(len(names) + 0.5, "= 1")]
     x = Scale("Tanimoto similarity of the nearest training molecule", 0, len(counts), ticks=ticks)
@@ -224,7 +227,9 @@ def by_spread(spread: np.ndarray, error: np.ndarray, label: str) -> Figure:
 
     rank = float(spearmanr(spread, error).statistic) if len(spread) > 2 and np.ptp(spread) and np.ptp(error) else np.nan
     said = f"n = {len(spread):,}, Spearman {number(rank)}"
-    plot = Plot(Scale.around("deviation of the models", spread, floor=True), Scale.around(label, error, floor=True), said)
+    plot = Plot(
+        Scale.around("deviation of the models", spread, floor=True), Scale.around(label, error, floor=True), said
+    )
     shown = _sample(len(spread))
     plot.dots(spread[shown], error[shown])
     order = np.argsort(spread, kind="stable")
@@ -232,8 +237,15 @@ def by_spread(spread: np.ndarray, error: np.ndarray, label: str) -> Figure:
     x, y = (np.array([values[some].mean() for some in bins]) for values in (spread, error))
     plot.line(x, y, "c2")
     plot.dots(x, y, "c2 large")
-    caption = f"Error against the deviation of the models. The line is the mean of {len(bins)} groups of molecules by deviation."
+    caption = (
+        f"Error against the deviation of the models; the line has the means of {len(bins)} groups of molecules by it."
+    )
     return Figure([plot.svg(f"error against deviation, {said}")], caption)
+
+
+def split_name(split: str) -> str:
+    """A split in words."""
+    return "validation" if split == "valid" else split
 
 
 def _capital(text: str) -> str:

@@ -85,7 +85,9 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} holds no run: give the folder that graphslice train wrote")
     if not is_finished(folder):
-        raise InputError(f"{folder} holds a run that is not finished: graphslice train --resume {folder} goes on with it")
+        raise InputError(
+            f"{folder} holds a run that is not finished: graphslice train --resume {folder} goes on with it"
+        )
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     why_not = None
     if data is None:

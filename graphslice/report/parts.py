@@ -55,12 +55,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """A molecule: its drawing, or None, its SMILES, and pairs of what is said of it."""
+    """A molecule: its drawing, or None and why there is none, its SMILES, and pairs of what is said of it."""
 
     svg: Markup | None
     smiles: str
     title: str
     facts: Sequence[tuple[str, str]]
+    undrawn: str = "not drawn"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from markupsafe import Markup, escape
 
+#: A true minus sign, and what stands where there is no number.
+MINUS, NONE = "\u2212", "\u2013"
 # Sizes in pixels of a plot as it is drawn: a page shows it about as large, a telephone a little smaller.
 _WIDTH, _HEIGHT, _LETTER = 420, 310, 6.3
 # Dots are spread over so many paths, so that where many lie on each other it is darker.
@@ -16,13 +18,29 @@ _LAYERS = 6
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number as a table shows it: some digits, a true minus sign, no exponent where none is needed."""
+    """A score as a table shows it: so many digits, zeros at the end too, and a true minus sign."""
+    return _written(f"{value:#.{digits}g}", value).rstrip(".")
+
+
+def plain(value: float, digits: int = 4) -> str:
+    """A number as people write it, without zeros at the end."""
+    return _written(f"{value:.{digits}g}", value)
+
+
+def with_deviation(value: float, deviation: float) -> str:
+    """A number and its deviation, which has two digits, to as many places."""
+    if not (math.isfinite(deviation) and deviation > 0 and 1e-4 < abs(value) < 1e6):
+        return number(value)
+    places = min(6, max(0, 1 - math.floor(math.log10(deviation))))
+    return f"{value:,.{places}f} ± {deviation:,.{places}f}".replace("-", MINUS)
+
+
+def _written(text: str, value: float) -> str:
     if not math.isfinite(value):
-        return "–"
-    text = f"{value:.{digits}g}"
-    if "e" in text and 1e-4 <= abs(value) < 1e6:
-        text = f"{value:,.0f}" if abs(value) >= 1 else f"{value:f}".rstrip("0")
-    return text.replace("-", "−")
+        return NONE
+    if "e" in text and 1 <= abs(value) < 1e6:
+        text = f"{value:,.0f}"
+    return text.replace("-", MINUS)
 
 
 @dataclass
@@ -75,9 +93,9 @@ def _nice(low: float, high: float, about: int = 5) -> list[tuple[float, str]]:
     values = step * np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     largest = max(abs(low), abs(high))
     if largest >= 1e6 or largest < 1e-3:
-        return [(value, number(value)) for value in values.tolist()]
+        return [(value, plain(value)) for value in values.tolist()]
     places = max(0, -math.floor(math.log10(step) + 1e-9)) + (step / power == 2.5)
-    return [(value, f"{value:,.{places}f}".replace("-", "−") if value else "0") for value in values.tolist()]
+    return [(value, f"{value:,.{places}f}".replace("-", MINUS) if value else "0") for value in values.tolist()]
 
 
 def _decades(low: float, high: float) -> list[tuple[float, str]]:
@@ -86,7 +104,7 @@ def _decades(low: float, high: float) -> list[tuple[float, str]]:
     every = max(1, -(-(last - first) // 6))
     units = (1,) if last - first > 3 else (1, 3) if last - first > 1 else (1, 2, 3, 5, 7)
     values = [unit * 10.0**power for power in range(first, last + 1, every) for unit in units]
-    return [(value, number(value)) for value in values if low <= value <= high]
+    return [(value, plain(value)) for value in values if low <= value <= high]
 
 
 class Plot:
@@ -176,7 +194,8 @@ class Plot:
         words = escape(shortened(self.y.label, self.height))
         middle = self.top + self.height / 2
         self._drawn.append(
-            f'<text class="label" text-anchor="middle" transform="translate(13 {middle:.0f}) rotate(-90)">{words}</text>'
+            f'<text class="label" text-anchor="middle" transform="translate(13 {middle:.0f}) rotate(-90)">'
+            f"{words}</text>"
         )
         self._words(self.left, 14, self.said, "said", "start")
         axes, self._drawn = "".join(self._drawn), drawn

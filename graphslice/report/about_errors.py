@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphslice.inference.predictor import load
 from graphslice.report.about import MOST_TARGETS
 from graphslice.report.about_data import label_text
 from graphslice.report.answers import Answers, Nearest, answer, nearest_trained, read_out_of_fold, splits_of
 from graphslice.report.drawing import draw_molecule, scaffold_of
-from graphslice.report.errors import errors_by_target, name_of_error, scales, spread_by_target, together
+from graphslice.report.errors import describe_error, errors_by_target, name_of_error, scales, spread_by_target, together
 from graphslice.report.figures import by_similarity, by_spread, of_target, split_name
 from graphslice.report.gather import Run
 from graphslice.report.parts import Card, Cards, Figures, Heading, Part, Section, Text
@@ -45,12 +46,13 @@ def answer_sections(run: Run) -> list[Section]:
     if run.data is None:
         return []
     splits = splits_of(run.models, run.data)
+    predictors = [load(folder, run.device) for folder in run.models]
     judged: dict[str, Judged] = {}
     for split in ("test", "valid"):
         found = None
         if run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1:
             found = read_out_of_fold(run.folder, run.data)
-        found = found or answer(run.models, splits, split, run.data, run.device)
+        found = found or answer(predictors, splits, split, run.data)
         if found is not None:
             judged[split] = _judge(run, found)
     sections = [_predictions(run, judged)]
@@ -121,18 +123,18 @@ def _where_it_errs(run: Run, found: Judged, near: Nearest, split: str) -> Sectio
     assert run.data is not None
     section = Section("errors", "Where it errs")
     name = name_of_error(run.data.source.tasks)
-    section.parts.append(Text(f"Of the {split_name(split)} molecules; the error of a molecule is its {name}."))
+    section.parts.append(Text(f"Of the {split_name(split)} molecules. {describe_error(run.data.source.tasks)}"))
     section.parts.append(Heading("By distance to the training molecules"))
     error = found.error[np.searchsorted(found.answers.rows, near.rows)]
     section.parts.append(Figures([by_similarity(near.similarity, error, name)]))
     said = f"{len(near.rows):,} molecules, each compared with {near.trained:,} training molecules"
     said += f" of {near.whole:,}, drawn at random, so that the nearest may be nearer" * (near.trained < near.whole)
     section.parts.append(Text(f"{said}. Similarities are Tanimoto's, of Morgan fingerprints of radius 2 (2,048 bits)."))
-    section.parts += _by_scaffold(run, found, name)
+    section.parts += _by_scaffold(run, found)
     return section
 
 
-def _by_scaffold(run: Run, found: Judged, name: str) -> list[Part]:
+def _by_scaffold(run: Run, found: Judged) -> list[Part]:
     parts: list[Part] = [Heading("By scaffold")]
     if run.smiles is None:
         return [*parts, Text("The data holds graphs and no SMILES, of which scaffolds are made.", note=True)]
@@ -152,10 +154,10 @@ def _by_scaffold(run: Run, found: Judged, name: str) -> list[Part]:
         drawn = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
         cards.append(Card(drawn, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
     whole = number(float(found.error.mean()))
-    said = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: how many molecules have it, and the mean of "
+    said = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: how many molecules have it, and their mean "
     return [
         *parts,
-        Text(f"{said}their {name} with its standard error. Over all molecules it is {whole}."),
+        Text(f"{said}error with its standard error. Over all molecules it is {whole}."),
         Cards(cards),
     ]
 

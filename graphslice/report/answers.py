@@ -13,7 +13,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import splits_of_run
-from graphslice.inference.predictor import load
+from graphslice.inference.predictor import Predictor
 from graphslice.training.run_folder import OUT_OF_FOLD
 
 # Molecules of a split that are answered for, if one model does: of more a part, drawn at random, is asked.
@@ -47,29 +47,25 @@ def splits_of(folders: Sequence[Path], data: MoleculeData) -> list[Splits]:
     return [splits_of_run(folder) or data.splits for folder in folders]
 
 
-def answer(
-    folders: Sequence[Path], splits: Sequence[Splits], split: str, data: MoleculeData, device: str | None
-) -> Answers | None:
+def answer(predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData) -> Answers | None:
     """Ask every model of a run for the molecules of its own split, and take means; None where none has a label.
 
     Args:
-        folders: of the models.
+        predictors: the models, one each.
         splits: of each of them.
         split: its name.
         data: with the molecules.
-        device: that computes; see :func:`~graphslice.inference.predictor.load`.
     """
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
     rows = rows[~np.isnan(data.source.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
-    drawn = _drawn(rows, max(_LEAST_ANSWERED, _MOST_ANSWERED // len(folders)))
+    drawn = _drawn(rows, max(_LEAST_ANSWERED, _MOST_ANSWERED // len(predictors)))
     found: list[np.ndarray] = []
-    for folder, each in zip(folders, splits, strict=True):
+    for predictor, each in zip(predictors, splits, strict=True):
         own = np.intersect1d(drawn, each.get(split, []))
         if not len(own):
             continue
-        predictor = load(folder, device)
         values = np.full((len(drawn), len(predictor.columns)), np.nan)
         values[np.searchsorted(drawn, own)] = predictor.predict_store(data.store, own)
         found.append(values)

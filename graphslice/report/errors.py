@@ -84,14 +84,29 @@ def together(by_target: np.ndarray, divided_by: np.ndarray) -> np.ndarray:
 
 
 def name_of_error(tasks: Sequence[Task]) -> str:
-    """What :func:`together` gives of :func:`errors_by_target`, in words for the label of an axis."""
+    """What :func:`together` gives of :func:`errors_by_target`, for the label of an axis."""
     if len(tasks) > 1:
-        numbers = any(task.kind == REGRESSION for task in tasks)
-        return "mean error over targets" + (" (in standard deviations)" if numbers else "")
+        return "error, mean of the targets"
     (task,) = tasks
     if task.kind != REGRESSION:
-        return f"1 {MINUS} probability of the true class"
-    return "absolute error in decades (log10)" if task.transform == "log" else "absolute error"
+        return f"1 {MINUS} P(true class)"
+    return "absolute error in decades" if task.transform == "log" else "absolute error"
+
+
+def describe_error(tasks: Sequence[Task]) -> str:
+    """The same, in a sentence."""
+    said = {
+        "classes": "1 minus the probability that its true class was given",
+        "log": "how many powers of ten lie between its predicted and its true value",
+        "none": "the absolute difference of its predicted and its true value, in the unit of the table",
+    }
+    kinds = {"classes" if task.classes else task.transform for task in tasks}
+    if len(tasks) == 1:
+        return f"The error of a molecule is {said[kinds.pop()]}."
+    parts = [
+        f"{said[kind]}{'' if kind == 'classes' else ', over the deviation of the labels'}" for kind in sorted(kinds)
+    ]
+    return f"The error of a molecule is the mean over its targets of {'; or '.join(parts)}."
 
 
 def _log10(values: np.ndarray) -> np.ndarray:

@@ -172,7 +172,8 @@ def curves(
         style: of the lines.
     """
     epochs = Scale.around("epoch", *(x for x, _ in points))
-    epochs = Scale("epoch", epochs.low, epochs.high, ticks=[t for t in epochs.ticks if t[0] == int(t[0])])
+    whole = [(value, f"{value:,.0f}") for value, _ in epochs.ticks if value == int(value)]
+    epochs = Scale("epoch", epochs.low, epochs.high, ticks=whole)
     plot = Plot(epochs, Scale.around(label, *(y for _, y in points)))
     for (x, y), chosen in zip(points, best, strict=True):
         plot.line(x, y, style)

@@ -117,12 +117,18 @@ def _table_of_means(run: Run) -> Table:
     mean = "Means over the targets that have a score. " if several else ""
     unit = "MAE and RMSE are in the unit of the table. " if "mae" in names else ""
     chosen = f"The best epoch was chosen by validation {METRICS[run.metric].label}."
+    if run.metric == "loss":
+        chosen += " The loss is of numbers the MAE over the deviation of the labels, of classes the log loss."
     return Table(f"{mean}{unit}{chosen}", ["score", *map(split_name, splits)], rows)
 
 
 def _value(value: float | None) -> str:
     return (
-        NONE if value is None else f"{value:.4f}".replace("-", MINUS) if 1e-3 <= abs(value) < 10 else number(value, 4)
+        NONE
+        if value is None
+        else f"{value:.4f}".replace("-", MINUS)
+        if 1e-3 <= abs(value) < 10 or not value
+        else number(value, 4)
     )
 
 
@@ -142,7 +148,8 @@ def _targets(run: Run) -> list[Table | Figures]:
         metric = METRICS[first]
         ordered = sorted(own, key=lambda name: _worse_last(own[name][first], metric.loss))
         rows = [[n, *(_value(own[n][m]) for m in names), f"{own[n]['molecules']:,}"] for n in ordered]
-        said = f"Scores of {len(own):,} {kind} target{'s' * (len(own) != 1)} on {split_name(split)}, the best first"
+        said = f"Scores of {len(own):,} {kind} target{'s' * (len(own) != 1)} on {split_name(split)}"
+        said += ", the best first" * (len(own) > 1)
         if len(rows) > 2 * _MOST_LISTED:
             said += f"; {len(rows) - 2 * _MOST_LISTED:,} between them are left out here and stand in metrics.json"
             rows = [*rows[:_MOST_LISTED], ["…"] + [""] * (len(names) + 1), *rows[-_MOST_LISTED:]]

@@ -131,7 +131,8 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
     short = [name if len(name) <= 9 else f"{name[:8]}…" for name in names]
     ticks = [((k + 0.5) / size, name) for k, name in enumerate(short)]
     down = [(1 - at, name) for at, name in ticks]
-    plot = Plot(Scale("predicted class", 0, 1, ticks=ticks), Scale("true class", 0, 1, ticks=down), said, square=True)
+    x, upright = Scale("predicted class", 0, 1, ticks=ticks), Scale("true class", 0, 1, ticks=down)
+    plot = Plot(x, upright, said, square=True, matrix=True)
     for row, column in np.ndindex(size, size):
         plot.cell(column, row, size, size, float(shares[row, column]), f"{counts[row, column]:,}")
     words = "; ".join(f"{name}: {counts[k, k]:,} of {counts[k].sum():,} right" for k, name in enumerate(names))
@@ -192,7 +193,9 @@ def score_histogram(values: np.ndarray, label: str) -> Figure:
     for k, count in enumerate(counts.tolist()):
         plot.bar(edges[k], edges[k + 1], count)
     middle = f"median {number(float(np.median(values)))}"
-    return Figure([plot.svg(f"{label} of {len(values)} targets, {middle}")], f"{label} of the targets; {middle}.")
+    return Figure(
+        [plot.svg(f"{label} of {len(values)} targets, {middle}")], f"{_capital(label)} of the targets; {middle}."
+    )
 
 
 def by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figure:

@@ -38,7 +38,7 @@ def with_deviation(value: float, deviation: float) -> str:
 def _written(text: str, value: float) -> str:
     if not math.isfinite(value):
         return NONE
-    if "e" in text and 1 <= abs(value) < 1e6:
+    if 1000 <= abs(value) < 1e6 or ("e" in text and 1 <= abs(value) < 1e6):
         text = f"{value:,.0f}"
     return text.replace("-", MINUS)
 
@@ -114,13 +114,19 @@ class Plot:
         x, y: its axes.
         said: what is written above it: how many molecules, and scores.
         square: whether both axes have the same length.
+        matrix: whether it is made of cells, which have no lines of a grid.
     """
 
-    def __init__(self, x: Scale, y: Scale, said: str = "", *, square: bool = False) -> None:
-        self.x, self.y, self.said = x, y, said
+    def __init__(self, x: Scale, y: Scale, said: str = "", *, square: bool = False, matrix: bool = False) -> None:
+        self.x, self.y, self.said, self.matrix = x, y, said, matrix
         widest = max((len(text) for _, text in y.ticks), default=1)
         self.left, self.top = 30 + _LETTER * widest, 24.0 if said else 8.0
-        self.width, self.height = _WIDTH - self.left - 14, _HEIGHT - self.top - 46
+        self.width = _WIDTH - self.left - 14
+        longest = _LETTER * max((len(text) for _, text in x.ticks), default=0)
+        # Names that do not fit beside each other lean.
+        self.leaning = matrix and longest > self.width / max(1, len(x.ticks)) - 4
+        self.bottom = 46 + (0.5 * longest if self.leaning else 0)
+        self.height = _HEIGHT - self.top - self.bottom
         if square:
             self.height = self.width
         self._drawn: list[str] = []
@@ -170,7 +176,7 @@ class Plot:
 
     def svg(self, title: str) -> Markup:
         """The plot. ``title`` is what a screen reader says of it."""
-        height = self.top + self.height + 46
+        height = self.top + self.height + self.bottom
         return Markup(
             f'<svg class="plot" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
             f"{self._axes()}{''.join(self._drawn)}</svg>"
@@ -181,16 +187,22 @@ class Plot:
         bottom, right = self.top + self.height, self.left + self.width
         for value, text in self.y.ticks:
             y = bottom - float(self.y.at(value)) * self.height
-            self._draw("line", "grid", x1=self.left, y1=y, x2=right, y2=y)
+            if not self.matrix:
+                self._draw("line", "grid", x1=self.left, y1=y, x2=right, y2=y)
             self._words(self.left - 6, y + 4, text, "", "end")
         room = self.width / max(1, len(self.x.ticks))
         skip = max(1, math.ceil(_LETTER * max((len(text) for _, text in self.x.ticks), default=0) / max(room - 4, 1)))
-        for value, text in self.x.ticks[::skip]:
+        for value, text in self.x.ticks[:: 1 if self.leaning else skip]:
             x = self.left + float(self.x.at(value)) * self.width
-            self._draw("line", "grid", x1=x, y1=self.top, x2=x, y2=bottom)
-            self._words(x, bottom + 16, text)
+            if not self.matrix:
+                self._draw("line", "grid", x1=x, y1=self.top, x2=x, y2=bottom)
+            if self.leaning:
+                turned = f'transform="translate({x + 5:.1f} {bottom + 13:.1f}) rotate(-35)"'
+                self._drawn.append(f'<text text-anchor="end" {turned}>{escape(text)}</text>')
+            else:
+                self._words(x, bottom + 16, text)
         self._draw("line", "axis", x1=self.left, y1=bottom, x2=right, y2=bottom)
-        self._words(self.left + self.width / 2, bottom + 36, shortened(self.x.label, self.width), "label")
+        self._words(self.left + self.width / 2, bottom + self.bottom - 10, shortened(self.x.label, self.width), "label")
         words = escape(shortened(self.y.label, self.height))
         middle = self.top + self.height / 2
         self._drawn.append(

@@ -13,7 +13,7 @@ from rdkit import DataStructs
 from graphslice.report.answers import _largest
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.errors import errors_by_target, scales, spread_by_target, together
-from graphslice.report.figures import by_similarity, histogram
+from graphslice.report.figures import by_similarity, histogram, of_target
 from graphslice.report.svg import Plot, Scale, number, plain, with_deviation
 from graphslice.tasks import Task
 
@@ -113,3 +113,18 @@ def test_what_cannot_be_drawn_is_not(smiles):
 def test_scaffolds_leave_stereochemistry_out():
     assert scaffold_of("C[C@H]1CCC[C@@H](O)C1") == scaffold_of("CC1CCCC(O)C1") == "C1CCCCC1"
     assert scaffold_of("CCO") == ""
+
+
+@pytest.mark.parametrize("count", [3, 9, 10, 11, 40])
+def test_a_confusion_matrix_of_many_classes_keeps_every_molecule(count):
+    task = Task("kind", "multiclass", tuple(f"class number {k}" for k in range(count)))
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, count, 500).astype(float)
+    given = draw.dirichlet(np.ones(count), 500).astype(np.float32)
+    matrix, _ = of_target(task, y, given, "test")
+    cells = re.findall(r'class="heat".*?<text[^>]*>(\d+)</text>', matrix.svgs[0])
+    size = min(count, 10)
+    assert len(cells) == size**2 and sum(map(int, cells)) == 500
+    counts = np.bincount(y.astype(int))
+    rows = np.array(cells, int).reshape(size, size).sum(axis=1)
+    assert sorted(rows[:-1] if count > 10 else rows) == sorted(np.sort(counts)[::-1][: 9 if count > 10 else count])

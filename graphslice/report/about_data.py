@@ -8,6 +8,7 @@ import numpy as np
 
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.hashes import hash_rows
+from graphslice.data.splits import SPLITS, Splits
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.report.about import MOST_TARGETS
 from graphslice.report.drawing import draw_molecule
@@ -39,7 +40,7 @@ def data_section(run: Run) -> Section:
 
 
 def _sizes(run: Run) -> Table:
-    splits = run.data.splits if run.data is not None else splits_of_run(run.models[0]) or {}
+    splits = _in_order(run.data.splits if run.data is not None else splits_of_run(run.models[0]) or {})
     total = sum(map(len, splits.values()))
     rows = [[split_name(split), f"{len(rows):,}", _share(len(rows), total)] for split, rows in splits.items()]
     rows.append(["together", f"{total:,}", _share(total, total)])
@@ -49,6 +50,11 @@ def _sizes(run: Run) -> Table:
     elif len(run.models) > 1:
         how = "Rows of each split of the first model; the others may have other molecules for validation."
     return Table(how, ["split", "rows", "share"], rows)
+
+
+def _in_order(splits: Splits) -> Splits:
+    """The splits in the order of their names, whatever the data begin with."""
+    return {split: splits[split] for split in SPLITS if split in splits}
 
 
 def _share(part: int, whole: int) -> str:
@@ -80,7 +86,7 @@ def _duplicates(run: Run) -> Duplicates:
 def _labels(run: Run) -> list[Part]:
     """Histograms of numbers and counts of classes, of the first targets."""
     assert run.data is not None
-    source, splits = run.data.source, run.data.splits
+    source, splits = run.data.source, _in_order(run.data.splits)
     if run.folds:  # each molecule is all of them in turn
         splits = {"all": run.data.kept}
     parts: list[Part] = [Heading("Labels")]

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from graphslice.evaluation.metrics import METRICS, scores
 from graphslice.report.parts import Figure
-from graphslice.report.svg import Plot, Scale, number, plain
+from graphslice.report.svg import Plot, Scale, number, plain, shortened
 from graphslice.tasks import BINARY, REGRESSION, Task
 
 # Dots of a plot: of more molecules a part is drawn, which looks the same.
@@ -128,7 +128,7 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
     np.add.at(counts, (true, predicted), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     said = said_of(task, y, given)
-    short = [name if len(name) <= 9 else f"{name[:8]}…" for name in names]
+    short = [shortened(name, 60) for name in names]
     ticks = [((k + 0.5) / size, name) for k, name in enumerate(short)]
     down = [(1 - at, name) for at, name in ticks]
     x, upright = Scale("predicted class", 0, 1, ticks=ticks), Scale("true class", 0, 1, ticks=down)

@@ -121,7 +121,10 @@ class Plot:
         self.x, self.y, self.said, self.matrix = x, y, said, matrix
         widest = max((len(text) for _, text in y.ticks), default=1)
         self.left, self.top = 30 + _LETTER * widest, 24.0 if said else 8.0
-        self.width = _WIDTH - self.left - 14
+        # What is written at the right end of the axis has room beside it.
+        last = max(((at, _LETTER * len(text)) for at, text in x.ticks), default=(x.low, 0.0))
+        free = _WIDTH - self.left
+        self.width = free - max(14.0, (last[1] / 2 - (1 - float(x.at(last[0]))) * free) + 4)
         longest = _LETTER * max((len(text) for _, text in x.ticks), default=0)
         # Names that do not fit beside each other lean.
         self.leaning = matrix and longest > self.width / max(1, len(x.ticks)) - 4

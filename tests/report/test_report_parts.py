@@ -128,3 +128,13 @@ def test_a_confusion_matrix_of_many_classes_keeps_every_molecule(count):
     counts = np.bincount(y.astype(int))
     rows = np.array(cells, int).reshape(size, size).sum(axis=1)
     assert sorted(rows[:-1] if count > 10 else rows) == sorted(np.sort(counts)[::-1][: 9 if count > 10 else count])
+
+
+def test_what_stands_at_the_end_of_an_axis_is_not_cut():
+    for high in (1e5, 99_999, 1e6, 3.0):
+        scale = Scale("x", 0, high)
+        root = ElementTree.fromstring(Plot(scale, scale, square=True).svg("t"))
+        width = float(root.get("viewBox").split()[2])
+        for text in root.iter("text"):
+            if text.get("text-anchor") == "middle" and text.get("x"):
+                assert float(text.get("x")) + 3.15 * len(text.text or "") <= width

@@ -128,7 +128,7 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
     np.add.at(counts, (true, predicted), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     said = said_of(task, y, given)
-    short = [shortened(name, 60) for name in names]
+    short = [shortened(name, 95) for name in names]
     ticks = [((k + 0.5) / size, name) for k, name in enumerate(short)]
     down = [(1 - at, name) for at, name in ticks]
     x, upright = Scale("predicted class", 0, 1, ticks=ticks), Scale("true class", 0, 1, ticks=down)
@@ -136,7 +136,9 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
     for row, column in np.ndindex(size, size):
         plot.cell(column, row, size, size, float(shares[row, column]), f"{counts[row, column]:,}")
     words = "; ".join(f"{name}: {counts[k, k]:,} of {counts[k].sum():,} right" for k, name in enumerate(names))
-    caption = f"Confusion matrix of {task.name}: molecules by true and predicted class, darker by the share of the row."
+    caption = (
+        f"Confusion matrix of {task.name}: molecules by true and predicted class, coloured by their share of the row."
+    )
     return Figure([plot.svg(f"{split}: confusion of {task.name}, {said}; {words}")], caption, _capital(split))
 
 

@@ -200,6 +200,30 @@ def test_graphs_have_no_drawings(tiny_config, demo_rows, tmp_path):
     assert "which no file holds" in page.words and "test MAE" in page.words and "training loss" in page.source
 
 
+def test_of_many_molecules_a_part_is_shown(run_folder, tmp_path, monkeypatch):
+    from graphslice.report import answers
+
+    shutil.copytree(run_folder, tmp_path / "run")
+    monkeypatch.setattr(answers, "_MOST_ANSWERED", 4)
+    monkeypatch.setattr(answers, "_LEAST_ANSWERED", 2)
+    monkeypatch.setattr(answers, "_MOST_TRAINED", 20)
+    page = check_page(write_report(tmp_path / "run"))
+    assert "Of 6 test molecules 4, drawn at random, are shown." in page.words and "n = 4, MAE" in page.source
+    assert "compared with 20 training molecules of 47, drawn at random" in page.words
+    assert "n = 6 molecules" in page.words  # the score is that of all
+
+
+def test_ogb_keeps_the_labels_of_its_test(make_ogb, tiny_config, tmp_path):
+    make_ogb(tmp_path, "pcqm4mv2")
+    config = tiny_config("pcqm4mv2", data={"root": str(tmp_path)})
+    result = train(config, tmp_path / "run")
+    page = check_page(write_report(result.folder, result.data))
+    assert "validation MAE" in page.words and "No test molecule has a label" in page.words
+    assert re.search(r'<th scope="row">test-challenge</th><td>5</td>', page.source)
+    again = check_page(write_report(result.folder))
+    assert again.words == page.words
+
+
 def test_data_that_changed_is_left_out(regression, tmp_path):
     config = RunConfig.from_dict(read_yaml(regression / "config.yaml"))
     config.data.dataset = str(tmp_path / "gone.csv")

@@ -68,7 +68,8 @@ def _rejected(run: Run) -> list[Part]:
         return [*parts, Text("Every row could be used.")]
     rows = [[reason, row, f"{count:,}"] for count, row, reason in found.reasons]
     more = f" {found.more:,} less frequent kinds are left out here." if found.more else ""
-    caption = f"{found.count:,} rows were rejected, counted by kind of reason, with the first row of each (from 1)."
+    were = "row was" if found.count == 1 else "rows were"
+    caption = f"{found.count:,} {were} rejected, counted by kind of reason, with the first row of each (from 1)."
     return [*parts, Table(f"{caption}{more} All are in rejected.csv.", ["first reason", "first row", "rows"], rows)]
 
 
@@ -76,7 +77,7 @@ def _duplicates(run: Run) -> Duplicates:
     """What is repeated; of a run whose splits are known already what they share is counted here."""
     assert run.data is not None
     data = run.data
-    if data.source.splits is None or data.source.is_pcqm4m or data.duplicates.shared or not data.duplicates.molecules:
+    if data.source.splits is None or data.source.is_pcqm4m or data.duplicates.shared:
         return data.duplicates
     return replace(
         data.duplicates, shared=count_shared(data.splits, data.kept, hash_rows(data.store, data.kept).family)

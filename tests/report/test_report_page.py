@@ -98,7 +98,7 @@ def test_targets_of_all_kinds_with_hostile_names(mixed, hostile_table):
     for figure in ("predicted against true", "ROC curve of", "confusion of", "reliability of"):
         assert f"test: {figure}" in predictions, figure
     assert "logarithmic axes" in predictions and "mean over its targets" in section(page, "errors")
-    assert "1 rows were rejected" in page.words and "not a valid SMILES" in page.words
+    assert "1 row was rejected" in page.words and "not a valid SMILES" in page.words
 
 
 def test_a_confusion_matrix_counts(mixed, hostile_table):
@@ -182,9 +182,11 @@ def test_thousands_of_rejected_rows(regression):
 
 def test_duplicates_are_counted(make_report, demo_rows):
     again = demo_rows.iloc[[0, 1]].assign(gap_ev=[demo_rows["gap_ev"][0], demo_rows["gap_ev"][1] + 50], split="test")
-    page = check_page(make_report(pd.concat([demo_rows, again])) / "report.html")
+    folder = make_report(pd.concat([demo_rows, again]))
+    page = check_page(folder / "report.html")
     assert "4 rows are of 2 molecules with several rows, 1 of them with labels that contradict" in page.words
     assert "2 test rows of molecules that are in training too" in page.words
+    assert check_page(write_report(folder)).words == page.words  # of the molecules read again
 
 
 def test_graphs_have_no_drawings(tiny_config, demo_rows, tmp_path):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from graphslice.errors import InputError
     from graphslice.inference import Predictor
     from graphslice.nn import GraphTransformer
+    from graphslice.report import write_report
 
 # Imported when first used: the model needs no RDKit, the chemistry no torch.
 _HOMES = {
@@ -43,6 +44,7 @@ _HOMES = {
     "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.api.fitting",
+    "write_report": "graphslice.report",
 }
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "ops",
     "smiles_to_graph",
     "train",
+    "write_report",
 ]
 
 

@@ -29,6 +29,7 @@ ROOMS = [
     ["evaluation"],
     ["doctor"],
     ["training"],
+    ["report"],
     ["analysis"],
     ["compare"],
     ["api"],

@@ -175,7 +175,9 @@ class Model(Predictor):
             known = ", ".join(self.targets)
             raise InputError(f"the model has no target {target!r}{nearest(target, self.targets)}: it has {known}")
         if not isinstance(smiles, str):
-            raise InputError(f"attribute explains one SMILES, not {type(smiles).__name__}: analysis.attribute takes many")
+            raise InputError(
+                f"attribute explains one SMILES, not {type(smiles).__name__}: analysis.attribute takes many"
+            )
         found = attribute(self, smiles, orders=orders, columns=columns).values
         found = found[:, output_slices(self.tasks)[self.targets.index(target)]]
         return found[:, 0] if found.shape[1] == 1 else found

@@ -29,6 +29,7 @@ COMMANDS = {
     "train": "Train a model into a run folder.",
     "compare": "Train several mixers on the same data, with the same budget and the same seeds.",
     "predict": "Predict a file of molecules, or some SMILES.",
+    "report": "Write the report of a run, one page to read and to send, again.",
     "evaluate": "Judge a model on labelled molecules; on PCQM4M-LSC by OGB's evaluator.",
     "submit": "Write the files that OGB-LSC takes.",
     "featurize": "Turn the SMILES of a data set into a file that train and evaluate read at once.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -30,6 +31,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train a model into a run folder, or continue one; raises InputError for what cannot be used."""
+    from graphslice.report.write import report_after_training
     from graphslice.training.entry import resume, train
     from graphslice.training.run import Interrupted, is_first_process
     from graphslice.training.run_folder import default_folder
@@ -39,11 +41,15 @@ def run(options: Namespace, arguments: list[str]) -> None:
     try:
         if folder is not None:
             _check_only_resume(arguments)
-            resume(folder, console=console)
-            return
-        config = config_of(options)
-        folder = Path(options.out) if options.out else default_folder(config.data)
-        train(config, folder, overwrite=options.overwrite, profile=options.profile, console=console)
+            result = resume(folder, console=console)
+        else:
+            config = config_of(options)
+            folder = Path(options.out) if options.out else default_folder(config.data)
+            command = shlex.join(["graphslice", *arguments])
+            result = train(
+                config, folder, overwrite=options.overwrite, profile=options.profile, command=command, console=console
+            )
+        report_after_training(result.folder, result.data, console)
     except Interrupted:
         if is_first_process():
             console.print(

@@ -37,6 +37,7 @@ def train(
     target_names: Sequence[str] | None = None,
     overwrite: bool = False,
     profile: bool = False,
+    command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
     """Train a model into a run folder.
@@ -50,12 +51,13 @@ def train(
         target_names: names of the targets of ``data``; the columns of a data frame.
         overwrite: replace the run that ``out`` holds.
         profile: report at the end where the time of training went.
+        command: that began it, which the run notes; None where Python does.
         console: where to report.
 
     Returns:
-        The run folder and the scores. The folder holds ``best.ckpt``, ``last.ckpt``,
-        ``config.yaml``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``, ``test.png``
-        (predicted against true) and ``logs``.
+        The run folder and the scores. The folder holds ``best.ckpt``, ``last.ckpt``, ``config.yaml``,
+        ``start.json``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``, ``test.png`` (predicted
+        against true) and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
 
     Raises:
         InputError: if the data or the configuration cannot be used; nothing is written then.
@@ -74,8 +76,8 @@ def train(
         check_metric(config.trainer.metric, source.tasks)
     check_losses(config.trainer, source.tasks)
     if members := member_configs(config):
-        return run_members(members, config, source, out, graphs, fresh=True, console=console)
-    return run(config, source, out, fresh=True, profile=profile, console=console)
+        return run_members(members, config, source, out, graphs, fresh=True, command=command, console=console)
+    return run(config, source, out, fresh=True, profile=profile, command=command, console=console)
 
 
 def _labelled(

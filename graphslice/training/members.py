@@ -81,6 +81,7 @@ def run_members(
     graphs: list[Data] | None,
     *,
     fresh: bool,
+    command: str | None = None,
     console: Console | None,
 ) -> RunResult:
     """Train several models, each in a process of its own, and judge them together."""
@@ -90,7 +91,7 @@ def run_members(
     data = read_molecules(next(iter(members.values())), source, console)
     metric = choose_metric(config.trainer.metric, data)
     if fresh:
-        write_start(out, config, data)
+        write_start(out, config, data, command)
     describe_data(console, data)
     if config.data.folds:
         console.print("each of the models has another fold as its test", highlight=False)
@@ -101,7 +102,7 @@ def run_members(
     except KeyboardInterrupt:
         raise Interrupted from None
     metrics = judge_members(out, data, metric, console)
-    return RunResult(out, metrics, read_training(out))
+    return RunResult(out, metrics, read_training(out), data)
 
 
 def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -43,11 +43,13 @@ class RunResult:
         training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second,
             peak memory in bytes (of the first device), the name of the device and how many there were, the
             precision, and whether its last steps were compiled.
+        data: the molecules; None in all but the first process.
     """
 
     folder: Path
     metrics: dict
     training: dict
+    data: MoleculeData | None = field(default=None, repr=False)
 
 
 class Interrupted(Exception):
@@ -67,6 +69,7 @@ def run(
     fresh: bool,
     splits: Splits | None = None,
     profile: bool = False,
+    command: str | None = None,
     console: Console | None,
 ) -> RunResult:
     """Train one model, or continue to.
@@ -78,6 +81,7 @@ def run(
         fresh: whether it begins; else it goes on.
         splits: those that it began with, where it goes on.
         profile: report at the end where the time of training went.
+        command: that began it; None of a run that Python began.
         console: where to report.
 
     Raises:
@@ -105,7 +109,7 @@ def run(
         watching.insert(0, StepProfile(console, data.seconds_waited))
     trainer = make_trainer(config, devices, out, steps, metric, watching, fresh)
     if fresh and is_first_process():
-        write_start(out, config, data)
+        write_start(out, config, data, command)
     describe_data(console, data)
     _describe_run(console, module, devices, trainer)
     with quiet_lightning():
@@ -124,7 +128,7 @@ def run(
     device, baselines = trainer.strategy.root_device, None
     if config.trainer.baselines == "on":
         baselines = train_baselines(out, data, metric, device, console)
-    return RunResult(out, judge(out, data, metric, device, console, baselines), training)
+    return RunResult(out, judge(out, data, metric, device, console, baselines), training, data)
 
 
 def splits_begun_with(config: RunConfig, folder: Path) -> Splits | None:

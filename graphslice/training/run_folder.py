@@ -6,28 +6,33 @@ import csv
 import json
 import shutil
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from graphslice._version import __version__
 from graphslice.checkpoint import BEST, CONFIG, DOMAIN, LAST, TOGETHER, find_members
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
+from graphslice.machine import machine
 
-METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD = (
+METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
     "metrics.json",
     "training.json",
     "split.csv",
     "rejected.csv",
     "test.png",
     "out_of_fold.csv",
+    "start.json",
+    "report.html",
 )
 #: The table of a run that was trained on a data frame.
 MOLECULES = "molecules.parquet"
 #: What is known of a finished run beside its model.
-KEPT = (METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, MOLECULES, DOMAIN, TOGETHER)
+KEPT = (METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT, MOLECULES, DOMAIN, TOGETHER)
 
 
 def default_folder(config: DataConfig) -> Path:
@@ -59,8 +64,14 @@ def remove_run(folder: Path, but: str | None = None) -> None:
     shutil.rmtree(folder / "logs", ignore_errors=True)
 
 
-def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
+def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
     """Write what is known before training, and remove what is left of a run that stood there before.
+
+    Args:
+        folder: of the run.
+        config: its resolved configuration.
+        data: its molecules.
+        command: that began it; None of a run that Python began.
 
     Raises:
         InputError: if the folder cannot be written.
@@ -79,6 +90,9 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
         smiles = source.smiles
         rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
         _write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
+        date = datetime.now().astimezone().isoformat(timespec="seconds")
+        start = {"command": command, "date": date, "version": __version__, "machine": machine()}
+        _write_json(folder / START, start)
         (folder / CONFIG).write_text(config.to_yaml())
     except OSError as error:
         raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
@@ -87,6 +101,11 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData) -> None:
 def read_metrics(folder: Path) -> dict:
     """What ``metrics.json`` of a finished run holds."""
     return json.loads((folder / METRICS).read_text())
+
+
+def read_start(folder: Path) -> dict:
+    """How a run was begun: ``command``, ``date``, ``version`` and ``machine``; empty of one of an older version."""
+    return json.loads((folder / START).read_text()) if (folder / START).is_file() else {}
 
 
 def read_training(folder: Path) -> dict:
@@ -101,18 +120,22 @@ def is_finished(folder: Path) -> bool:
 
 def write_training(folder: Path, training: dict) -> None:
     """Write what the training took."""
-    (folder / TRAINING).write_text(json.dumps(training, indent=2) + "\n")
+    _write_json(folder / TRAINING, training)
 
 
 def write_metrics(folder: Path, metrics: dict) -> None:
     """Write the scores of each split; an undefined one, such as R^2 of one molecule, becomes null."""
-    (folder / METRICS).write_text(json.dumps(_without_nan(metrics), indent=2, allow_nan=False) + "\n")
+    _write_json(folder / METRICS, _without_nan(metrics))
 
 
 def _without_nan(values):
     if isinstance(values, dict):
         return {key: _without_nan(value) for key, value in values.items()}
     return None if isinstance(values, float) and not np.isfinite(values) else values
+
+
+def _write_json(path: Path, values: dict) -> None:
+    path.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:

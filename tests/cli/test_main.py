@@ -30,6 +30,7 @@ def test_help_of_a_command(command, cli):
     expected = {
         "train": ["--model.mixer", "--preset", "--resume"],
         "evaluate": ["--split"],
+        "report": ["report.html"],
         "inspect": ["--orders"],
         "doctor": ["--json"],
     }

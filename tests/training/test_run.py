@@ -20,8 +20,7 @@ from graphslice.errors import InputError
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"domain.csv"}
-FILES |= {"test.png", "logs"}
+FILES |= {"domain.csv", "start.json", "test.png", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 

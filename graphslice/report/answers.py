@@ -1,0 +1,157 @@
+"""What a run answers for the molecules of a split, how much its models disagree, and how far from training they are."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.hashes import fingerprint_rows
+from graphslice.data.splits import Splits
+from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.inference.predictor import Predictor
+from graphslice.training.run_folder import OUT_OF_FOLD
+
+# Molecules of a split that are answered for, if one model does: of more a part, drawn at random, is asked.
+_MOST_ANSWERED = 5_000
+# Of several models each answers for at least as many, where there are so many.
+_LEAST_ANSWERED = 1_000
+# Training molecules that others are compared with, and pairs that are compared: a few seconds of one core.
+_MOST_TRAINED, _MOST_PAIRS = 20_000, 20_000_000
+_BLOCK_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers for molecules of a split.
+
+    Attributes:
+        rows: ``int64 [R]``, ascending.
+        values: ``float32 [R, W]``, the mean of the models.
+        spread: ``float32 [R, W]``, the standard deviation of what they answer, nan where only one does; None of one.
+        whole: how many labelled rows the split has, of which R were drawn at random.
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
+    spread: np.ndarray | None
+    whole: int
+
+
+def splits_of(folders: Sequence[Path], data: MoleculeData) -> list[Splits]:
+    """The splits of each model of a run, as its folder notes them; else those of the data."""
+    return [splits_of_run(folder) or data.splits for folder in folders]
+
+
+def answer(predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData) -> Answers | None:
+    """Ask every model of a run for the molecules of its own split, and take means; None where none has a label.
+
+    Args:
+        predictors: the models, one each.
+        splits: of each of them.
+        split: its name.
+        data: with the molecules.
+    """
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
+    rows = rows[~np.isnan(data.source.targets[rows]).all(axis=1)]
+    if not len(rows):
+        return None
+    drawn = _drawn(rows, max(_LEAST_ANSWERED, _MOST_ANSWERED // len(predictors)))
+    found: list[np.ndarray] = []
+    for predictor, each in zip(predictors, splits, strict=True):
+        own = np.intersect1d(drawn, each.get(split, []))
+        if not len(own):
+            continue
+        values = np.full((len(drawn), len(predictor.columns)), np.nan)
+        values[np.searchsorted(drawn, own)] = predictor.predict_store(data.store, own)
+        found.append(values)
+    stacked = np.stack(found)
+    count = np.isfinite(stacked[:, :, :1]).sum(axis=0)
+    mean = np.nansum(stacked, axis=0) / count
+    if (count < 2).all():
+        return Answers(drawn, mean.astype(np.float32), None, len(rows))
+    with np.errstate(invalid="ignore"):
+        variance = np.nansum((stacked - mean) ** 2, axis=0) / np.where(count > 1, count - 1, np.nan)
+    return Answers(drawn, mean.astype(np.float32), np.sqrt(variance).astype(np.float32), len(rows))
+
+
+def read_out_of_fold(folder: Path, data: MoleculeData) -> Answers | None:
+    """What the models of folds wrote of the molecules that they did not learn; None where the file is not there."""
+    path = folder / OUT_OF_FOLD
+    if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        lines = list(csv.reader(file))[1:]
+    rows = np.array([int(line[0]) - 1 for line in lines], dtype=np.int64)
+    values = np.array([[float(cell) for cell in line[2:]] for line in lines], dtype=np.float32)
+    labelled = ~np.isnan(data.source.targets[rows]).all(axis=1)
+    return Answers(rows[labelled], values[labelled], None, int(labelled.sum())) if labelled.any() else None
+
+
+def _drawn(rows: np.ndarray, most: int) -> np.ndarray:
+    """The rows, or so many of them drawn at random, in their order."""
+    return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """How similar the nearest training molecule is.
+
+    Attributes:
+        rows: ``int64 [R]``, the molecules that were compared.
+        similarity: ``float64 [R]``, Tanimoto, of Morgan fingerprints of radius 2.
+        trained: how many training molecules they were compared with.
+        whole: how many there are, of which these were drawn at random.
+    """
+
+    rows: np.ndarray
+    similarity: np.ndarray
+    trained: int
+    whole: int
+
+    def of(self, row: int) -> float | None:
+        """The similarity of one molecule; None if it was not compared."""
+        place = int(np.searchsorted(self.rows, row))
+        there = place < len(self.rows) and self.rows[place] == row
+        return float(self.similarity[place]) if there else None
+
+
+def nearest_trained(
+    rows: np.ndarray, always: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData
+) -> Nearest:
+    """Compare molecules with what the models that answer for them learned: any of these counts.
+
+    Args:
+        rows: ``int64 [R]``, ascending; of many a part is compared.
+        always: some of them that are part of it.
+        splits: of each model.
+        split: that the rows are of.
+        data: with the molecules.
+    """
+    trained = [_drawn(np.sort(each["train"]), _MOST_TRAINED) for each in splits]
+    whole = max(len(each["train"]) for each in splits)
+    some = _drawn(rows, max(200, _MOST_PAIRS // (max(map(len, trained)) * len(splits))))
+    rows = np.union1d(some, always).astype(np.int64)
+    found = np.zeros(len(rows))
+    bits = fingerprint_rows(data.store, rows)
+    for learned, each in zip(trained, splits, strict=True):
+        own = np.isin(rows, each.get(split, []))
+        if own.any():
+            found[own] = np.maximum(found[own], _largest(bits[own], fingerprint_rows(data.store, learned)))
+    return Nearest(rows, found, max(map(len, trained)), whole)
+
+
+def _largest(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+    """``float64 [R]``, the largest Tanimoto similarity of each of R fingerprints with any of some others."""
+    columns, sizes = np.ascontiguousarray(those.T, np.float32), those.sum(axis=1).astype(np.float32)
+    found = np.zeros(len(these))
+    for begin in range(0, len(these), _BLOCK_ROWS):
+        some = these[begin : begin + _BLOCK_ROWS]
+        both = some.astype(np.float32) @ columns
+        either = some.sum(axis=1).astype(np.float32)[:, None] + sizes - both
+        found[begin : begin + len(some)] = (both / either).max(axis=1)
+    return found

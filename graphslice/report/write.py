@@ -1,0 +1,96 @@
+"""The page of a run, put together and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+
+from graphslice._version import __version__
+from graphslice.data.datamodule import MoleculeData
+from graphslice.errors import InputError
+from graphslice.report.about import (
+    command_of,
+    facts,
+    main_score,
+    making_section,
+    name_of_data,
+    names_of_targets,
+    scores_section,
+    training_section,
+)
+from graphslice.report.about_data import data_section
+from graphslice.report.about_errors import answer_sections
+from graphslice.report.gather import Run, read_run
+from graphslice.training.run_folder import REPORT
+
+
+def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
+    """Write ``report.html`` into the folder of a finished run: a page that opens from disk, and needs nothing else.
+
+    Args:
+        folder: of the run.
+        data: its molecules, as ``RunResult.data`` has them; needed for a run on PyG graphs, which no file holds. Else
+            they are read again; where that cannot be, the page says so and has what the folder holds.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InputError: if the folder holds no finished run, or cannot be written.
+    """
+    folder = Path(folder)
+    text = page(read_run(folder, data))
+    path, temporary = folder / REPORT, folder / (REPORT + ".tmp")
+    try:
+        # What is no text in a table, such as half of a surrogate pair, is shown as a question mark.
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def report_after_training(folder: Path, data: MoleculeData | None, console: Console) -> None:
+    """Write the report of a run that was just trained, and say so; whatever goes wrong, the run is as good.
+
+    Args:
+        folder: of the run.
+        data: its molecules; None in all but the first process, which alone writes.
+        console: where to report.
+    """
+    if data is None:
+        return
+    try:
+        with console.status("writing the report"):
+            path = write_report(folder, data)
+    except Exception as error:
+        said = f"no report: {type(error).__name__}: {error}; graphslice report {folder} tries again"
+        console.print(" ".join(said.split()), highlight=False, markup=False, soft_wrap=True)
+        return
+    console.print(f"report: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def page(run: Run) -> str:
+    """The HTML of the report of a run."""
+    environment = Environment(
+        loader=PackageLoader("graphslice.report"),
+        autoescape=True,  # names of columns, classes and molecules may hold anything
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["style"] = Markup(environment.get_template("style.css").render())
+    sections = [scores_section(run), data_section(run), training_section(run), *answer_sections(run)]
+    targets = names_of_targets(run)
+    title = name_of_data(run) + (f": {targets[0]}" if len(targets) == 1 else "")
+    return environment.get_template("report.html").render(
+        title=title,
+        score=main_score(run),
+        facts=facts(run),
+        command=command_of(run),
+        sections=[*sections, making_section(run)],
+        version=__version__,
+    )

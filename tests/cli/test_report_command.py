@@ -1,0 +1,54 @@
+"""``graphslice report``, and the report at the end of ``graphslice train``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+
+import graphslice.report.write
+from graphslice import write_report
+
+
+def test_train_notes_its_command_and_writes_a_report(cli, demo_csv, tiny_flags, tmp_path):
+    folder = tmp_path / "a run's"
+    arguments = ["train", "--dataset", demo_csv, "--out", folder, *tiny_flags]
+    code, out, err = cli(*arguments)
+    assert (code, out) == (0, "") and f"report: {folder / 'report.html'}" in err
+    start = json.loads((folder / "start.json").read_text())
+    assert shlex.split(start["command"]) == ["graphslice", *map(str, arguments)] and start["version"]
+    page = (folder / "report.html").read_text()
+    assert "a run&#39;&#34;&#39;&#34;&#39;s" in page and "Made by this command" in page
+    (folder / "report.html").unlink()
+    code, out, err = cli("report", folder)
+    assert (code, out.strip()) == (0, str(folder / "report.html"))
+    assert (folder / "report.html").read_text() == page
+    # A run that goes on keeps the command that began it, and has its report again.
+    (folder / "metrics.json").unlink()
+    assert cli("train", "--resume", folder)[0] == 0
+    assert json.loads((folder / "start.json").read_text()) == start
+
+
+def test_a_report_that_fails_fails_no_training(cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
+    def broken(run):
+        raise ZeroDivisionError("a\nfault")
+
+    monkeypatch.setattr(graphslice.report.write, "page", broken)
+    code, _, err = cli("train", "--dataset", demo_csv, "--out", tmp_path / "run", *tiny_flags)
+    assert code == 0 and "no report: ZeroDivisionError: a fault; graphslice report" in err and "Traceback" not in err
+    assert (tmp_path / "run" / "metrics.json").exists() and not (tmp_path / "run" / "report.html").exists()
+
+
+def test_what_is_no_run_is_refused(cli, run_folder, tmp_path):
+    code, out, err = cli("report", tmp_path / "nowhere")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "holds no run" in err
+    shutil.copytree(run_folder, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    code, _, err = cli("report", tmp_path / "run")
+    assert code == 2 and f"graphslice train --resume {tmp_path / 'run'}" in err
+
+
+def test_a_run_of_an_older_version_has_one_too(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    (tmp_path / "run" / "start.json").unlink()
+    assert "notes no command" in write_report(tmp_path / "run").read_text()

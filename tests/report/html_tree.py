@@ -1,0 +1,84 @@
+"""A page read by the rules of HTML that a test can hold it to: what opens closes, and nothing comes from elsewhere."""
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Attributes: ``elements`` (tag and attributes, in order), ``words`` (the text that is seen) and ``style``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.source = path.read_text(encoding="utf-8")
+        self.elements: list[tuple[str, dict]] = []
+        self.open: list[str] = []
+        self.said: list[str] = []
+        self.style = ""
+        self.feed(self.source)
+        self.close()
+        assert self.open == [], f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), (tag, names)
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes something else at {self.getpos()}"
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "style":
+            self.style += data
+        else:
+            self.said.append(data)
+
+    @property
+    def words(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.said))
+
+    def all(self, tag: str, style: str = "") -> list[dict]:
+        """The attributes of each element of a name, and of a class."""
+        return (
+            [found for name, found in self.elements if name == tag and style in (found.get("class") or "").split()]
+            if (style)
+            else [found for name, found in self.elements if name == tag]
+        )
+
+    def headings(self) -> list[int]:
+        return [int(name[1]) for name, _ in self.elements if re.fullmatch(r"h[1-6]", name)]
+
+
+def check_page(path: Path) -> Page:
+    """Read a page, and hold it to what every report promises."""
+    page = Page(path)
+    assert page.source.startswith('<!doctype html>\n<html lang="en">')
+    ids = [found["id"] for _, found in page.elements if "id" in found]
+    assert len(ids) == len(set(ids))
+    links = [found["href"] for found in page.all("a")]
+    assert links and all(link.startswith("#") and link[1:] in ids for link in links)
+    # Nothing is loaded from anywhere, and nothing runs.
+    for tag, found in page.elements:
+        assert tag not in ("script", "iframe", "object", "embed", "base", "form"), tag
+        for name, value in found.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name not in ("src", "srcset", "xlink:href") and (
+                name != "href" or value[0] == "#" or value == "data:,"
+            )
+    assert "url(" not in page.style and "@import" not in page.style and "://" not in page.source.split("</style>")[0]
+    # One title, headings without gaps; every figure says what it shows, and so does every drawing.
+    levels = page.headings()
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    drawings = page.all("svg")
+    assert all(found["role"] == "img" and found["aria-label"] for found in drawings)
+    assert not re.search(r"\bnan\b|\binf\b|None\b", re.sub(r"<pre.*?</pre>", "", page.source, flags=re.DOTALL))
+    return page

@@ -1,0 +1,71 @@
+"""Reports in a browser: no complaint, nothing asked of a network, nothing wider than the page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from headless import BROWSER, Browser
+
+WIDER = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.table') && !e.closest('svg')
+    && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 200))"""
+CUT = """[...document.querySelectorAll('svg.plot')].flatMap(svg => {
+    const box = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll('text')].filter(t => {
+        const own = t.getBoundingClientRect();
+        return own.left < box.left - 1 || own.right > box.right + 1
+            || own.top < box.top - 1 || own.bottom > box.bottom + 1;
+    }).map(t => t.textContent);
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if BROWSER is None:
+        pytest.skip("no Chromium here")
+    try:
+        one = Browser(tmp_path_factory.mktemp("profile"))
+    except (OSError, RuntimeError, TimeoutError) as error:
+        pytest.skip(f"{BROWSER} does not start: {error}")
+    yield one
+    one.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mixed", "binary", "ensemble"])
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_in_a_browser(browser, request, kind, width, scheme):
+    path = request.getfixturevalue(kind) / "report.html"
+    browser.open(path, width, scheme)
+    assert browser.complaints() == []
+    assert browser.requests() == [path.resolve().as_uri()]
+    assert browser.value("innerWidth") == width
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    assert browser.value(WIDER) == [] and browser.value(CUT) == []
+    rgb = re.findall(r"\d+", browser.value("getComputedStyle(document.body).backgroundColor"))
+    assert (sum(map(int, rgb[:3])) < 200) == (scheme == "dark")
+    assert browser.value("document.querySelectorAll('script').length") == 0
+
+
+@pytest.mark.slow
+def test_words_are_seen_on_both_pages(browser, mixed):
+    """The contrast of text and page, by WCAG's formula."""
+    contrast = """(() => {
+        const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        const light = colour => {
+            const [r, g, b] = colour.match(/[\\d.]+/g).map(v => linear(v / 255));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const page = light(getComputedStyle(document.body).backgroundColor);
+        const against = name => e => {
+            const own = light(getComputedStyle(e)[name]);
+            return (Math.max(own, page) + 0.05) / (Math.min(own, page) + 0.05);
+        };
+        const words = [...document.querySelectorAll('p, h1, h2, h3, dt, dd, th, td, figcaption, summary, a')];
+        const drawn = [...document.querySelectorAll('.plot text:not(.on)')];
+        return Math.min(...words.map(against('color')), ...drawn.map(against('fill')));
+    })()"""
+    for scheme in ("light", "dark"):
+        browser.open(mixed / "report.html", 1280, scheme)
+        assert browser.value(contrast) >= 4.5

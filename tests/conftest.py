@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import settings
+from tiny import TINY
 
 import graphslice
 from graphslice.resources import DEMO_CSV
@@ -46,8 +47,6 @@ def smiles2graph():
 
 
 # --- small data, a small run, OGB's folders, the command line -------------------------------------
-
-TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16, "mixer": "slice-max"}
 
 
 @pytest.fixture(scope="session", autouse=True)

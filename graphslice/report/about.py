@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphslice.evaluation.coverage import LEVEL
 from graphslice.evaluation.metrics import METRICS
 from graphslice.report.figures import curves, score_histogram, split_name
 from graphslice.report.gather import Run, read_curve
@@ -101,8 +102,36 @@ def scores_section(run: Run) -> Section:
     section.parts.append(_table_of_means(run))
     section.parts += _targets(run)
     section.parts += _alone(run)
-    # How often intervals hold what is true (asked and measured coverage) belongs here.
+    section.parts += _intervals(run)
     return section
+
+
+def _intervals(run: Run) -> list[Table]:
+    """How many test labels lie in the intervals and sets of the model, and what its temperatures change."""
+    targets = run.metrics.get("test", {}).get("targets", {})
+    covered, width, classes = (f"{name}_{LEVEL}" for name in ("coverage", "width", "classes"))
+    rows = []
+    for name, found in targets.items():
+        size = found.get(classes, found.get(width))
+        if size is None:  # not asked for, or of too few validation molecules without end
+            continue
+        of = "classes" if classes in found else "wide"
+        errors = [found.get(key) for key in ("calibration_error_before", "calibration_error")]
+        tempered = "" if found.get("temperature", 1) == 1 else f"{found['temperature']:.2f}"
+        said = f"{_value(errors[0])}, {_value(errors[1])}" if tempered else ""
+        share = f"{100 * found[covered]:.0f}%"
+        rows.append([name, share, f"{number(size, 3)} {of}", tempered, said])
+    if not rows:
+        return []
+    caption = (
+        f"Intervals and sets of {LEVEL}%: how many test labels lie in them, and how large they are on average, in the "
+        "unit of the table or in classes; the temperature of probabilities, and their calibration error before and "
+        "after."
+    )
+    if len(rows) > MOST_TARGETS:
+        caption += f" The first {MOST_TARGETS} of {len(rows):,} targets; metrics.json has all."
+    head = ["target", "coverage", "size", "temperature", "calibration error"]
+    return [Table(caption, head, rows[:MOST_TARGETS])]
 
 
 def _table_of_means(run: Run) -> Table:

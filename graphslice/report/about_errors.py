@@ -61,8 +61,7 @@ def answer_sections(run: Run) -> list[Section]:
         chosen = judged[split]
         worst = np.argsort(-chosen.error, kind="stable")[:_MOST_WORST]
         unsure = _most_unsure(chosen)
-        always = chosen.answers.rows[np.unique(np.concatenate([worst, unsure]))]
-        near = nearest_trained(chosen.answers.rows, always, splits, split, run.data)
+        near = nearest_trained(chosen.answers.rows, splits, split, run.data)
         sections.append(_where_it_errs(run, chosen, near, split))
         sections.append(_worst(run, chosen, near, worst, split))
         if len(run.models) > 1:

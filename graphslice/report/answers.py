@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphslice.calibration.domain import BITS, Domain
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.splits import Splits
@@ -20,9 +21,8 @@ from graphslice.training.run_folder import OUT_OF_FOLD
 _MOST_ANSWERED = 5_000
 # Of several models each answers for at least as many, where there are so many.
 _LEAST_ANSWERED = 1_000
-# Training molecules that others are compared with, and pairs that are compared: a few seconds of one core.
-_MOST_TRAINED, _MOST_PAIRS = 20_000, 20_000_000
-_BLOCK_ROWS = 256
+# Training molecules that others are compared with: less than a second.
+_MOST_TRAINED = 20_000
 
 
 @dataclass(frozen=True)
@@ -120,38 +120,22 @@ class Nearest:
         return float(self.similarity[place]) if there else None
 
 
-def nearest_trained(
-    rows: np.ndarray, always: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData
-) -> Nearest:
+def nearest_trained(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> Nearest:
     """Compare molecules with what the models that answer for them learned: any of these counts.
 
     Args:
-        rows: ``int64 [R]``, ascending; of many a part is compared.
-        always: some of them that are part of it.
+        rows: ``int64 [R]``, ascending.
         splits: of each model.
         split: that the rows are of.
         data: with the molecules.
     """
     trained = [_drawn(np.sort(each["train"]), _MOST_TRAINED) for each in splits]
     whole = max(len(each["train"]) for each in splits)
-    some = _drawn(rows, max(200, _MOST_PAIRS // (max(map(len, trained)) * len(splits))))
-    rows = np.union1d(some, always).astype(np.int64)
     found = np.zeros(len(rows))
-    bits = fingerprint_rows(data.store, rows)
+    bits = fingerprint_rows(data.store, rows, BITS)
     for learned, each in zip(trained, splits, strict=True):
         own = np.isin(rows, each.get(split, []))
         if own.any():
-            found[own] = np.maximum(found[own], _largest(bits[own], fingerprint_rows(data.store, learned)))
+            domain = Domain.of(fingerprint_rows(data.store, learned, BITS), learned, 0)
+            found[own] = np.maximum(found[own], domain.nearest(bits[own])[0])
     return Nearest(rows, found, max(map(len, trained)), whole)
-
-
-def _largest(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """``float64 [R]``, the largest Tanimoto similarity of each of R fingerprints with any of some others."""
-    columns, sizes = np.ascontiguousarray(those.T, np.float32), those.sum(axis=1).astype(np.float32)
-    found = np.zeros(len(these))
-    for begin in range(0, len(these), _BLOCK_ROWS):
-        some = these[begin : begin + _BLOCK_ROWS]
-        both = some.astype(np.float32) @ columns
-        either = some.sum(axis=1).astype(np.float32)[:, None] + sizes - both
-        found[begin : begin + len(some)] = (both / either).max(axis=1)
-    return found

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from conftest import TINY
 from rdkit import Chem
+from tiny import TINY
 
 import graphslice as gs
 from graphslice.config import DataConfig, RunConfig

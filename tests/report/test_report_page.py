@@ -18,6 +18,7 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 import graphslice as gs
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
+from graphslice.evaluation.metrics import METRICS
 from graphslice.report import write_report
 from graphslice.training import train
 
@@ -240,3 +241,16 @@ def test_what_is_no_finished_run_is_refused(regression, tmp_path):
     (regression / "metrics.json").unlink()
     with pytest.raises(InputError, match="not finished"):
         write_report(regression)
+
+
+def test_intervals_and_temperatures_are_told(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    metrics["test"]["targets"]["gap_ev"] |= {"coverage_90": 0.875, "width_90": 1.2345}
+    classes = {"coverage_90": 0.95, "classes_90": 1.5, "temperature": 1.25}
+    metrics["test"]["targets"]["active"] = {"kind": "binary", "molecules": 6, **dict.fromkeys(METRICS, 0.5), **classes}
+    metrics["test"]["targets"]["active"] |= {"calibration_error_before": 0.2, "calibration_error": 0.1}
+    path.write_text(json.dumps(metrics))
+    words = check_page(write_report(tmp_path / "run")).words
+    assert "gap_ev 88% 1.23 wide" in words and "active 95% 1.5 classes 1.25 0.2000, 0.1000" in words

@@ -8,29 +8,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from rdkit import DataStructs
 
-from graphslice.report.answers import _largest
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.errors import errors_by_target, scales, spread_by_target, together
 from graphslice.report.figures import by_similarity, histogram, of_target
 from graphslice.report.svg import Plot, Scale, number, plain, with_deviation
 from graphslice.tasks import Task
-
-
-def test_similarities_are_rdkits():
-    draw = np.random.default_rng(0)
-    these, those = draw.random((300, 64)) < 0.2, draw.random((40, 64)) < 0.3
-    these[0] = those[0]
-    these[:, 0] = those[:, 0] = True  # no molecule has no bits
-
-    def vectors(bits):
-        return [DataStructs.CreateFromBitString("".join("01"[bit] for bit in row)) for row in bits.astype(int)]
-
-    others = vectors(those)
-    expected = [max(DataStructs.BulkTanimotoSimilarity(one, others)) for one in vectors(these)]
-    np.testing.assert_allclose(_largest(these, those), expected, rtol=1e-6)
-    assert _largest(these, those)[0] == 1
 
 
 def test_errors_of_every_kind():

@@ -253,4 +253,4 @@ def test_intervals_and_temperatures_are_told(run_folder, tmp_path):
     metrics["test"]["targets"]["active"] |= {"calibration_error_before": 0.2, "calibration_error": 0.1}
     path.write_text(json.dumps(metrics))
     words = check_page(write_report(tmp_path / "run")).words
-    assert "gap_ev 88% 1.23 wide" in words and "active 95% 1.5 classes 1.25 0.2000, 0.1000" in words
+    assert "gap_ev 88% 1.23 wide" in words and "active 95% 1.50 classes 1.25 0.2000, 0.1000" in words

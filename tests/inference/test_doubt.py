@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -181,6 +182,12 @@ def test_models_together(demo_rows, tiny_config, tmp_path):
             if name == "folds"
             else len({row for member in (1, 2) for row in splits_of_run(tmp_path / name / f"member-{member}")["valid"]})
         )
+        predictor.save(tmp_path / "kept")
+        copies = pickle.loads(pickle.dumps(predictor)), gs.load(tmp_path / "kept", "cpu")
+        for copied in (*copies, gs.load(tmp_path / "kept" / "member-1", "cpu")):
+            again = copied.predict(demo_rows["smiles"].tolist(), interval=80)
+            if len(copied.models) == 2:
+                np.testing.assert_array_equal(again.interval.low, found.interval.low)
         nearest = [Chem.CanonSmiles(text) for text in found.neighbours.nearest]
         assert nearest == [Chem.CanonSmiles(text) for text in demo_rows["smiles"]]
     out_of_fold = pd.read_csv(tmp_path / "folds" / "out_of_fold.csv")

@@ -231,10 +231,9 @@ def test_an_imported_run_is_a_run(model, tmp_path, cli):
 
     code, out, _ = cli("inspect", tmp_path / "run", "--smiles", "CCO", "-o", tmp_path / "inspect")
     assert code == 0
-    numbers = re.search(
-        "homolumogap: (\\S+) = (\\S+) \\(baseline\\) ([+\N{MINUS SIGN}-]) (\\S+) \\(atoms\\)", out
-    ).groups()
-    whole, blank, atoms = (float(numbers[i].replace("\N{MINUS SIGN}", "-")) for i in (0, 1, 3))
+    out = out.replace("\N{MINUS SIGN}", "-")
+    numbers = re.search(r"homolumogap: (\S+) = (\S+) \(baseline\) ([+-]) (\S+) \(atoms\)", out).groups()
+    whole, blank, atoms = (float(numbers[i]) for i in (0, 1, 3))
     atoms = atoms if numbers[2] == "+" else -atoms
     digits = 10.0 ** -len(numbers[0].partition(".")[2])
     assert abs(whole - expected[SMILES.index("CCO")]) <= digits and abs(blank + atoms - whole) <= 1.01 * digits

@@ -1,8 +1,9 @@
 """Run the tutorial and write what came of it: ``python scripts/tutorial.py``.
 
-``docs/tutorial.md`` is the source: its prose and its blocks of Python are edited by hand. This script runs the blocks, in
-order and in an empty folder, puts what they gave behind each of them, between ``<!-- output -->`` and ``<!-- /output -->``,
-and writes the same cells with their outputs as ``docs/tutorial.ipynb``. Pictures go to ``docs/figures/tutorial-*``.
+``docs/tutorial.md`` is the source: its prose and its blocks of Python are edited by hand. This script runs the blocks,
+in order and in an empty folder, puts what they gave behind each of them, between ``<!-- output -->`` and
+``<!-- /output -->``, and writes the same cells with their outputs as ``docs/tutorial.ipynb``. Pictures go to
+``docs/figures/tutorial-*``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from traitlets.config import Config
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT, NOTEBOOK = DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
@@ -47,10 +49,20 @@ def execute(notebook: NotebookNode, folder: Path, seconds: int = 600) -> None:
     """
     metadata = dict(notebook.metadata)
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    client = NotebookClient(
-        notebook, timeout=seconds, record_timing=False, coalesce_streams=True, resources={"metadata": {"path": folder}}
-    )
-    client.execute(env={**os.environ, "PATH": commands})
+    # Commands take what they print to for a file: no colours and no bars that move.
+    environment = {**os.environ, "PATH": commands, "TTY_COMPATIBLE": "0"}
+    with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
+        # Sockets in a folder of one's own, where there are such: nobody else can ask the kernel.
+        ways = {"transport": "ipc", "ip": f"{sockets}/k"} if os.name == "posix" else {}
+        client = NotebookClient(
+            notebook,
+            timeout=seconds,
+            record_timing=False,
+            coalesce_streams=True,
+            resources={"metadata": {"path": str(folder)}},
+            config=Config({"KernelManager": ways}),
+        )
+        client.execute(env=environment)
     notebook.metadata = NotebookNode(metadata)  # without the versions of this machine
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):

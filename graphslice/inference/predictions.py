@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from graphslice.inference.columns import columns_of
 from graphslice.tasks import Task, answer_columns, each_target, predicted_classes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass
@@ -87,3 +93,11 @@ class Predictions:
             if task.name == target and task.classes:
                 return predicted_classes(self.values[:, where], task)
         raise KeyError(target)
+
+    def to_frame(self) -> DataFrame:
+        """A data frame with a row for each: the columns that ``graphslice predict`` adds to a table.
+
+        These are ``<target>_pred``, of classes the probabilities, of several models the deviations, what was asked for
+        of intervals and of the nearest molecules, and ``error``.
+        """
+        return pa.table(columns_of(self)).to_pandas()

@@ -70,6 +70,8 @@ def execute(notebook: NotebookNode, folder: Path, seconds: int = 600) -> None:
                 best = next(kind for kind in _KEPT if kind in output["data"])
                 output["data"] = {kind: output["data"][kind] for kind in dict.fromkeys((best, "text/plain"))}
                 output["metadata"] = {}
+            else:  # commands print as to a terminal
+                output["text"] = output["text"].replace("\r\n", "\n")
 
 
 def text_of(notebook: NotebookNode) -> tuple[str, dict[str, bytes]]:

@@ -21,8 +21,7 @@ from graphslice.data.labels import find_smiles_column, parse_own_columns
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError, nearest
-from graphslice.inference.columns import added_columns, columns_of
-from graphslice.inference.predictions import Predictions
+from graphslice.inference.predictions import Predictions, added_columns, columns_of
 from graphslice.inference.predictor import Predictor
 
 # Rows of a store that are predicted at a time.
@@ -134,7 +133,7 @@ def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[i
 
 
 def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
-    """A chunk of a table with the columns of :func:`~graphslice.inference.columns.added_columns`."""
+    """A chunk of a table with the columns of :func:`~graphslice.inference.predictions.added_columns`."""
     found = columns_of(answers)
     if malformed := malformed_rows(chunk):
         found["error"] = text_array([malformed.get(row, error) for row, error in enumerate(answers.errors)])

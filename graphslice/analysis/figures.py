@@ -32,7 +32,8 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[P
     """Write a figure in each of some formats, and return the files."""
     paths = [path.with_suffix(f".{kind}") for kind in formats]
     for name in paths:
-        figure.savefig(name, dpi=120)
+        # Without the time, so that the same figure is the same file.
+        figure.savefig(name, dpi=120, metadata={"Date": None} if name.suffix == ".svg" else None)
     return paths
 
 

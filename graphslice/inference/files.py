@@ -21,9 +21,8 @@ from graphslice.data.labels import find_smiles_column, parse_own_columns
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError, nearest
-from graphslice.inference.predictions import Interval, Predictions
+from graphslice.inference.predictions import Predictions, added_columns, columns_of
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import Task, each_target, predicted_classes
 
 # Rows of a store that are predicted at a time.
 _CHUNK_ROWS = 8192
@@ -133,80 +132,15 @@ def _write(answered: Iterable[pa.Table], out: Path | None, progress: Callable[[i
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def added_columns(
-    tasks: Sequence[Task], spread: bool = False, interval: float | None = None, nearest: bool = False
-) -> list[str]:
-    """Names of the columns that a prediction adds to a table; ``spread``: of several models."""
-    found = []
-    for task in tasks:
-        found += [*_names_of(task), *(_names_of_spread(task) if spread else [])]
-        found += [] if interval is None else _names_of_interval(task)
-    of_domain = ["in_domain", "similarity"] if interval is not None or nearest else []
-    return [*found, *of_domain, *(["nearest"] if nearest else []), "error"]
-
-
-def _names_of(task: Task) -> list[str]:
-    """What a target adds: its prediction, and of classes the probabilities."""
-    return [f"{task.name}_pred", *(task.columns if task.classes else [])]
-
-
-def _names_of_spread(task: Task) -> list[str]:
-    """What a target adds of several models: the standard deviation of each of its numbers."""
-    return [f"{name}_std" for name in task.columns]
-
-
-def _names_of_interval(task: Task) -> list[str]:
-    """What a target adds of an interval."""
-    return [f"{task.name}_set"] if task.classes else [f"{task.name}_low", f"{task.name}_high"]
-
-
 def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
-    """A chunk of a table with the columns of :func:`added_columns`."""
-    errors = list(answers.errors)
-    for row, reason in malformed_rows(chunk).items():
-        errors[row] = reason
+    """A chunk of a table with the columns of :func:`~graphslice.inference.predictions.added_columns`."""
+    found = columns_of(answers)
+    if malformed := malformed_rows(chunk):
+        found["error"] = text_array([malformed.get(row, error) for row, error in enumerate(answers.errors)])
     chunk = as_in_file(chunk)
-    for t, task, where in each_target(answers.tasks):
-        predicted, *probabilities = _names_of(task)
-        values = answers.values[:, where]
-        if task.classes:
-            chunk = chunk.append_column(predicted, text_array(predicted_classes(values, task)))
-        for name, column in zip(probabilities or [predicted], values.T, strict=True):
-            chunk = chunk.append_column(name, number_array(column))
-        if answers.spread is not None:
-            for name, column in zip(_names_of_spread(task), answers.spread[:, where].T, strict=True):
-                chunk = chunk.append_column(name, number_array(column))
-        for name, column in _of_interval(answers.interval, task, t).items():
-            chunk = chunk.append_column(name, column)
-    for name, column in _of_domain(answers).items():
+    for name, column in found.items():
         chunk = chunk.append_column(name, column)
-    return chunk.append_column("error", text_array(errors))
-
-
-def _of_interval(interval: Interval | None, task: Task, t: int) -> dict[str, pa.Array]:
-    """The columns of :func:`_names_of_interval`; of classes those that cannot be ruled out, with | between."""
-    if interval is None:
-        return {}
-    if task.classes:
-        rows = (
-            [name for name, there in zip(task.classes, row, strict=True) if there] for row in interval.sets[task.name]
-        )
-        columns = [text_array(["|".join(names) for names in rows])]
-    else:
-        columns = [number_array(interval.low[:, t]), number_array(interval.high[:, t])]
-    return dict(zip(_names_of_interval(task), columns, strict=True))
-
-
-def _of_domain(answers: Predictions) -> dict[str, pa.Array]:
-    """How near the training molecules are, where that was asked for; nothing where there is no molecule."""
-    if (near := answers.neighbours) is None:
-        return {}
-    known = np.isfinite(near.similarity)
-    found = {
-        "in_domain": pa.array(near.in_domain, mask=~known),
-        "similarity": number_array(near.similarity),
-    }
-    return found if near.nearest is None else found | {"nearest": text_array(near.nearest)}
+    return chunk
 
 
 def _predict_chunks(

@@ -126,6 +126,11 @@ def test_a_picture_names_the_blend_and_the_ensemble(tmp_path):
     )
 
 
+def test_the_same_picture_is_the_same_file(tmp_path):
+    written = [draw_atoms("CCO", told_of(LOGP, [0.5, -0.25, 1], [2.0]), tmp_path / name) for name in ("a", "b")]
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*written, strict=True))
+
+
 def test_an_overview(tmp_path):
     smiles = list(ODD.values())
     told = [told_of(LOGP, values_of(each), [1.0]) for each in smiles]

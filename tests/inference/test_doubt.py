@@ -118,6 +118,13 @@ def test_a_table(calibrated, cli, tmp_path):
     assert sets == [{name for name, in_set in zip(("no", "yes"), row, strict=True) if in_set} for row in there]
     assert found["nearest"][:5].tolist() == expected.neighbours.nearest[:5]
     assert found.iloc[5][["gap_ev_low", "wide_set", "in_domain", "similarity", "nearest"]].isna().all()
+    frame = expected.to_frame()
+    assert list(frame) == list(found)[1:] and len(frame) == len(found)
+    for name, column in frame.items():
+        assert column.isna().tolist() == found[name].isna().tolist(), name
+        known = column.notna()
+        pd.testing.assert_series_equal(column[known], found.loc[known, name], check_dtype=False, rtol=1e-4)
+    assert (frame["size_pred"][:5] == expected.classes("size")[:5]).all() and frame["error"][5] == expected.errors[5]
     code, out, _ = cli("predict", folder, "CCO", "--interval", 80)
     assert code == 0 and out.splitlines()[0].endswith("wide_set,in_domain,similarity,error")
     store = tmp_path / "s.arrow"

@@ -60,7 +60,7 @@ def test_every_cell_runs(tutorial, child_environment, monkeypatch, tmp_path):
     assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"][-1] > 15
     assert not any("Warning" in text for text in shown(notebook))
     runs = tmp_path / "runs"
-    assert {path.name for path in runs.iterdir()} >= {"gap", "saved", "maps", "molecules.csv", "answers.csv"}
+    assert {path.name for path in runs.iterdir()} >= {"gap", "saved", "molecules.csv", "answers.csv"}
     assert (runs / "gap" / "report.html").is_file() and [path.name for path in tmp_path.iterdir()] == ["runs"]
     answers = pd.read_csv(runs / "answers.csv")
     assert answers["gap_ev_pred"].notna().tolist() == answers["error"].isna().tolist() == [True, True, False]

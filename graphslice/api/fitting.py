@@ -20,6 +20,7 @@ from graphslice.data.frames import as_table, is_frame
 from graphslice.data.labels import joined_names
 from graphslice.errors import InputError
 from graphslice.inference.inputs import given_molecules, is_graph
+from graphslice.report.write import report_after_training
 from graphslice.training import entry
 from graphslice.training.run import Interrupted, RunResult
 
@@ -105,10 +106,13 @@ def fit(
         config, data = replace(config, data=replace(config.data, dataset=str(data))), None
     keeps = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
     folder = Path(keeps.name if keeps is not None else out or "")
+    console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     try:
-        entry.train(config, folder, data=data, overwrite=overwrite, console=Console(quiet=True) if quiet else None)
+        result = entry.train(config, folder, data=data, overwrite=overwrite, console=console)
     except Interrupted:
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
+    if out is not None:
+        report_after_training(result.folder, result.data, console)
     return load(folder, keeps=keeps)
 
 

@@ -40,6 +40,7 @@ from graphslice.tasks import Task, output_slices
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from graphslice.api.picture import Picture
     from graphslice.inference.predictor import Molecules
 
 
@@ -181,6 +182,25 @@ class Model(Predictor):
         found = attribute(self, smiles, orders=orders, columns=columns).values
         found = found[:, output_slices(self.tasks)[self.targets.index(target)]]
         return found[:, 0] if found.shape[1] == 1 else found
+
+    def draw(
+        self, smiles: str, target: str | None = None, *, orders: int = 256, columns: Columns | None = None
+    ) -> Picture:
+        """The contributions of :meth:`attribute` drawn on the molecule, as ``graphslice inspect`` draws them.
+
+        Args:
+            smiles, orders, columns: as of :meth:`attribute`.
+            target: one of ``targets``, or a part of its name; the first when not given.
+
+        Returns:
+            A picture that shows itself in a notebook; ``save("atoms.svg")`` or ``.png`` writes it.
+
+        Raises:
+            InputError: as :meth:`attribute`.
+        """
+        from graphslice.api.picture import draw_atoms_of
+
+        return draw_atoms_of(self, smiles, target, orders, columns)
 
     # --- how good it is ---------------------------------------------------------------------------
 

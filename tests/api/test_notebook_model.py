@@ -173,6 +173,19 @@ def test_attributions_of_several_and_of_targets(several, make_predictor):
             two.attribute(*arguments)
 
 
+def test_a_drawing_shows_itself(model, tmp_path):
+    picture = model.draw("OCC")
+    assert picture._repr_svg_().lstrip().startswith("<?xml") and "gap_ev" in picture.svg and "OCC" in picture.svg
+    for name, begin in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
+        picture.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(begin)
+    for path, reason in ((tmp_path / "a.pdf", "as .svg or .png"), (tmp_path / "no" / "a.svg", "cannot write")):
+        with pytest.raises(gs.InputError, match=reason):
+            picture.save(path)
+    with pytest.raises(gs.InputError, match="one SMILES"):
+        model.draw(["CCO"])
+
+
 # --- what it is ---------------------------------------------------------------------------------
 
 

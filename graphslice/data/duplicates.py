@@ -48,7 +48,8 @@ class Duplicates:
             said.append(f"of those for training, {self.merged:,} merged into another{dropped}")
         for split, rows in self.shared.items():
             if rows:
-                said.append(f"{_counted(rows, f'{split} row')} of molecules that are in training too")
+                alike = "that training has too, as itself, a salt, tautomer or stereoisomer"
+                said.append(f"{_counted(rows, f'{split} row')} {alike}")
         return "; ".join(said) or None
 
 

@@ -64,6 +64,7 @@ def describe_doubt(split: str, targets: dict, level: int) -> list[str]:
     elif numbers:
         lines.append(f"too few validation molecules for intervals of {level}%: they have no end")
     if classes := [one for one in targets.values() if covered in one and sizes in one]:
+        certain = [one for one in classes if one[sizes] < len(one["counts"])]
         line = (
             f"{split}: {_mean(classes, covered):.0%} of the labels are in the sets of {level}%, of "
             f"{_mean(classes, sizes):.2f} classes on average"
@@ -72,7 +73,7 @@ def describe_doubt(split: str, targets: dict, level: int) -> list[str]:
             before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
             temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
-        lines.append(line)
+        lines.append(line if certain else f"too few validation molecules for sets of {level}%: they hold all classes")
     return lines
 
 

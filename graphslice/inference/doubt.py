@@ -16,27 +16,26 @@ from graphslice.inference.predictions import Interval, Neighbours
 from graphslice.tasks import Task
 
 
-def distances(domain: Domain, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """1 minus the similarity of the nearest training molecule, ``float32 [R]``, and its place in the domain.
+def nearest_of(domain: Domain, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The similarity of the nearest training molecule, ``float32 [R]``, and its place in the domain, ``int64 [R]``.
 
     Args:
         domain: of the training molecules.
         store: of molecules.
         rows: ``int64 [R]``, each with atoms.
     """
-    similarity, place = domain.nearest(fingerprint_rows(store, rows, BITS))
-    return 1 - similarity, place
+    return domain.nearest(fingerprint_rows(store, rows, BITS))
 
 
-def difficulty_of(found: dict[str, np.ndarray], distance: np.ndarray, targets: int) -> dict[str, np.ndarray]:
+def difficulty_of(found: dict[str, np.ndarray], similarity: np.ndarray, targets: int) -> dict[str, np.ndarray]:
     """What may tell of the size of the errors of T targets: by name ``float32 [R, T]``.
 
     Args:
         found: how much the parts of a model, and several models, disagree.
-        distance: ``float32 [R]``, of :func:`distances`.
+        similarity: ``float32 [R]``, of :func:`nearest_of`.
         targets: T.
     """
-    return found | {DISTANCE: np.repeat(distance[:, None], targets, axis=1)}
+    return found | {DISTANCE: np.repeat(1 - similarity[:, None], targets, axis=1)}
 
 
 def doubt(
@@ -64,15 +63,15 @@ def doubt(
         where there is no molecule.
     """
     present = store.sizes[rows] > 0
-    distance, place = distances(calibration.domain, store, rows[present])
+    near, place = nearest_of(calibration.domain, store, rows[present])
     similarity, places = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
-    similarity[present], places[present] = 1 - distance, place
+    similarity[present], places[present] = near, place
     neighbours = Neighbours(similarity, np.nan_to_num(similarity, nan=-1.0) >= calibration.domain.border - 1e-6, None)
     if interval is None:
         return None, neighbours, places
     share, own = check_level(interval), values[present]
     low, high = (np.full((len(rows), len(tasks)), np.nan, np.float32) for _ in range(2))
-    difficulty = difficulty_of(found, distance, len(tasks))
+    difficulty = difficulty_of(found, near, len(tasks))
     low[present], high[present] = calibration.bounds(own, difficulty, tasks, share)
     sets = {}
     for name, classes in calibration.sets(own, tasks, share).items():

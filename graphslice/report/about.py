@@ -106,7 +106,10 @@ def scores_section(run: Run) -> Section:
     return section
 
 
-def _intervals(run: Run) -> list[Table]:
+_OF_TEMPERATURES = "; the temperature of probabilities, and their calibration error before and after."
+
+
+def _intervals(run: Run) -> list[Heading | Table]:
     """How many test labels lie in the intervals and sets of the model, and what its temperatures change."""
     targets = run.metrics.get("test", {}).get("targets", {})
     covered, width, classes = (f"{name}_{LEVEL}" for name in ("coverage", "width", "classes"))
@@ -125,13 +128,14 @@ def _intervals(run: Run) -> list[Table]:
         return []
     caption = (
         f"Intervals and sets of {LEVEL}%: how many test labels lie in them, and how large they are on average, in the "
-        "unit of the table or in classes; the temperature of probabilities, and their calibration error before and "
-        "after."
+        f"unit of the table or in classes{_OF_TEMPERATURES}"
     )
     if len(rows) > MOST_TARGETS:
         caption += f" The first {MOST_TARGETS} of {len(rows):,} targets; metrics.json has all."
     head = ["target", "coverage", "size", "temperature", "calibration error"]
-    return [Table(caption, head, rows[:MOST_TARGETS])]
+    if not any(row[3] for row in rows):  # no probabilities, or none that a temperature makes better
+        caption, head, rows = caption.replace(_OF_TEMPERATURES, "."), head[:3], [row[:3] for row in rows]
+    return [Heading("Intervals"), Table(caption, head, rows[:MOST_TARGETS])]
 
 
 def _table_of_means(run: Run) -> Table:
@@ -239,9 +243,7 @@ def training_section(run: Run) -> Section:
         svg = curves([points for points, _ in valid], label, [chosen for _, chosen in valid], "c1")
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
         lines = "A line a model. " if len(each) > 1 else ""
-        caption = (
-            f"{lines}Validation {metric.label} of the network alone. Epochs count from 0; the marked one was chosen "
-        )
+        caption = f"{lines}Validation {metric.label} of the network alone. The marked epoch was chosen "
         caption += f"({at}), which ends the five with the best mean."
         figures.append(Figure([svg], caption, "Validation"))
     section.parts.append(Figures(figures))

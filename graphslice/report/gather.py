@@ -171,7 +171,7 @@ def read_curve(folder: Path, metric: str, higher: bool) -> Curve:
             for line in csv.DictReader(file):
                 for name in columns:
                     if line.get(name) and line.get("epoch"):
-                        found[name][int(line["epoch"])] = float(line[name])
+                        found[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0
     loss, valid, choice = ({k: v for k, v in sorted(found[name].items()) if np.isfinite(v)} for name in columns)
     best = None
     if choice:

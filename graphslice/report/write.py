@@ -42,6 +42,11 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
         InputError: if the folder holds no finished run, or cannot be written.
     """
     folder = Path(folder)
+    if data is not None and not isinstance(data, MoleculeData):
+        raise InputError(
+            f"the data of a report is RunResult.data of its training, not {type(data).__name__}: leave it out, and the "
+            "molecules are read again"
+        )
     text = page(read_run(folder, data))
     path, temporary = folder / REPORT, folder / (REPORT + ".tmp")
     try:

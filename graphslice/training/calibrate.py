@@ -15,7 +15,7 @@ from graphslice.checkpoint import BEST, add_to_checkpoint, read_checkpoint, save
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.splits import Splits
-from graphslice.inference.doubt import difficulty_of, distances
+from graphslice.inference.doubt import difficulty_of, nearest_of
 from graphslice.inference.predictor import Predictor, load
 
 #: The most molecules that a calibration is made of; of more, as many at random.
@@ -34,7 +34,7 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
     rows, seed = _some(data.splits["valid"], MOST_ROWS, data), data.config.trainer.seed
     domain = _domain_of(data, data.splits["train"], seed)
     answers, found = predictor.measure(data.store, rows)
-    difficulty = difficulty_of(found, distances(domain, data.store, rows)[0], len(predictor.tasks))
+    difficulty = difficulty_of(found, nearest_of(domain, data.store, rows)[0], len(predictor.tasks))
     calibration = fit_calibration(answers, difficulty, data.source.targets[rows], predictor.tasks, domain)
     add_to_checkpoint(folder / BEST, calibration)
     _write_names(folder, data, domain)
@@ -57,12 +57,13 @@ def calibrate_members(
         data: what they were trained on.
     """
     source, tasks = data.source, data.source.tasks
-    domain = _domain_of(data, data.kept, data.config.trainer.seed)
+    learned = np.unique(np.concatenate([each["train"] for each in splits]))  # by any of them, but no common test
+    domain = _domain_of(data, learned, data.config.trainer.seed)
     same = all(np.array_equal(each[split], splits[0][split]) for each in splits)
     rows = np.unique(np.concatenate([each[split] for each in splits]))
     if same:
         answers, found = load(out).measure(data.store, rows)
-        difficulty = difficulty_of(found, distances(domain, data.store, rows)[0], len(tasks))
+        difficulty = difficulty_of(found, nearest_of(domain, data.store, rows)[0], len(tasks))
     else:
         answers, difficulty = _by_others(folders, splits, split, rows, data)
     chosen = np.isin(rows, _some(rows, MOST_ROWS, data))
@@ -84,10 +85,10 @@ def _by_others(
         own, predictor = each[split], load(folder)
         answers, found = predictor.measure(data.store, own)
         assert predictor.calibration is not None
-        distance = distances(predictor.calibration.domain, data.store, own)[0]
+        similarity = nearest_of(predictor.calibration.domain, data.store, own)[0]
         places = np.searchsorted(rows, own)
         count[places] += 1
-        for name, values in {"": answers, **difficulty_of(found, distance, len(data.source.tasks))}.items():
+        for name, values in {"": answers, **difficulty_of(found, similarity, len(data.source.tasks))}.items():
             total = totals.setdefault(name, np.zeros((len(rows), values.shape[1])))
             total[places] += values
     means = {name: (total / count).astype(np.float32) for name, total in totals.items()}

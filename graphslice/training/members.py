@@ -191,6 +191,8 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
         metrics[split] = judge_split(*given, calibration, interval)
         if split == "test" and data.config.data.folds:
             write_answers(out / OUT_OF_FOLD, source, rows, answers)
+            said = "intervals are made of these errors, so that no molecules are left to count how many they hold"
+            console.print(said, highlight=False)
             console.print(f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False)
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
     _describe_members(folders, metrics["members"], metric, console)

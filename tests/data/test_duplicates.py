@@ -111,11 +111,14 @@ CONTRADICT = "of them with labels that contradict each other"
     ("found", "line"),
     [
         (Duplicates(2, 5, 1), f"5 rows are of 2 molecules with several rows, 1 {CONTRADICT}"),
-        (Duplicates(0, 0, 0, {"valid": 0, "test": 1}), "1 test row of molecules that are in training too"),
+        (
+            Duplicates(0, 0, 0, {"valid": 0, "test": 1}),
+            "1 test row that training has too, as itself, a salt, tautomer or stereoisomer",
+        ),
         (
             Duplicates(1, 1200, 0, {"valid": 2, "test": 0}, merged=1000, dropped=3),
             f"1,200 rows are of 1 molecule with several rows, 0 {CONTRADICT}; of those for training, 1,000 merged into "
-            "another and 3 left out; 2 valid rows of molecules that are in training too",
+            "another and 3 left out; 2 valid rows that training has too, as itself, a salt, tautomer or stereoisomer",
         ),
     ],
 )

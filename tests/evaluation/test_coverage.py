@@ -35,7 +35,14 @@ def test_what_is_said():
         "test: 91% of the labels lie in the intervals of 90%"
     ]
     assert "no end" in describe_doubt("test", {"z": endless}, 90)[0]
-    kind = {"kind": "multiclass", "coverage_80": 0.95, "classes_80": 1.5, "temperature": 1.0}
+    kind = {
+        "kind": "multiclass",
+        "coverage_80": 0.95,
+        "classes_80": 1.5,
+        "temperature": 1.0,
+        "counts": {"a": 1, "b": 2},
+    }
+    assert "hold all classes" in describe_doubt("test", {"kind": kind | {"classes_80": 2.0}}, 80)[0]
     assert describe_doubt("test", {"kind": kind}, 80) == [
         "test: 95% of the labels are in the sets of 80%, of 1.50 classes on average"
     ]

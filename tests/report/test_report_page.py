@@ -186,7 +186,7 @@ def test_duplicates_are_counted(make_report, demo_rows):
     folder = make_report(pd.concat([demo_rows, again]))
     page = check_page(folder / "report.html")
     assert "4 rows are of 2 molecules with several rows, 1 of them with labels that contradict" in page.words
-    assert "2 test rows of molecules that are in training too" in page.words
+    assert "2 test rows that training has too, as itself, a salt, tautomer or stereoisomer" in page.words
     assert check_page(write_report(folder)).words == page.words  # of the molecules read again
 
 

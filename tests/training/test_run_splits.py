@@ -30,7 +30,8 @@ def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
     shared = len({38, 39} & set(splits["train"].tolist()))  # validation is carved from these rows
     assert (
         "7 rows are of 3 molecules with several rows, 1 of them with labels that contradict each other; of those for "
-        f"training, 2 merged into another; {shared} test row{'s' * (shared > 1)} of molecules that are in training too"
+        f"training, 2 merged into another; {shared} test row{'s' * (shared > 1)} that training has too, as itself, a "
+        "salt, tautomer or stereoisomer"
     ) in err
     assert splits["test"].tolist() == list(range(42, 52)) and len(splits["valid"]) == 5
     rejected = pd.read_csv(folder / "rejected.csv")

@@ -49,3 +49,14 @@ def test_what_says_nothing_changes_nothing():
     assert fit_temperature(p, np.full(30, np.nan)) == 1.0
     y = np.array([1.0] * 9 + [0.0] * 21)
     assert fit_temperature(p, y) == 1.0  # right already
+
+
+def test_few_that_are_all_right_make_nothing_much_surer():
+    """Of 50 molecules at 0.9 that are all right, one more may be wrong: Platt's target is 26 of 27."""
+    y = np.array([1.0] * 25 + [0.0] * 25)
+    p = np.where(y == 1, 0.9, 0.1)[:, None]
+    found = tempered(p, fit_temperature(p, y))
+    assert 0.9 < found[0, 0] <= 26 / 27 + 0.005
+    kinds = np.arange(60) % 3
+    shares = np.where(np.arange(3) == kinds[:, None], 0.8, 0.1)
+    assert 0.8 < tempered(shares, fit_temperature(shares, kinds.astype(float)))[0, 0] <= 21 / 23 + 0.01

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from graphslice.api.fitting import base_config, fit, labelled_table
 from graphslice.api.model import Model
-from graphslice.checkpoint import read_calibration, read_checkpoints
 from graphslice.config import RunConfig
 from graphslice.data.frames import is_frame
 from graphslice.errors import InputError
@@ -67,23 +65,20 @@ class _Estimator(BaseEstimator):
         whole = base_config(self.preset, self.config)
         state = self.random_state
         seed = state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))
-        with tempfile.TemporaryDirectory(prefix="graphslice-") as out:
-            fit(
-                table,
-                targets,
-                smiles=first,
-                split=split,
-                features=self.features,
-                ensemble=self.ensemble,
-                epochs=self.epochs,
-                minutes=self.minutes,
-                seed=seed,
-                config=replace(whole, data=replace(whole.data, task=kind)),
-                out=out,
-                quiet=not self.verbose,
-            )
-            checkpoints = read_checkpoints(out)
-            return Model(checkpoints, calibration=read_calibration(out, checkpoints))
+        model = fit(
+            table,
+            targets,
+            smiles=first,
+            split=split,
+            features=self.features,
+            ensemble=self.ensemble,
+            epochs=self.epochs,
+            minutes=self.minutes,
+            seed=seed,
+            config=replace(whole, data=replace(whole.data, task=kind)),
+            quiet=not self.verbose,
+        )
+        return Model(model.checkpoints, calibration=model.calibration)  # without the run folder, which goes
 
     def _answers(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -82,38 +81,45 @@ def fit(
         KeyboardInterrupt: if it was stopped; ``graphslice train --resume OUT`` continues a run that has an ``out``.
     """
     config = base_config(preset, config)
-    if isinstance(data, tuple):
-        data = labelled_table(*_pair(data), _listed(targets))
-        smiles, *targets = data.column_names
-    elif isinstance(data, Mapping):
-        data = _table_of(data)
+    frame, found = _labelled(data, targets)
     given = {
-        "targets": targets if targets is None or isinstance(targets, str) else joined_names(_listed(targets) or []),
         "smiles_column": smiles,
         "features": None if features is None else ",".join(_listed(features) or []),
         "split": split,
         "folds": None if folds is None else str(folds),
         "seed": seed,
+        **found,
     }
     trained = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
     config = replace(config, data=_with(config.data, given), trainer=_with(config.trainer, trained))
-    if not is_frame(data):
-        if not isinstance(data, str | Path):
-            raise InputError(
-                f"fit takes a data frame, a path, or a pair of SMILES and labels, not {type(data).__name__}; "
-                "PyG graphs go to graphslice.train(config, out, data=graphs)"
-            )
-        config, data = replace(config, data=replace(config.data, dataset=str(data))), None
     keeps = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
     folder = Path(keeps.name if keeps is not None else out or "")
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     try:
-        result = entry.train(config, folder, data=data, overwrite=overwrite, console=console)
+        result = entry.train(config, folder, data=frame, overwrite=overwrite, console=console)
     except Interrupted:
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
     if out is not None:
         report_after_training(result.folder, result.data, console)
     return load(folder, keeps=keeps)
+
+
+def _labelled(data: Any, targets: str | Sequence[str] | None) -> tuple[Any, dict[str, str | None]]:
+    """A data frame, or None of a table that is a file; and what a configuration says of where the molecules are."""
+    named = targets if targets is None or isinstance(targets, str) else joined_names(_listed(targets) or [])
+    if isinstance(data, tuple):
+        table = labelled_table(*_pair(data), _listed(targets))
+        return table, {"smiles_column": table.column_names[0], "targets": joined_names(table.column_names[1:])}
+    if isinstance(data, Mapping):
+        return _table_of(data), {"targets": named}
+    if is_frame(data):
+        return data, {"targets": named}
+    if isinstance(data, str | Path):
+        return None, {"targets": named, "dataset": str(data)}
+    raise InputError(
+        f"fit takes a data frame, a path, or a pair of SMILES and labels, not {type(data).__name__}; "
+        "PyG graphs go to graphslice.train(config, out, data=graphs)"
+    )
 
 
 def base_config(preset: str | None, config: RunConfig | Mapping[str, Any] | None) -> RunConfig:
@@ -195,7 +201,10 @@ class Trained(RunResult):
         return load(self.folder)
 
 
-@functools.wraps(entry.train)
-def train(*args: Any, **kwargs: Any) -> Trained:
-    result = entry.train(*args, **kwargs)
-    return Trained(result.folder, result.metrics, result.training)
+def train(config: RunConfig, out: str | Path, **arguments: Any) -> Trained:
+    """Train as a configuration says: :func:`graphslice.training.train`, whose arguments and errors it has.
+
+    Returns:
+        What came of the run, with the model.
+    """
+    return Trained(**vars(entry.train(config, out, **arguments)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphslice.calibration.domain import BITS
 from graphslice.inference.predictor import load
 from graphslice.report.about import MOST_TARGETS
 from graphslice.report.about_data import label_text
@@ -128,7 +129,9 @@ def _where_it_errs(run: Run, found: Judged, near: Nearest, split: str) -> Sectio
     section.parts.append(Figures([by_similarity(near.similarity, error, name)]))
     said = f"{len(near.rows):,} molecules, each compared with {near.trained:,} training molecules"
     said += f" of {near.whole:,}, drawn at random, so that the nearest may be nearer" * (near.trained < near.whole)
-    section.parts.append(Text(f"{said}. Similarities are Tanimoto's, of Morgan fingerprints of radius 2 (2,048 bits)."))
+    section.parts.append(
+        Text(f"{said}. Similarities are Tanimoto's, of Morgan fingerprints of radius 2 ({BITS:,} bits).")
+    )
     section.parts += _by_scaffold(run, found)
     return section
 

@@ -204,6 +204,7 @@ def test_several_models(demo_rows, tmp_path):
 def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     config = tiny_config(data={"targets": "gap_ev"})
     result = gs.train(config, tmp_path / "run", data=demo_rows)
+    assert len(result.data.source) == len(demo_rows)  # of which write_report makes its page
     assert result.model is result.model and result.model.evaluate()["mae"] == pytest.approx(
         result.metrics["test"]["mae"], rel=1e-5
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
+from graphslice.choosing import near_best, shares
 from graphslice.errors import InputError
 
 # With fewer molecules all intervals are equally wide.
@@ -77,11 +78,9 @@ def fit_scale(difficulty: Mapping[str, np.ndarray], errors: np.ndarray) -> dict[
     if len(names) == 1:
         return {CONSTANT: 1.0}
     parts = np.stack([np.ones(len(errors)), *(difficulty[name] / means[name] for name in names[1:])])
-    grid = np.array([shares for shares in _shares(_STEPS, len(names)) if shares[0] > 0]) / _STEPS
-    losses = np.stack([_laplace_losses(shares @ parts, errors) for shares in grid])
-    excess = losses - losses[losses.mean(axis=1).argmin()]
-    near = excess.mean(axis=1) <= excess.std(axis=1, ddof=1) / np.sqrt(len(errors))
-    weights = grid[near].mean(axis=0)
+    grid = np.array([given for given in shares(_STEPS, len(names)) if given[0] > 0]) / _STEPS
+    losses = np.stack([_laplace_losses(given @ parts, errors) for given in grid])
+    weights = grid[near_best(losses)].mean(axis=0)
     return {name: float(weight / means[name]) for name, weight in zip(names, weights, strict=True) if weight > 0}
 
 
@@ -89,13 +88,3 @@ def _laplace_losses(scale: np.ndarray, errors: np.ndarray) -> np.ndarray:
     """``[n]``: minus the logarithm of the likelihood of each error, but for a constant."""
     scale = scale * max(float(np.mean(errors / scale)), 1e-12)
     return np.log(scale) + errors / scale
-
-
-def _shares(steps: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ways to give the steps to the parts."""
-    if parts == 1:
-        yield (steps,)
-        return
-    for first in range(steps + 1):
-        for rest in _shares(steps - first, parts - 1):
-            yield first, *rest

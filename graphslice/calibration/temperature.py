@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphslice.choosing import near_best
+
 # With fewer rows nothing is changed.
 _FEWEST_ROWS = 20
 _TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(5.0), 65))
@@ -45,8 +47,7 @@ def fit_temperature(probabilities: np.ndarray, y: np.ndarray) -> float:
         return 1.0
     p = np.clip(p, _LEAST, 1 - _LEAST)
     losses = np.stack([_log_losses(tempered(p, t), y) for t in (*_TEMPERATURES, 1.0)])
-    excess = losses - losses[losses.mean(axis=1).argmin()]
-    near = excess.mean(axis=1) <= excess.std(axis=1, ddof=1) / np.sqrt(len(y))
+    near = near_best(losses)
     return 1.0 if near[-1] else float(np.exp(np.log(_TEMPERATURES[near[:-1]]).mean()))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from graphslice.choosing import near_best, shares
 from graphslice.errors import InputError
 
 #: Steps of a weight from 0 to 1.
@@ -61,11 +62,9 @@ def blend_weights(answers: Sequence[np.ndarray], y: np.ndarray, kind: str) -> np
     equal = np.full(models, 1 / models)
     if len(y) < _FEWEST_ROWS or (kind != "regression" and len(np.unique(y)) < 2):
         return equal
-    grid = np.array(list(_shares(_STEPS, models))) / _STEPS
+    grid = np.array(list(shares(_STEPS, models))) / _STEPS
     losses = np.stack([_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid])
-    excess = losses - losses[losses.mean(axis=1).argmin()]
-    near = excess.mean(axis=1) <= excess.std(axis=1, ddof=1) / np.sqrt(len(y))
-    weights = grid[near].mean(axis=0)
+    weights = grid[near_best(losses)].mean(axis=0)
     return weights / weights.sum()
 
 
@@ -128,16 +127,6 @@ def _known(y: np.ndarray, answers: Sequence[np.ndarray]) -> tuple[np.ndarray, np
     stacked = np.stack([np.asarray(answer, np.float64).reshape(len(y), -1) for answer in answers])
     known = np.isfinite(y) & np.isfinite(stacked).all(axis=(0, 2))
     return y[known], stacked[:, known]
-
-
-def _shares(steps: int, models: int) -> Iterator[tuple[int, ...]]:
-    """All ways to give the steps to the models."""
-    if models == 1:
-        yield (steps,)
-        return
-    for first in range(steps + 1):
-        for rest in _shares(steps - first, models - 1):
-            yield first, *rest
 
 
 def _row_losses(answer: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.calibration.domain import BITS
+from graphslice.checkpoint import read_calibration
 from graphslice.inference.predictor import load
 from graphslice.report.about import MOST_TARGETS
 from graphslice.report.about_data import label_text
@@ -48,12 +49,14 @@ def answer_sections(run: Run) -> list[Section]:
         return []
     splits = splits_of(run.models, run.data)
     predictors = [load(folder, run.device) for folder in run.models]
+    checkpoints = [checkpoint for predictor in predictors for checkpoint in predictor.checkpoints]
+    calibration = read_calibration(run.folder, checkpoints)
     judged: dict[str, Judged] = {}
     for split in ("test", "valid"):
         found = None
         if run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1:
             found = read_out_of_fold(run.folder, run.data)
-        found = found or answer(predictors, splits, split, run.data)
+        found = found or answer(predictors, calibration, splits, split, run.data)
         if found is not None:
             judged[split] = _judge(run, found)
     sections = [_predictions(run, judged)]

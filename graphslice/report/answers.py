@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from graphslice.calibration import Calibration
 from graphslice.calibration.domain import BITS, Domain
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.predictor import Predictor
 from graphslice.training.run_folder import OUT_OF_FOLD
 
@@ -31,7 +33,7 @@ class Answers:
 
     Attributes:
         rows: ``int64 [R]``, ascending.
-        values: ``float32 [R, W]``, the mean of the models.
+        values: ``float32 [R, W]``, the mean of the models, calibrated.
         spread: ``float32 [R, W]``, the standard deviation of what they answer, nan where only one does; None of one.
         whole: how many labelled rows the split has, of which R were drawn at random.
     """
@@ -47,36 +49,35 @@ def splits_of(folders: Sequence[Path], data: MoleculeData) -> list[Splits]:
     return [splits_of_run(folder) or data.splits for folder in folders]
 
 
-def answer(predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData) -> Answers | None:
+def answer(
+    predictors: Sequence[Predictor],
+    calibration: Calibration | None,
+    splits: Sequence[Splits],
+    split: str,
+    data: MoleculeData,
+) -> Answers | None:
     """Ask every model of a run for the molecules of its own split, and take means; None where none has a label.
 
     Args:
         predictors: the models, one each.
+        calibration: of what they answer together.
         splits: of each of them.
         split: its name.
         data: with the molecules.
     """
-    rows = np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
+    rows = rows_of(splits, split)
     rows = rows[~np.isnan(data.source.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
     drawn = _drawn(rows, max(_LEAST_ANSWERED, _MOST_ANSWERED // len(predictors)))
-    found: list[np.ndarray] = []
-    for predictor, each in zip(predictors, splits, strict=True):
-        own = np.intersect1d(drawn, each.get(split, []))
-        if not len(own):
-            continue
-        values = np.full((len(drawn), len(predictor.columns)), np.nan)
-        values[np.searchsorted(drawn, own)] = predictor.predict_store(data.store, own)
-        found.append(values)
-    stacked = np.stack(found)
-    count = np.isfinite(stacked[:, :, :1]).sum(axis=0)
-    mean = np.nansum(stacked, axis=0) / count
-    if (count < 2).all():
-        return Answers(drawn, mean.astype(np.float32), None, len(rows))
-    with np.errstate(invalid="ignore"):
-        variance = np.nansum((stacked - mean) ** 2, axis=0) / np.where(count > 1, count - 1, np.nan)
-    return Answers(drawn, mean.astype(np.float32), np.sqrt(variance).astype(np.float32), len(rows))
+    own = ask_each(predictors, splits, split, data.store, drawn)
+    values = own.mean if calibration is None else calibration.probabilities(own.mean, data.source.tasks)
+    several = own.asked > 1
+    if not several.any():
+        return Answers(drawn, values, None, len(rows))
+    spread = np.full(values.shape, np.nan, np.float32)
+    spread[several] = np.nanstd(own.each[:, several], axis=0, ddof=1, dtype=np.float64)
+    return Answers(drawn, values, spread, len(rows))
 
 
 def read_out_of_fold(folder: Path, data: MoleculeData) -> Answers | None:

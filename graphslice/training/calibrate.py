@@ -15,6 +15,7 @@ from graphslice.checkpoint import BEST, add_to_checkpoint, read_checkpoint, save
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.splits import Splits
+from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.doubt import difficulty_of, nearest_of
 from graphslice.inference.predictor import Predictor, load
 
@@ -42,7 +43,7 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
 
 
 def calibrate_members(
-    out: Path, folders: Sequence[Path], splits: Sequence[Splits], split: str, data: MoleculeData
+    out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
 ) -> Calibration:
     """Calibrate several models together, each molecule by those that did not learn it, and keep that beside them.
 
@@ -51,7 +52,7 @@ def calibrate_members(
 
     Args:
         out: the folder of the run.
-        folders: those of its models, each calibrated.
+        models: its models, each calibrated.
         splits: of each.
         split: whose molecules each did not learn.
         data: what they were trained on.
@@ -59,40 +60,17 @@ def calibrate_members(
     source, tasks = data.source, data.source.tasks
     learned = np.unique(np.concatenate([each["train"] for each in splits]))  # by any of them, but no common test
     domain = _domain_of(data, learned, data.config.trainer.seed)
-    same = all(np.array_equal(each[split], splits[0][split]) for each in splits)
-    rows = np.unique(np.concatenate([each[split] for each in splits]))
-    if same:
+    rows = np.sort(_some(rows_of(splits, split), MOST_ROWS, data))
+    if all(np.array_equal(each[split], splits[0][split]) for each in splits):
         answers, found = load(out).measure(data.store, rows)
         difficulty = difficulty_of(found, nearest_of(domain, data.store, rows)[0], len(tasks))
     else:
-        answers, difficulty = _by_others(folders, splits, split, rows, data)
-    chosen = np.isin(rows, _some(rows, MOST_ROWS, data))
-    difficulty = {name: each[chosen] for name, each in difficulty.items()}
-    labels = source.targets[rows[chosen]]
-    calibration = fit_calibration(answers[chosen], difficulty, labels, tasks, domain)
+        own = ask_each(models, splits, split, data.store, rows)
+        answers, difficulty = own.mean, own.difficulty
+    calibration = fit_calibration(answers, difficulty, source.targets[rows], tasks, domain)
     save_together(calibration, out)
     _write_names(out, data, domain)
     return calibration
-
-
-def _by_others(
-    folders: Sequence[Path], splits: Sequence[Splits], split: str, rows: np.ndarray, data: MoleculeData
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Answers and difficulties of some rows, each the mean over the models for which the row is in a split."""
-    totals: dict[str, np.ndarray] = {}
-    count = np.zeros((len(rows), 1))
-    for folder, each in zip(folders, splits, strict=True):
-        own, predictor = each[split], load(folder)
-        answers, found = predictor.measure(data.store, own)
-        assert predictor.calibration is not None
-        similarity = nearest_of(predictor.calibration.domain, data.store, own)[0]
-        places = np.searchsorted(rows, own)
-        count[places] += 1
-        for name, values in {"": answers, **difficulty_of(found, similarity, len(data.source.tasks))}.items():
-            total = totals.setdefault(name, np.zeros((len(rows), values.shape[1])))
-            total[places] += values
-    means = {name: (total / count).astype(np.float32) for name, total in totals.items()}
-    return means.pop(""), means
 
 
 def _domain_of(data: MoleculeData, rows: np.ndarray, seed: int) -> Domain:

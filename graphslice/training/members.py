@@ -17,11 +17,12 @@ from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.pyg_source import pyg_source
 from graphslice.data.sources import Source, load_source
-from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.splits import SPLITS
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.evaluation.metrics import METRICS
+from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
 from graphslice.processes import each_in_a_process
@@ -178,15 +179,16 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
     folders, source = find_members(out), data.source
     metrics: dict = {"metric": metric}
     splits = [splits_of_run(folder) or source.splits or {} for folder in folders]
-    calibration = calibrate_members(out, folders, splits, "test" if data.config.data.folds else "valid", data)
+    models = [load(folder) for folder in folders]
+    calibration = calibrate_members(out, models, splits, "test" if data.config.data.folds else "valid", data)
     for split in ("valid", "test"):
-        rows, answers = _answers(folders, splits, split, data)
+        rows = rows_of(splits, split)
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
+        answers = calibration.probabilities(ask_each(models, splits, split, data.store, rows).mean, source.tasks)
         interval = None
         if split == "test" and not data.config.data.folds:
             interval = load(out).answers(data.store, rows, interval=LEVEL).interval
-        answers = calibration.probabilities(answers, source.tasks)
         given = (out, source, split, rows, answers, metric, console)
         metrics[split] = judge_split(*given, calibration, interval)
         if split == "test" and data.config.data.folds:
@@ -216,24 +218,6 @@ def write_answers(path: Path, source: Source, rows: np.ndarray, answers: np.ndar
         writer.writerow(["row", "smiles", *(f"{name}_pred" for name in answer_columns(source.tasks))])
         for row, values in zip(rows.tolist(), answers.tolist(), strict=True):
             writer.writerow([row + 1, source.smiles[row] if source.smiles else "", *(f"{v:.7g}" for v in values)])
-
-
-def _answers(
-    folders: Sequence[Path], splits: Sequence[Splits], split: str, data: MoleculeData
-) -> tuple[np.ndarray, np.ndarray]:
-    """``int64 [R]``, the rows that any member has in a split, and ``float32 [R, W]``, the mean of what those answer."""
-    rows = np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
-    total, count = None, np.zeros(len(rows))
-    for folder, each in zip(folders, splits, strict=True):
-        own = np.asarray(each.get(split, []), dtype=np.int64)
-        if len(own) == 0:
-            continue
-        answers = load(folder).measure(data.store, own)[0].astype(np.float64)
-        total = np.zeros((len(rows), answers.shape[1])) if total is None else total
-        places = np.searchsorted(rows, own)
-        total[places] += answers
-        count[places] += 1
-    return rows, np.empty((0, 0), np.float32) if total is None else (total / count[:, None]).astype(np.float32)
 
 
 def _describe_members(

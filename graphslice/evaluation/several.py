@@ -1,0 +1,73 @@
+"""Several models, each asked for the molecules that it did not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphslice.data.splits import Splits
+from graphslice.data.store import GraphStore
+from graphslice.inference.doubt import difficulty_of, nearest_of
+from graphslice.inference.predictor import Predictor
+
+
+@dataclass(frozen=True)
+class OwnAnswers:
+    """What M models answer for R molecules, each for those of its own split; T targets, W numbers.
+
+    Attributes:
+        rows: ``int64 [R]``, ascending.
+        each: ``float32 [M, R, W]``, without a calibration; nan where a model was not asked.
+        difficulty: by name ``float32 [R, T]``, means over the models that were asked: how much the parts of a model
+            disagree and, where all are calibrated, how far the molecule is from what they learned.
+    """
+
+    rows: np.ndarray
+    each: np.ndarray
+    difficulty: dict[str, np.ndarray]
+
+    @property
+    def asked(self) -> np.ndarray:
+        """``int64 [R]``: how many models were."""
+        return np.isfinite(self.each[..., 0]).sum(axis=0)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """``float32 [R, W]``, over the models that were asked."""
+        return (np.nansum(self.each, axis=0, dtype=np.float64) / self.asked[:, None]).astype(np.float32)
+
+
+def rows_of(splits: Sequence[Splits], split: str) -> np.ndarray:
+    """``int64 [R]``, ascending: the rows that any of several models has in a split."""
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
+
+
+def ask_each(
+    predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, store: GraphStore, rows: np.ndarray
+) -> OwnAnswers:
+    """Ask every model for the molecules of its own split.
+
+    Args:
+        predictors: M models.
+        splits: of each.
+        split: its name.
+        store: with the molecules.
+        rows: ``int64 [R]``, ascending, some of :func:`rows_of`.
+    """
+    each = np.full((len(predictors), len(rows), len(predictors[0].columns)), np.nan, np.float32)
+    sums: dict[str, np.ndarray] = {}
+    for model, predictor in enumerate(predictors):
+        own = np.intersect1d(rows, splits[model].get(split, []))
+        if not len(own):
+            continue
+        places = np.searchsorted(rows, own)
+        each[model, places], found = predictor.measure(store, own)
+        if predictor.calibration is not None:
+            similarity = nearest_of(predictor.calibration.domain, store, own)[0]
+            found = difficulty_of(found, similarity, len(predictor.tasks))
+        for name, values in found.items():
+            sums.setdefault(name, np.zeros((len(rows), values.shape[1])))[places] += values
+    asked = np.isfinite(each[..., 0]).sum(axis=0)[:, None]
+    return OwnAnswers(rows, each, {name: (total / asked).astype(np.float32) for name, total in sums.items()})

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from graphslice.analysis.trace import descriptors_given
 from graphslice.batch import GraphBatch
-from graphslice.chem.descriptors import kinds_of, read_descriptors
+from graphslice.chem.descriptors import kinds_of
 from graphslice.chem.molecule import MoleculeError, MolGraph, canonical_ranks, smiles_to_graph
 from graphslice.data.collate import collate
 from graphslice.errors import InputError
-from graphslice.inference.inputs import Columns, given_columns
+from graphslice.inference.inputs import Columns, given_columns, read_given
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
 from graphslice.ops.threads import one_core_each
@@ -153,9 +153,7 @@ def descriptors_of(predictor: Predictor, smiles: str, columns: Columns) -> dict[
     Raises:
         InputError: for columns that the model reads and that are not given, or the other way round.
     """
-    kinds = kinds_of(predictor.config.data.descriptors)
-    found = read_descriptors([smiles], kinds, predictor.config.graph.max_atoms) if kinds else {}
-    return {**found, **given_columns(predictor.own_columns, columns, 1)}
+    return read_given([smiles], True, columns, predictor.config, kinds_of(predictor.config.data.descriptors))
 
 
 def attribute_graph(

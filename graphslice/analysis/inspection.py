@@ -22,6 +22,7 @@ from graphslice.data.labels import find_smiles_column, parse_own_columns
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
+from graphslice.inference.files import check_own_columns
 from graphslice.inference.predictor import Predictor
 
 #: Molecules that are drawn of a longer list.
@@ -107,7 +108,7 @@ def inspect(
 
     Args:
         predictor: the model.
-        molecules: SMILES, or what :func:`read_molecules` gives; of more than :data:`MOST_DRAWN` the first.
+        molecules: SMILES, or what :func:`read_listed` gives; of more than :data:`MOST_DRAWN` the first.
         out: a folder, made where it is not there. ``atoms.csv`` (contributions to every target), ``atoms-1.png`` and
             ``.svg`` and so on go there, of several molecules ``overview.png``, and with ``everything`` what
             :func:`~graphslice.analysis.internals.write_internals` writes. What another call left there is removed.
@@ -146,9 +147,7 @@ def inspect(
     return Inspection(found, left_out, drawn, more, files)
 
 
-def read_molecules(
-    predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
-) -> Iterator[Given]:
+def read_listed(predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None) -> Iterator[Given]:
     """The molecules of some SMILES and files, in turn, read as they are asked for.
 
     Args:
@@ -169,8 +168,7 @@ def read_molecules(
         with open_table(path) as table:
             column = table.columns.index(find_smiles_column(table.columns, smiles_column, str(path)))
             own = predictor.own_columns
-            if missing := [name for name in own if name not in table.columns]:
-                raise InputError(f"{path} has no column {missing[0]!r}, which the model reads")
+            check_own_columns(own, table.columns, str(path))
             for chunk in table.chunks:
                 values = parse_own_columns(chunk, own) if own else np.empty((len(chunk), 0), np.float32)
                 wrong = malformed_rows(chunk)

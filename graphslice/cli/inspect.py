@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write pictures and tables, and print what each atom adds; raises InputError for what cannot be used."""
-    from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_molecules
+    from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_listed
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")
@@ -58,7 +58,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     with molecule_progress("explaining", None, console) as advance:
         found = inspect(
             predictor,
-            read_molecules(predictor, words, options.smiles_column),
+            read_listed(predictor, words, options.smiles_column),
             out,
             target=options.target,
             orders=options.orders,

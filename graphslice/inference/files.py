@@ -82,7 +82,7 @@ def predict_file(
         return _write(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
         column = _smiles_position(table.columns, smiles_column, predictor, asked, str(source))
-        _check_own_columns(predictor.own_columns, table.columns, str(source))
+        check_own_columns(predictor.own_columns, table.columns, str(source))
         if engine == "ray":
             return _write(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
@@ -104,7 +104,7 @@ def _smiles_position(
     return columns.index(column)
 
 
-def _check_own_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
+def check_own_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
     """Raise :class:`InputError` if a table lacks a column that the model reads, or has two of its name."""
     for column in names:
         if column not in columns:

@@ -135,7 +135,7 @@ def is_graph(molecule: object) -> bool:
     return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
 
 
-def read_molecules(given: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str]) -> GraphStore:
+def to_store(given: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str]) -> GraphStore:
     """Molecules as a model reads them, row by row; what is none has its reason.
 
     Args:
@@ -178,7 +178,7 @@ def read_given(
     Args:
         smiles: of the molecules.
         all_texts: whether no molecule is a graph.
-        columns, config, kinds: as of :func:`read_molecules`.
+        columns, config, kinds: as of :func:`to_store`.
 
     Raises:
         InputError: if it reads descriptors of a SMILES and is given graphs, or columns that are not given.

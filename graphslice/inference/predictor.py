@@ -20,7 +20,7 @@ from graphslice.data.loader import BatchLoader, EvalBatches
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.inference.doubt import doubt, names_of
-from graphslice.inference.inputs import Columns, given_columns, read_given, read_molecules
+from graphslice.inference.inputs import Columns, given_columns, read_given, to_store
 from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch, tf32_products
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.together import blended, of_networks
@@ -144,7 +144,7 @@ class Predictor:
 
     def store_of(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
         """The molecules as the model reads them, row by row; arguments and errors of :meth:`predict`."""
-        return read_molecules(molecules, columns, self.config, self.kinds)
+        return to_store(molecules, columns, self.config, self.kinds)
 
     def check_asked(self, interval: float | None, nearest: bool) -> None:
         """Raise :class:`InputError` if there is no such interval, or no calibration for what is asked for."""

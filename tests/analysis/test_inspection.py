@@ -8,7 +8,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import Given, inspect, read_molecules
+from graphslice.analysis.inspection import Given, inspect, read_listed
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
@@ -115,7 +115,7 @@ def test_words_and_files_in_turn(make_predictor, tmp_path, name):
         rows.to_parquet(path)
     else:
         rows.to_csv(path, index=False, sep="," if name.endswith("csv") else "\t", header=not name.endswith("smi"))
-    given = list(read_molecules(make_predictor(), ["N", str(path), "O" * 300]))
+    given = list(read_listed(make_predictor(), ["N", str(path), "O" * 300]))
     assert [one.smiles for one in given] == ["N", "CCO", "oops", "CC", "O" * 300]
 
 
@@ -123,10 +123,10 @@ def test_columns_and_rows_of_a_file(make_predictor, tmp_path):
     path = tmp_path / "m.csv"
     path.write_text("id,structure text\n1,CCO\n2,CC,3\n3,C\n")
     with pytest.raises(InputError, match="which column holds the SMILES"):
-        list(read_molecules(make_predictor(), [path]))
+        list(read_listed(make_predictor(), [path]))
     with pytest.raises(InputError, match="no column 'structure'"):
-        list(read_molecules(make_predictor(), [path], "structure"))
-    given = list(read_molecules(make_predictor(), [path], "structure text"))
+        list(read_listed(make_predictor(), [path], "structure"))
+    given = list(read_listed(make_predictor(), [path], "structure text"))
     assert [one.smiles for one in given] == ["CCO", "CC", "C"]
     assert [bool(one.wrong) for one in given] == [False, True, False]
     found = inspect(make_predictor(), given, tmp_path / "out")
@@ -136,7 +136,7 @@ def test_columns_and_rows_of_a_file(make_predictor, tmp_path):
 def test_files_that_cannot_be_used(make_predictor, tmp_path):
     for name, said in (("none.csv", "none.csv"), ("a.arrow", "keeps no SMILES")):
         with pytest.raises(InputError, match=said):
-            inspect(make_predictor(), read_molecules(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
+            inspect(make_predictor(), read_listed(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

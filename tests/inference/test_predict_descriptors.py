@@ -13,7 +13,7 @@ from promises import check_molecule_alone
 import graphslice as gs
 from graphslice import InputError
 from graphslice.analysis.attribution import attribute
-from graphslice.analysis.inspection import inspect, read_molecules
+from graphslice.analysis.inspection import inspect, read_listed
 from graphslice.analysis.trace import trace
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.chem.descriptors import descriptor_width, read_descriptors
@@ -290,11 +290,11 @@ def test_contributions_by_columns_of_a_table(demo_smiles, tmp_path):
         with pytest.raises(InputError, match=reason):
             attribute(model, ["CCO", "CC"], columns=columns)
     (tmp_path / "in.csv").write_text("t,smiles\n0,CCO\n10,CCO\n,CC\n")
-    found = inspect(model, read_molecules(model, [tmp_path / "in.csv"]), tmp_path / "out", everything=True)
+    found = inspect(model, read_listed(model, [tmp_path / "in.csv"]), tmp_path / "out", everything=True)
     assert [each.attribution.prediction[0] for each in found.found[:2]] == [one.prediction[0], other.prediction[0]]
     (tmp_path / "no.csv").write_text("smiles\nCCO\n")
     with pytest.raises(InputError, match="no column 't', which the model reads"):
-        list(read_molecules(model, [tmp_path / "no.csv"]))
+        list(read_listed(model, [tmp_path / "no.csv"]))
 
 
 def test_checked_steps_draw_no_dropout(demo_smiles):

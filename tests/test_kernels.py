@@ -12,9 +12,10 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "kernels.md"
 
 
 def is_kernel(node: ast.AST) -> bool:
-    """Whether a function is decorated with numba's njit or triton's jit."""
+    """Whether a function is decorated with numba's njit, triton's jit or as a kernel of programs."""
     return isinstance(node, ast.FunctionDef) and any(
-        re.match(r"(njit|numba\.n?jit|triton\.jit)\b", ast.unparse(decorator)) for decorator in node.decorator_list
+        re.match(r"(njit|numba\.n?jit|kernel|triton\.jit)\b", ast.unparse(decorator))
+        for decorator in node.decorator_list
     )
 
 

@@ -16,7 +16,10 @@ from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, only_references
+from graphslice.ops.program import programs_off
 
+#: The name of the blocks as one program of kernels that are right each by itself.
+PROGRAM = "program"
 # The largest difference that rounding makes, relative to the largest prediction and to the length of the gradient: two
 # paths round differently, so values that are nearly equal may be sorted differently, and their gradients exchanged.
 _ALLOWED = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
@@ -98,7 +101,7 @@ def _ratio(part: Tensor, whole: Tensor) -> float:
 def faulty_backends(
     model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32
 ) -> dict[str, str]:
-    """Which operators' backends fail in a model or compute something else than plain torch, and how.
+    """Which operators' backends fail in a model or compute something else than plain torch, or all together, and how.
 
     Args:
         model: on the device of the batches.
@@ -106,20 +109,27 @@ def faulty_backends(
         dtype: as for :func:`step_of`.
 
     Returns:
-        By the name of the operator ``"the triton backend: predictions differ by 12%"``; empty where all is well, or
-        where plain torch fails too.
+        By the name of the operator, or :data:`PROGRAM`, ``"the triton backend: predictions differ by 12%"``; empty
+        where all is well, or where plain torch fails too.
     """
     found: dict[str, str] = {}
     for batch in batches:
         with only_references():
             expected = step_of(model, batch, dtype)
-        if _problem(lambda: step_of(model, batch, dtype), expected, dtype) is None:  # noqa: B023
+        wrong = _problem(lambda: step_of(model, batch, dtype), expected, dtype)  # noqa: B023
+        if wrong is None:
             continue
+        before = len(found)
         for op in OPERATORS.values():
             for name in _backends_on(op, batch.lengths.device.type):
                 reason = _problem(lambda: _step_with(op, name, model, batch, dtype), expected, dtype)  # noqa: B023
                 if reason is not None:
                     found[op.__name__] = f"the {name} backend: {reason}"
+        if len(found) == before:  # no kernel by itself
+            with programs_off():
+                alone = _problem(lambda: step_of(model, batch, dtype), expected, dtype)  # noqa: B023
+            if alone is None:
+                found[PROGRAM] = f"the blocks as one program: {wrong}"
     return found
 
 

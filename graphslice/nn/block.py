@@ -9,6 +9,8 @@ from graphslice.config import ModelConfig
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 from graphslice.ops import Dropout, add_norm, gelu
+from graphslice.ops.program import Value
+from graphslice.ops.tape import NotRecorded, Tape
 
 
 class AddNorm(nn.LayerNorm):
@@ -29,6 +31,10 @@ class AddNorm(nn.LayerNorm):
             return x, F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         return add_norm(x, y, self.weight, self.bias, self.dropout if self.training else 0.0, self.eps)
 
+    def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value]:
+        """:meth:`forward`, on a tape."""
+        return tape.add_norm(x, y, self, self.dropout if self.training else 0.0)
+
 
 class Add(nn.Module):
     """``x + dropout(y)`` where no norm follows; takes and gives what :class:`AddNorm` does.
@@ -45,6 +51,12 @@ class Add(nn.Module):
         """The sum, twice, ``[..., C]``; without ``y`` it is ``x``."""
         if y is not None:
             x = x + self.dropout(y)
+        return x, x
+
+    def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value]:
+        """:meth:`forward`, on a tape."""
+        if y is not None:
+            x = tape.add(x, tape.dropout(y, self.dropout.p if self.training else 0.0))
         return x, x
 
 
@@ -67,6 +79,13 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.contract(self.dropout(self.activation(self.expand(x))))
+
+    def record(self, tape: Tape, x: Value) -> Value:
+        """:meth:`forward`, on a tape; raises NotRecorded for another activation."""
+        if type(self.activation) is not GELU:
+            raise NotRecorded
+        hidden = tape.gelu(tape.linear(x, self.expand))
+        return tape.linear(tape.dropout(hidden, self.dropout.p if self.training else 0.0), self.contract)
 
 
 class Block(nn.Module):
@@ -103,6 +122,16 @@ class Block(nn.Module):
         y = self.mixer(normed, context)
         x, normed = self.ffn_norm(x, y)
         return x, self.ffn(normed)
+
+    def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value | None]:
+        """:meth:`forward`, on a tape."""
+        if self.post_norm:
+            _, x = self.mixer_norm.record(tape, x, self.mixer.record(tape, x))
+            return self.ffn_norm.record(tape, x, self.ffn.record(tape, x))[1], None
+        x, normed = self.mixer_norm.record(tape, x, y)
+        y = self.mixer.record(tape, normed)
+        x, normed = self.ffn_norm.record(tape, x, y)
+        return x, self.ffn.record(tape, normed)
 
 
 class MLPHead(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphslice.ops.dropout import drawing_from
-from graphslice.ops.threads import one_core_each
+from graphslice.ops.threads import cores, one_core_each
 
 Run = Callable[[Tensor, dict[str, Tensor]], Tensor]
 
@@ -25,7 +25,7 @@ def num_shares(x: Tensor, parameters: int) -> int:
     """Into how many shares a batch ``[B, ...]`` is best cut: one a core on a CPU, if large, and the gradients fit."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return 1
-    shares = min(torch.get_num_threads(), len(x), x.numel() // _LEAST)
+    shares = min(cores(), len(x), x.numel() // _LEAST)
     return shares if shares > 1 and shares * parameters <= _GRADIENTS else 1
 
 

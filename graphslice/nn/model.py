@@ -18,6 +18,7 @@ from graphslice.nn.cpu_parallel import num_shares, run_in_shares
 from graphslice.nn.descriptors import DescriptorEncoder
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
+from graphslice.nn.recorded import run_recorded
 from graphslice.ops import Dropout, column_quantiles
 from graphslice.ops.toolchain import warn_of_missing_compiler
 
@@ -156,6 +157,9 @@ class GraphTransformer(nn.Module):
         compiled, batch_size = self._compiled
         if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
             return compiled(x, tensors)
+        found = run_recorded(self, self.blocks, self.norm, self.config.heads, x, tensors)
+        if found is not None:
+            return found
         shares = num_shares(x, self._block_parameters)
         if shares == 1:
             return self.run_blocks(x, tensors)

@@ -61,7 +61,7 @@ def _add_norm(
     rows = x.numel() // channels
     s, n, moments = torch.empty(x.shape), torch.empty(x.shape), torch.empty(2, rows)
     addresses = tuple(t.data_ptr() for t in (x, y, weight, bias, s, n, moments))
-    parallel_for(lambda begin, end: _forward(addresses, channels, rows, keys, eps, begin, end), rows, values=x.numel())
+    parallel_for(lambda begin, end: norm_rows(addresses, channels, rows, keys, eps, begin, end), rows, values=x.numel())
     return s, n, moments
 
 
@@ -94,7 +94,8 @@ class _AddNorm(torch.autograd.Function):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(addresses, channels, rows, keys, eps, begin, end):
+def norm_rows(addresses, channels, rows, keys, eps, begin, end):
+    """Of rows ``begin`` to ``end``; the addresses are those of :func:`_add_norm`'s arguments and results."""
     x, y, weight, bias, s, n, moments = addresses
     lane_type = float32x16()
     count = np.float32(channels)
@@ -125,19 +126,35 @@ def _forward(addresses, channels, rows, keys, eps, begin, end):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _backward(addresses, channels, rows, keys, begin, end):
+    for chunk in range(begin, end):
+        at = 4 * chunk * channels
+        sums = (*addresses[:7], addresses[7] + at, addresses[8] + at)
+        row_gradients(sums, channels, rows, keys, chunk * _CHUNK_ROWS, min((chunk + 1) * _CHUNK_ROWS, rows))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def row_gradients(addresses, channels, rows, keys, begin, end):
+    """Of rows ``begin`` to ``end``; those of weight and bias are added to what stands there.
+
+    Args:
+        addresses: of the gradients of both results, the sum, the weight, the gradients of x and y, which may be one, of
+            ``[2, rows]`` means and inverse deviations, and of the gradients of weight and bias.
+        channels, rows: the sizes.
+        keys: of the dropout.
+    """
     grad_s, grad_n, s, weight, grad_x, grad_y, moments, grad_weight, grad_bias = addresses
     lane_type = float32x16()
     count = np.float32(channels)
-    for row in range(begin * _CHUNK_ROWS, min(end * _CHUNK_ROWS, rows)):
-        first, chunk = row * channels, row // _CHUNK_ROWS * channels
+    for row in range(begin, end):
+        first = row * channels
         means = splat(lane_type, load_scalar(lane_type, moments, row))
         scale = splat(lane_type, load_scalar(lane_type, moments, rows + row))
         sums, products = float32x16(), float32x16()
         for c in range(0, channels, 16):
             normed = (load(lane_type, s, first + c) - means) * scale
             grad = load(lane_type, grad_n, first + c)
-            store(grad_bias, chunk + c, load(lane_type, grad_bias, chunk + c) + grad)
-            store(grad_weight, chunk + c, load(lane_type, grad_weight, chunk + c) + grad * normed)
+            store(grad_bias, c, load(lane_type, grad_bias, c) + grad)
+            store(grad_weight, c, load(lane_type, grad_weight, c) + grad * normed)
             grad = grad * load(lane_type, weight, c)
             sums = sums + grad
             products = products + grad * normed

@@ -70,7 +70,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, keys: Dropout
     attn_weights, out = torch.empty(attn_bias.shape), torch.empty(v.shape)
     addresses = tuple(t.data_ptr() for t in (*tensors, attn_weights, out))
     shape = AttnShape(attn_bias.shape[1], *v.shape[1:])
-    parallel_for(lambda begin, end: _forward(addresses, shape, keys, begin, end), len(v), values=8 * v.numel())
+    parallel_for(lambda begin, end: attention_samples(addresses, shape, keys, begin, end), len(v), values=8 * v.numel())
     return out, attn_weights
 
 
@@ -89,7 +89,9 @@ class _Attention(torch.autograd.Function):
         addresses = tuple(t.data_ptr() for t in (*tensors, *grads))
         keys, shape = ctx.keys, AttnShape(tensors[3].shape[1], *grad.shape[1:])
         parallel_for(
-            lambda begin, end: _backward(addresses, shape, keys, begin, end), len(grad), values=16 * grad.numel()
+            lambda begin, end: attention_gradients(addresses, shape, keys, begin, end),
+            len(grad),
+            values=16 * grad.numel(),
         )
         return *grads, None
 
@@ -139,7 +141,7 @@ def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(addresses, shape, keys, begin, end):
+def attention_samples(addresses, shape, keys, begin, end):
     q, k, v, attn_bias, attn_weights, out = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width
@@ -200,7 +202,7 @@ def _softmax_gradient(grad, stride, attn_weights, first, width, scale, grad_bias
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _backward(addresses, shape, keys, begin, end):
+def attention_gradients(addresses, shape, keys, begin, end):
     q, k, v, attn_weights, grad, grad_q, grad_k, grad_v, grad_bias = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width

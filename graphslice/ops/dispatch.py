@@ -127,6 +127,10 @@ class Operator(Generic[P, R]):
         """Let a backend serve no more calls in this process: one that fails here, or computes something else."""
         self._fastest_first = tuple(backend for backend in self._fastest_first if backend.name != name)
 
+    def serves_by(self, name: str) -> bool:
+        """Whether a backend is there and in use."""
+        return any(backend.name == name for backend in self._fastest_first)
+
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """The name of the backend that such a call runs on, ``"torch"`` for the reference."""
         backend = self._backend_for(args, kwargs)

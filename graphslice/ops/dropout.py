@@ -86,9 +86,18 @@ def draw_keys(p: float) -> DropoutKeys:
     """Two numbers from torch's generator, the threshold of ``p``, and ``1 / (1 - p)``; nothing is drawn for 0."""
     if not p:
         return _INACTIVE
-    first, second = torch.empty(2, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
-    threshold = min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1)
-    return DropoutKeys(True, first, second, threshold, 1 / (1 - p))
+    first, second = draw_numbers(2)
+    return DropoutKeys(True, first, second, threshold_of(p), 1 / (1 - p))
+
+
+def draw_numbers(count: int) -> list[int]:
+    """Integers of 32 bits from torch's generator, or that of :func:`drawing_from`."""
+    return torch.empty(count, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
+
+
+def threshold_of(p: float) -> int:
+    """What a hash of 32 bits reaches with probability ``1 - p``."""
+    return min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1)
 
 
 class _Thread(threading.local):

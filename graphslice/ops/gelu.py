@@ -34,7 +34,7 @@ def _gelu(x: Tensor) -> Tensor:
     x = x.contiguous()
     out = torch.empty(x.shape)
     addresses = (x.data_ptr(), out.data_ptr())
-    parallel_for(lambda begin, end: _forward(addresses, begin, end), x.numel() // 16, values=x.numel())
+    parallel_for(lambda begin, end: gelu_values(addresses, begin, end), x.numel() // 16, values=x.numel())
     return out
 
 
@@ -49,7 +49,7 @@ class _Gelu(torch.autograd.Function):
         x, grad = ctx.saved_tensors[0].contiguous(), grad.contiguous()
         grad_x = torch.empty(x.shape)
         addresses = (x.data_ptr(), grad.data_ptr(), grad_x.data_ptr())
-        parallel_for(lambda begin, end: _backward(addresses, begin, end), x.numel() // 16, values=x.numel())
+        parallel_for(lambda begin, end: gelu_gradients(addresses, begin, end), x.numel() // 16, values=x.numel())
         return grad_x
 
 
@@ -72,7 +72,7 @@ def _normal_cdf(x):
 
 
 @njit(cache=True, nogil=True)
-def _forward(addresses, begin, end):
+def gelu_values(addresses, begin, end):
     x, out = addresses
     for block in range(begin, end):
         value = load(float32x16(), x, 16 * block)
@@ -80,7 +80,7 @@ def _forward(addresses, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _backward(addresses, begin, end):
+def gelu_gradients(addresses, begin, end):
     x, grad, grad_x = addresses
     lane_type = float32x16()
     density = splat(lane_type, 0.3989422804014327)  # 1 / sqrt(2 pi)

@@ -57,7 +57,11 @@ def _linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: i
     out = torch.empty(v.shape)
     addresses = tuple(t.data_ptr() for t in (*tensors, out))
     sizes, result, shape = lengths.numpy(), out.numpy(), AttnShape(heads, *v.shape[1:])
-    parallel_for(lambda begin, end: _forward(addresses, sizes, result, shape, begin, end), len(v), values=2 * v.numel())
+    parallel_for(
+        lambda begin, end: linear_attention_samples(addresses, sizes, result, shape, begin, end),
+        len(v),
+        values=2 * v.numel(),
+    )
     return out
 
 
@@ -77,7 +81,7 @@ class _LinearAttention(torch.autograd.Function):
         sizes, results = lengths.numpy(), tuple(t.numpy() for t in grads)
         shape = AttnShape(ctx.heads, *grad.shape[1:])
         parallel_for(
-            lambda begin, end: _backward(addresses, sizes, results, shape, begin, end),
+            lambda begin, end: linear_attention_gradients(addresses, sizes, results, shape, begin, end),
             len(grad),
             values=6 * grad.numel(),
         )
@@ -94,7 +98,7 @@ def _mean_product(a, b, channels, head_dim, rows, out):
 
 
 @njit(cache=True, nogil=True)
-def _forward(addresses, sizes, result, shape, begin, end):
+def linear_attention_samples(addresses, sizes, result, shape, begin, end):
     q, k, v, out = addresses
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads
@@ -113,7 +117,7 @@ def _forward(addresses, sizes, result, shape, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _backward(addresses, sizes, results, shape, begin, end):
+def linear_attention_gradients(addresses, sizes, results, shape, begin, end):
     q, k, v, grad, grad_q, grad_k, grad_v = addresses
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads

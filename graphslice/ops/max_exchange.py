@@ -60,7 +60,7 @@ class _MaxExchange(torch.autograd.Function):
         out, weight = torch.empty_like(v), torch.empty_like(v)
         values = v.detach().numpy()
         constants = np.array([0, 1, TIE[1], TIE[1] - TIE[0], np.finfo(values.dtype).tiny], dtype=values.dtype)
-        _exchange(values, mask.numpy(), out.numpy(), weight.numpy(), constants)
+        exchange_rows(values, mask.numpy(), out.numpy(), weight.numpy(), constants)
         ctx.save_for_backward(weight)
         return out
 
@@ -68,12 +68,12 @@ class _MaxExchange(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         (weight,) = ctx.saved_tensors
         result = torch.empty_like(weight)
-        _exchange_backward(grad.contiguous().numpy(), weight.numpy(), result.numpy())
+        exchange_gradients(grad.contiguous().numpy(), weight.numpy(), result.numpy())
         return result, None
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exchange(v, mask, out, weight, constants):
+def exchange_rows(v, mask, out, weight, constants):
     batch, rows, channels = v.shape
     largest, exchange, steepness = np.empty(channels, v.dtype), np.empty(channels, v.dtype), np.empty(channels, v.dtype)
     total, moved = np.empty(channels, v.dtype), np.empty(channels, v.dtype)
@@ -116,7 +116,7 @@ def _exchange(v, mask, out, weight, constants):
 
 
 @njit(cache=True, nogil=True)
-def _exchange_backward(grad, weight, result):
+def exchange_gradients(grad, weight, result):
     batch, rows, channels = grad.shape
     for b in range(batch):
         for c in range(channels):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
 
@@ -16,6 +18,34 @@ _Result = TypeVar("_Result")
 _MIN_VALUES = 1 << 17
 
 
+class _Thread(threading.local):
+    cores: int | None = None
+
+
+_thread = _Thread()
+
+
+def cores() -> int:
+    """How many cores compiled kernels may use: as many as torch, or as it had before :func:`torch_on_one_core`."""
+    return _thread.cores or torch.get_num_threads()
+
+
+@contextmanager
+def torch_on_one_core() -> Iterator[None]:
+    """Let torch's own operations in this thread run on one core, and leave the others to compiled kernels.
+
+    Torch's threads stay awake for a while when they have ended an operation, in case there is another one; the
+    cores are busy for so long. What is left to torch where the blocks are a program is too little for several.
+    """
+    before, _thread.cores = (torch.get_num_threads(), _thread.cores), cores()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        threads, _thread.cores = before
+        torch.set_num_threads(threads)
+
+
 def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
     """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel where there is much to do.
 
@@ -24,7 +54,7 @@ def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) ->
         count: how many samples or rows there are.
         values: how many numbers they hold together.
     """
-    threads = min(torch.get_num_threads(), count, values // _MIN_VALUES)
+    threads = min(cores(), count, values // _MIN_VALUES)
     if threads < 2:
         kernel(0, count)
         return
@@ -46,10 +76,10 @@ def one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) 
     The matrices of a batch of molecules are small: cores that share one wait for each other most
     of the time. Grad mode, autocast and random numbers are a thread's own, so ``function`` sets them.
     """
-    cores = torch.get_num_threads()
-    if cores == 1:
+    threads = cores()
+    if threads == 1:
         return [function(item) for item in items]
-    return list(_single_cores(cores).map(function, items))
+    return list(_single_cores(threads).map(function, items))
 
 
 @lru_cache

@@ -6,8 +6,9 @@ import pytorch_lightning as pl
 import torch
 from rich.console import Console
 
-from graphslice.doctor.agreement import extreme_batches, faulty_backends
+from graphslice.doctor.agreement import PROGRAM, extreme_batches, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
+from graphslice.ops.program import avoid_programs
 from graphslice.training.module import PropertyModule
 
 #: The dtype of the products by Lightning's name of a precision.
@@ -32,8 +33,11 @@ class BackendCheck(pl.Callback):
         batches = extreme_batches(data.store, data.splits["train"], module.config.collate_settings)
         dtype = DTYPES[str(trainer.precision)]
         for name, reason in faulty_backends(module.model, [b.to(module.device) for b in batches], dtype).items():
-            for backend in OPERATORS[name].backends:
-                OPERATORS[name].avoid(backend)
+            if name == PROGRAM:
+                avoid_programs()
+            else:
+                for backend in OPERATORS[name].backends:
+                    OPERATORS[name].avoid(backend)
             self.console.print(
                 f"{name}: {reason}; this run computes it with plain torch (graphslice doctor shows more)",
                 highlight=False,

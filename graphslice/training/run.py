@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from graphslice.data.sources import Source
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.machine import device_name, peak_memory
+from graphslice.ops.threads import torch_on_one_core
 from graphslice.progress import molecule_progress
 from graphslice.training.advice import describe_data
 from graphslice.training.backend_check import BackendCheck
@@ -112,7 +114,8 @@ def run(
         write_start(out, config, data, command)
     describe_data(console, data)
     _describe_run(console, module, devices, trainer)
-    with quiet_lightning():
+    on_cpu = trainer.strategy.root_device.type == "cpu"
+    with quiet_lightning(), torch_on_one_core() if on_cpu else nullcontext():
         try:
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
         except SystemExit:

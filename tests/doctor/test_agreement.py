@@ -14,6 +14,7 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import aggregate_sort, column_sort
 from graphslice.ops.dispatch import OPERATORS, only_references
+from graphslice.ops.program import programs_off
 
 SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1", "[Na+].[Cl-]", "CC(C)C", "OCC#N"]
 
@@ -65,11 +66,15 @@ def test_a_backend_that_fails_or_lies_is_named(function, reason, batches, monkey
     model = model_of("slice-ascend")
     monkeypatch.setattr(aggregate_sort.backends["numba"], "function", function)
     found = faulty_backends(model, batches)
+    assert found == {}  # the model has no use for it, but where it is no program
+    with programs_off():
+        found = faulty_backends(model, batches)
     assert list(found) == ["aggregate_sort"] and found["aggregate_sort"].startswith(f"the numba backend: {reason}")
     aggregate_sort_before = aggregate_sort._fastest_first
     try:
         aggregate_sort.avoid("numba")
-        assert faulty_backends(model, batches) == {}
+        with programs_off():
+            assert faulty_backends(model, batches) == {}
     finally:
         aggregate_sort._fastest_first = aggregate_sort_before
 

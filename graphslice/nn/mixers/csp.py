@@ -9,6 +9,8 @@ from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort
+from graphslice.ops.program import Value
+from graphslice.ops.tape import NotRecorded, Tape
 
 SHIFTS = ("none", "linear", "power")
 
@@ -54,6 +56,11 @@ class CSP(Mixer):
         if self.shifts != "none":
             v = self._shifted(v, context.lengths)
         return sort_by_first(v, context.lengths, self.groups) if self.sort else v
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        if self.groups > 1 or self.shifts != "none" or not self.sort:
+            raise NotRecorded
+        return tape.sort_by_first(tape.aggregate(tape.linear(x, self.value), self.active_dropout), TIE)
 
     def steps(self, lengths: Tensor) -> Tensor:
         """``int64 [B, C]``: by how many rows each channel of each sample is shifted."""

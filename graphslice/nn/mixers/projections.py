@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Projected, register
 from graphslice.ops import linear_attention
+from graphslice.ops.program import Value
+from graphslice.ops.tape import Tape
 
 
 class _Normed(Projected):
@@ -36,6 +38,11 @@ class Galerkin(_Normed):
         k, v = self._normed(self.key(x), 0), self._normed(v, 1)
         return linear_attention(self.query(x), k, v, context.lengths, self.heads)
 
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        v = tape.aggregate(tape.linear(x, self.value), self.active_dropout)
+        k, v = tape.head_norm(tape.linear(x, self.key), self, 0), tape.head_norm(v, self, 1)
+        return tape.linear_attention(tape.linear(x, self.query), k, v)
+
 
 @register("fourier")
 class Fourier(_Normed):
@@ -45,3 +52,8 @@ class Fourier(_Normed):
         v = context.aggregate(self.value(x), self.active_dropout)
         q, k = self._normed(self.query(x), 0), self._normed(self.key(x), 1)
         return linear_attention(q, k, v, context.lengths, self.heads)
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        v = tape.aggregate(tape.linear(x, self.value), self.active_dropout)
+        q, k = (tape.head_norm(tape.linear(x, m), self, i) for i, m in enumerate((self.query, self.key)))
+        return tape.linear_attention(q, k, v)

@@ -10,6 +10,8 @@ from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import broadcast_max, column_quantiles
+from graphslice.ops.program import Value
+from graphslice.ops.tape import NotRecorded, Tape
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 SOURCES = ("aggregated", "values")
@@ -28,6 +30,9 @@ class MapOnly(Mixer):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate(self.value(x), self.active_dropout)
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        return tape.aggregate(tape.linear(x, self.value), self.active_dropout)
 
 
 @register("slice-quantile")
@@ -93,6 +98,12 @@ class SliceQuantile(Mixer):
         q = torch.sigmoid(self.q_logits) if self.statistic == "learnable" else self.q
         pooled = column_quantiles(aggregated.index_select(2, self.pooled_index), context.lengths, q[None])
         return aggregated.index_copy(2, self.pooled_index, pooled.expand(-1, x.shape[1], -1))
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        if (self.statistic, self.source) != ("maximum", "aggregated"):
+            raise NotRecorded
+        aggregated = tape.aggregate(tape.linear(x, self.value), self.active_dropout)
+        return tape.broadcast_max(aggregated, self.local_channels)
 
 
 def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> np.ndarray:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort, max_exchange
+from graphslice.ops.program import Value
+from graphslice.ops.tape import Tape
 
 
 class _Slice(Mixer):
@@ -29,6 +31,9 @@ class SliceAscend(_Slice):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        return tape.column_sort(tape.aggregate(tape.linear(x, self.value), self.active_dropout))
 
 
 @register("slice-interleave")
@@ -50,6 +55,9 @@ class SliceInterleave(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), self.descending, self.active_dropout)
 
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        return tape.column_sort(tape.aggregate(tape.linear(x, self.value), self.active_dropout), self.descending)
+
 
 @register("slice-released")
 class SliceReleased(_Slice):
@@ -58,6 +66,10 @@ class SliceReleased(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = self.value(x)
         return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths)
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        v = tape.linear(x, self.value)
+        return tape.add(tape.aggregate(v, self.active_dropout), tape.column_sort(v))
 
 
 @register("slice-max")
@@ -69,3 +81,6 @@ class SliceMax(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
         return max_exchange(v, context.mask)
+
+    def record_mix(self, tape: Tape, x: Value) -> Value:
+        return tape.max_exchange(tape.aggregate(tape.linear(x, self.value), self.active_dropout))

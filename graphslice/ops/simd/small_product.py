@@ -26,8 +26,8 @@ class Matrix(NamedTuple):
 
 
 @njit(inline="always")
-def _product(lane_type, a, row_stride, column_stride, b, out, rows, inner, columns):
-    """``out = A B``, A by its address and its strides, in blocks of four rows of A, which share a read of B.
+def _product(lane_type, a, row_stride, column_stride, b, start, out, rows, inner, columns):
+    """``out = start + A B``, A by its address and its strides, in blocks of four rows of A, which share a read of B.
 
     Rows and columns beyond the last whole block are covered by a block that overlaps the one before;
     there are at least as many columns as lanes.
@@ -39,6 +39,11 @@ def _product(lane_type, a, row_stride, column_stride, b, out, rows, inner, colum
             r1, r2, r3 = min(r0 + 1, last), min(r0 + 2, last), min(r0 + 3, last)
             a0, a1, a2, a3 = r0 * row_stride, r1 * row_stride, r2 * row_stride, r3 * row_stride
             s0 = s1 = s2 = s3 = splat(lane_type, np.float32(0))
+            if start.address:
+                s0 = load(lane_type, start.address, r0 * start.stride + c)
+                s1 = load(lane_type, start.address, r1 * start.stride + c)
+                s2 = load(lane_type, start.address, r2 * start.stride + c)
+                s3 = load(lane_type, start.address, r3 * start.stride + c)
             for k in range(inner):
                 value = load(lane_type, b.address, k * b.stride + c)
                 at = k * column_stride
@@ -66,18 +71,34 @@ def small_product(a, b, out, rows, inner, columns):
         rows, inner, columns: the sizes.
     """
     if columns >= 16:
-        _product(float32x16(), a.address, a.stride, 1, b, out, rows, inner, columns)
+        _product(float32x16(), a.address, a.stride, 1, b, Matrix(0, 0), out, rows, inner, columns)
     else:
-        _product(float32x8(), a.address, a.stride, 1, b, out, rows, inner, columns)
+        _product(float32x8(), a.address, a.stride, 1, b, Matrix(0, 0), out, rows, inner, columns)
 
 
 @njit(cache=True)
 def small_product_transposed(a, b, out, rows, inner, columns):
     """``out = A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
     if columns >= 16:
-        _product(float32x16(), a.address, 1, a.stride, b, out, rows, inner, columns)
+        _product(float32x16(), a.address, 1, a.stride, b, Matrix(0, 0), out, rows, inner, columns)
     else:
-        _product(float32x8(), a.address, 1, a.stride, b, out, rows, inner, columns)
+        _product(float32x8(), a.address, 1, a.stride, b, Matrix(0, 0), out, rows, inner, columns)
+
+
+@njit(cache=True)
+def product_onto(a, b, start, out, rows, inner, columns):
+    """``out = start + A B``, as :func:`small_product`; 16 divides the columns.
+
+    Args:
+        start: :class:`Matrix` ``[rows, columns]``: ``out`` itself; a row for all, of stride 0; none, of address 0.
+    """
+    _product(float32x16(), a.address, a.stride, 1, b, start, out, rows, inner, columns)
+
+
+@njit(cache=True)
+def product_onto_transposed(a, b, start, out, rows, inner, columns):
+    """``out = start + A^T B``, as :func:`product_onto`; ``a`` is ``[inner, rows]``."""
+    _product(float32x16(), a.address, 1, a.stride, b, start, out, rows, inner, columns)
 
 
 @njit(cache=True)

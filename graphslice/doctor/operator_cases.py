@@ -251,3 +251,20 @@ def _path_softmax_case(generator, heads, head_dim, lengths):
     types = torch.randint(0, 400, (len(lengths), width, width), generator=generator).to(torch.int16)
     types[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
     return Case((_normal(generator, 401, heads), types, torch.tensor(lengths)))
+
+
+@_cases_of("sum_rows")
+def _sum_rows_cases(generator):
+    def case(channels, begins, entries, refused=()):
+        rows, weights = torch.randint(0, 9, (entries,), generator=generator), _normal(generator, entries)
+        return Case((_normal(generator, 9, channels), rows, torch.tensor(begins), weights), refused)
+
+    narrow = case(4, [0, 1], 3, ("numba",))
+    return [case(8, [0], 1), narrow, case(24, [0, 0, 3, 7, 7], 7), case(32, list(range(9)), 9)]
+
+
+@_typical_of("sum_rows")
+def _sum_rows_case(generator, heads, head_dim, lengths):
+    entries = sum(lengths) * 10
+    rows, weights = torch.randint(0, 200, (entries,), generator=generator), _normal(generator, entries)
+    return Case((_normal(generator, 200, heads * head_dim), rows, torch.arange(sum(lengths)) * 10, weights))

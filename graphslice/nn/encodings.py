@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES, UNREACHABLE
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
-from graphslice.ops import path_bias, path_softmax
+from graphslice.ops import path_bias, path_softmax, sum_rows
 
 #: Rows that the original code gives to each feature of an atom or a bond.
 _GRAPHORMER_ROWS = 512
@@ -71,12 +71,18 @@ class AtomEncoder(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """``[B, N + 1, C]``: row 0 is the token."""
         size, width, _ = batch.atoms.shape
-        rows = (batch.atoms.long() + self.starts).view(size * width, -1)
-        atoms = self.atom(rows).view(size, width, -1)
+        features = (batch.atoms.long() + self.starts).view(size * width, -1)
         # Row 0 of the original's degree tables is its padding.
-        degrees = (batch.degrees.long() + 1).clamp_max(self.in_degree.num_embeddings - 1)
-        atoms = atoms + (self.in_degree(degrees) + self.out_degree(degrees))
+        degrees = (batch.degrees.long() + 1).clamp_max(self.in_degree.num_embeddings - 1).view(-1, 1)
+        of_degrees = _embedded(self.in_degree.weight + self.out_degree.weight, degrees)
+        atoms = (_embedded(self.atom.weight, features) + of_degrees).view(size, width, -1)
         return torch.cat([self.token().expand(size, 1, -1), atoms], dim=1)
+
+
+def _embedded(table: Tensor, rows: Tensor) -> Tensor:
+    """``[M, C]``: the sum of the K rows of ``table`` that each of ``rows``, int64 ``[M, K]``, names."""
+    begins = torch.arange(len(rows), device=rows.device) * rows.shape[1]
+    return sum_rows(table, rows.flatten(), begins, torch.ones(rows.numel(), dtype=table.dtype, device=rows.device))
 
 
 class PairEncoder(nn.Module):
@@ -146,7 +152,5 @@ class PairEncoder(nn.Module):
         bonds = self.bond(self.bond_rows)
         matrices = self.position().view(-1, self.heads, self.heads)[: self.max_path]
         table = (bonds @ matrices).view(self.max_path * NUM_BOND_TYPES, self.heads)
-        edges = F.embedding_bag(
-            batch.path_codes, table, batch.path_ptr, mode="sum", per_sample_weights=batch.path_weights.to(table.dtype)
-        )
+        edges = sum_rows(table, batch.path_codes.long(), batch.path_ptr.long(), batch.path_weights.to(table.dtype))
         return spatial + edges

@@ -35,7 +35,6 @@ from graphslice.ops.simd.small_product import (
     Matrix,
     product_onto,
     product_onto_transposed,
-    transpose,
 )
 from graphslice.ops.simd.sorting_network import sort_values, sort_with_rows, unsort
 
@@ -106,8 +105,12 @@ def drop(at, samples):
 @kernel
 def transposed(at, samples):
     """The transpose of a weight: weight, out, rows, columns."""
-    rows, columns = operand(at, 2), operand(at, 3)
-    transpose(Matrix(operand(at, 0), columns), rows, columns, Matrix(operand(at, 1), rows))
+    weight, out, rows, columns = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
+    lanes = float32x16()
+    for block in range(0, columns, 16):  # so few lines are written that they stay in the nearest cache
+        for j in range(rows):
+            for c in range(block, block + 16):
+                store_scalar(out, c * rows + j, load_scalar(lanes, weight, j * columns + c))
 
 
 @kernel

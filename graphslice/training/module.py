@@ -18,6 +18,7 @@ from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_answers
+from graphslice.training.adamw import AdamW, clip_gradients
 from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
 from graphslice.training.schedule import linear_schedule
@@ -92,7 +93,7 @@ class PropertyModule(pl.LightningModule):
 
     def configure_optimizers(self):
         settings = self.config.optimizer
-        optimizer = torch.optim.AdamW(
+        optimizer = AdamW(
             parameter_groups(self.model, settings),
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
@@ -108,7 +109,7 @@ class PropertyModule(pl.LightningModule):
         if self.trainer.precision == "16-mixed":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:  # Lightning refuses it for fused optimisers in any mixed precision
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), gradient_clip_val)
+            clip_gradients([p for group in optimizer.param_groups for p in group["params"]], gradient_clip_val)
 
     def transfer_batch_to_device(self, batch: GraphBatch, device: torch.device, dataloader_idx: int) -> GraphBatch:
         return batch.to(device, non_blocking=True)

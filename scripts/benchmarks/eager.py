@@ -10,11 +10,11 @@ from graphslice.batch import GraphBatch
 from graphslice.nn import GraphTransformer
 from graphslice.ops import path_bias
 
-MIXERS = ("softmax", "slice-ascend")
+MIXERS = ("softmax", "slice-ascend", "slice-quantile")
 
 
 def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
-    """What ``model.standardised(batch)`` computes, for one of :data:`MIXERS`, reading the token.
+    """What ``model.standardised(batch)`` computes, for one of :data:`MIXERS`.
 
     As the published code does it: the bias is copied for every layer, every layer takes its
     softmax, and sorts with :func:`torch.sort`.
@@ -52,7 +52,10 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
         if config.mixer == "slice-ascend":
             mixed = torch.sort(mixed.masked_fill(~valid[:, :, None], torch.inf), dim=1).values
             mixed = mixed.masked_fill(~valid[:, :, None], 0)
+        if config.mixer == "slice-quantile":
+            maxima = mixed.masked_fill(~valid[:, :, None], -torch.inf).amax(dim=1, keepdim=True)
+            mixed = torch.where(mixer.local_channels, mixed, maxima)
         x = x + dropout(mixer.output(mixed), config.dropout)
         hidden = F.gelu(block.ffn.expand(layer_norm(x, block.ffn_norm)))
         x = x + dropout(block.ffn.contract(hidden), config.dropout)
-    return model.head(layer_norm(x, model.norm)[:, 0])
+    return model.head(model.read_out(layer_norm(x, model.norm), valid))

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import eager
 from benchmarks.report import figure
-from benchmarks.step import add_model_arguments, demo_of, matrix_rate, model_config, products, seconds
+from benchmarks.step import MIXERS_ALONE, add_model_arguments, demo_of, matrix_rate, model_config, products, seconds
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.data.collate import collate_rows
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> list[dict]:
     store, rows = demo_of(options.atoms)
     rows = np.resize(rows, options.molecules)
     figures = []
-    for mixer in options.mixers:
+    for mixer in options.mixers or MIXERS_ALONE:
         figures += _predicted(model_config(mixer, options), store, rows, options)
     return figures
 

@@ -10,7 +10,9 @@ import argparse
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +21,16 @@ import torch
 from benchmarks import eager
 from benchmarks.report import figure, interleaved
 from graphslice.batch import GraphBatch
-from graphslice.config import GraphConfig, ModelConfig
+from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import featurize
+from graphslice.data.loader import TrainBatches
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
+from graphslice.ops.threads import torch_on_one_core
 from graphslice.resources import DEMO_CSV
+from graphslice.training.adamw import AdamW, clip_gradients
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
 REFERENCE = {
@@ -34,18 +39,20 @@ REFERENCE = {
     ("slice-ascend", 768): (43 / 70, 138 / 209),
     ("softmax", 768): (33 / 47, 116 / 140),
 }
+MIXERS_ALONE = ("slice-ascend", "softmax", "slice-max")
 #: Training molecules of PCQM4M-LSC.
 PCQM4M = 3_045_360
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    parser.add_argument("--preset", help="its model and batch size, of molecules of 10 to 40 atoms; also on one core")
     parser.add_argument("--compile", action="store_true", help="torch.compile, with CUDA graphs on a GPU")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the time of a training step against size, every mixer")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mixers", nargs="+", default=["slice-ascend", "softmax", "slice-max"])
+    parser.add_argument("--mixers", nargs="+", help="default: slice-ascend, softmax and slice-max, or the preset's")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--heads", type=int, default=16)
@@ -57,13 +64,19 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[dict]:
-    store, rows = demo_of(options.atoms)
-    batch = collate_rows(store, np.resize(rows, options.batch), multiple=4 if options.device == "cuda" else 1)
+    if options.preset:
+        whole = RunConfig.preset(options.preset)
+        configs = [replace(whole.model, mixer=mixer) for mixer in options.mixers or [whole.model.mixer]]
+        batches = _batches_of_all_sizes(whole.trainer.batch_size)
+    else:
+        store, rows = demo_of(options.atoms)
+        configs = [model_config(mixer, options) for mixer in options.mixers or MIXERS_ALONE]
+        batches = [collate_rows(store, np.resize(rows, options.batch), multiple=4 if options.device == "cuda" else 1)]
     figures = []
-    for mixer in options.mixers:
+    for config in configs:
         torch.manual_seed(0)
-        model = GraphTransformer(model_config(mixer, options)).to(options.device)
-        figures += _steps(model, batch.to(options.device), options)
+        model = GraphTransformer(config).to(options.device)
+        figures += _steps(model, [batch.to(options.device) for batch in batches], options)
     if options.plot:
         _plot(Path(options.plot), options)
     return figures
@@ -101,6 +114,14 @@ def _train_once(model: GraphTransformer, batch: GraphBatch) -> None:
     model.standardised(batch).abs().mean().backward()
 
 
+def _batches_of_all_sizes(size: int) -> list[GraphBatch]:
+    """Eight batches of the demo set's molecules of 10 to 40 atoms, as training makes them."""
+    store, _ = demo_of(18)
+    rows = np.flatnonzero((store.sizes >= 10) & (store.sizes <= 40))
+    made = TrainBatches(store.sizes[rows], size, seed=0)
+    return [collate_rows(store, rows[indices]) for indices in islice(made, 8)]
+
+
 def model_config(mixer: str, options: argparse.Namespace) -> ModelConfig:
     dropouts = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), options.dropout)
     return ModelConfig(mixer, options.layers, options.dim, options.heads, options.dim, readout="token", **dropouts)
@@ -119,7 +140,8 @@ def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
 def products(config: ModelConfig, batch: GraphBatch) -> float:
     """Floating-point operations of the layers' matrix products, forward."""
     rows = batch.path_types.shape[1] + 1
-    linear = (6 if config.mixer == "softmax" else 4) * rows * config.dim**2
+    projections = 4 if config.mixer in ("softmax", "galerkin", "fourier") else 2
+    linear = rows * config.dim * (projections * config.dim + 2 * config.ffn_dim)
     maps = (2 if config.mixer == "softmax" else 1) * rows**2 * config.dim
     return 2.0 * len(batch) * config.layers * (linear + maps)
 
@@ -145,70 +167,101 @@ def seconds(function: Callable[[], object], device: str) -> float:
     return time.perf_counter() - begin
 
 
-def _steps(model: GraphTransformer, batch: GraphBatch, options: argparse.Namespace) -> list[dict]:
-    device = batch.atoms.device.type
+def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse.Namespace) -> list[dict]:
+    device = batches[0].atoms.device.type
     autocast = torch.autocast(device, torch.bfloat16) if device == "cuda" else nullcontext()
     comparable = model.config.mixer in eager.MIXERS
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    parameters = list(model.parameters())
     if options.compile:
-        model.compile_blocks(len(batch), mode="reduce-overhead" if device == "cuda" else "default")
+        model.compile_blocks(len(batches[0]), mode="reduce-overhead" if device == "cuda" else "default")
 
-    def infer(forward: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    def infer(forward: Callable[[GraphBatch], torch.Tensor]) -> Callable[[], None]:
         def step() -> None:
             model.eval()
             with torch.inference_mode(), autocast:
-                forward()
+                for batch in batches:
+                    forward(batch)
 
         return step
 
-    def train(forward: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    def train(forward: Callable[[GraphBatch], torch.Tensor], plain: bool = False) -> Callable[[], None]:
+        optimizer = torch.optim.AdamW(parameters, fused=True) if plain else AdamW(parameters, fused=device != "cpu")
+        clip = torch.nn.utils.clip_grad_norm_ if plain else clip_gradients
+
         def step() -> None:
             model.train()
-            optimizer.zero_grad()
-            torch.compiler.cudagraph_mark_step_begin()
-            with autocast:
-                loss = forward().abs().mean()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-            optimizer.step()
+            for batch in batches:
+                optimizer.zero_grad()
+                torch.compiler.cudagraph_mark_step_begin()
+                with autocast:
+                    loss = forward(batch).abs().mean()
+                loss.backward()
+                clip(parameters, 5.0)
+                optimizer.step()
 
         return step
 
-    ours, plain = lambda: model.standardised(batch), lambda: eager.standardised(model, batch)
-    functions = {"inference": infer(ours), "training": train(ours)}
+    def as_in_a_run(step: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            with torch_on_one_core() if device == "cpu" else nullcontext():
+                step()
+
+        return run
+
+    def on_one_core(function: Callable[[], object]) -> Callable[[], object]:
+        def run() -> object:
+            torch.set_num_threads(1)
+            try:
+                return function()
+            finally:
+                torch.set_num_threads(cores)
+
+        return run
+
+    cores = torch.get_num_threads()
+    inference, training = infer(model.standardised), as_in_a_run(train(model.standardised))
+    functions: dict[str, Callable[[], object]] = {"inference": inference, "training": training}
     if comparable:
-        functions |= {"eager inference": infer(plain), "eager training": train(plain)}
+        functions |= {"eager inference": infer(lambda batch: eager.standardised(model, batch))}
+        functions |= {"eager training": train(lambda batch: eager.standardised(model, batch), plain=True)}
+    if options.preset and device == "cpu" and cores > 1:
+        functions |= {f"{name}, one core": on_one_core(functions[name]) for name in list(functions)}
     measure = matrix_rate(device, torch.bfloat16 if device == "cuda" else torch.float32)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     shares: dict[str, list[float]] = {name: [] for name in functions}
+    work = sum(products(model.config, batch) for batch in batches)
     for turn in range(-3, options.turns):
         for name, function in functions.items():
-            before = measure()
+            rate = on_one_core(measure) if "one core" in name else measure
+            before = rate()
             time_of = seconds(function, device)
             if turn >= 0:
                 taken[name].append(time_of)
-                work = products(model.config, batch) * (3 if "training" in name else 1)
-                shares[name].append(work / time_of / ((before + measure()) / 2))
+                operations = work * (3 if "training" in name else 1)
+                shares[name].append(operations / time_of / ((before + rate()) / 2))
 
-    config = model.config
+    config, molecules = model.config, sum(map(len, batches))
     known = dict(zip(("training", "inference"), REFERENCE.get((config.mixer, config.dim), ()), strict=False))
     figures = []
-    for name in ("inference", "training"):
+    for name in (name for name in functions if not name.startswith("eager")):
         label = f"{config.mixer}, {name}"
-        median, rate = float(np.median(taken[name])), float(np.median(shares[name]))
-        beside = f"{len(batch) / median:,.0f} molecules/s"
-        figures.append(figure(f"{label}: share of the floor", 100 * rate, "%", beside=beside))
+        median, share = float(np.median(taken[name])), float(np.median(shares[name]))
+        beside = f"{molecules / median:,.0f} molecules/s"
+        figures.append(figure(f"{label}: share of the floor", 100 * share, "%", beside=beside))
         if comparable:
             ratios = np.divide(taken["eager " + name], taken[name])
             figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
         if name in known:
             beside = f"its share: {100 * known[name]:.0f}%"
-            figures.append(figure(f"{label}: share", rate / known[name], "x the original's", beside=beside))
+            figures.append(figure(f"{label}: share", share / known[name], "x the original's", beside=beside))
+        if (alone := f"{name}, one core") in functions:
+            ratios = np.divide(taken[alone], taken[name])
+            figures.append(figure(f"{label}: rate", float(np.median(ratios)), f"x one core, on {cores}"))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         functions["training"]()
         peak = torch.cuda.max_memory_allocated() / 2**20
         figures.append(figure(f"{config.mixer}, training: peak memory", peak, "MiB"))
-        epoch = PCQM4M * float(np.median(taken["training"])) / len(batch) / 60
+        epoch = PCQM4M * float(np.median(taken["training"])) / molecules / 60
         figures.append(figure(f"{config.mixer}, training: an epoch of PCQM4M-LSC", epoch, "minutes, at this size"))
     return figures

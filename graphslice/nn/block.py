@@ -10,7 +10,8 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 from graphslice.ops import Dropout, add_norm, gelu
 from graphslice.ops.program import Value
-from graphslice.ops.tape import NotRecorded, Tape
+from graphslice.ops.recorder import NotRecorded
+from graphslice.ops.tape import Tape
 
 
 class AddNorm(nn.LayerNorm):

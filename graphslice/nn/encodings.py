@@ -13,6 +13,8 @@ from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES, UNREACHABLE
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops import path_bias, path_softmax, sum_rows
+from graphslice.ops.program import Value
+from graphslice.ops.tape import Tape
 
 #: Rows that the original code gives to each feature of an atom or a bond.
 _GRAPHORMER_ROWS = 512
@@ -77,6 +79,10 @@ class AtomEncoder(nn.Module):
         of_degrees = _embedded(self.in_degree.weight + self.out_degree.weight, degrees)
         atoms = (_embedded(self.atom.weight, features) + of_degrees).view(size, width, -1)
         return torch.cat([self.token().expand(size, 1, -1), atoms], dim=1)
+
+    def record(self, tape: Tape) -> Value:
+        """:meth:`forward`, on a tape."""
+        return tape.embed(self, self.starts, self.in_degree.num_embeddings)
 
 
 def _embedded(table: Tensor, rows: Tensor) -> Tensor:

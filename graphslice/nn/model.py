@@ -102,8 +102,12 @@ class GraphTransformer(nn.Module):
 
     def represent(self, batch: GraphBatch) -> Tensor:
         """What the head reads of each molecule, ``[B, width]``: readouts after the last norm, and the descriptors."""
-        x = self.embed(batch)
         context = self.context(batch)
+        if self._compiled[0] is None:
+            read = run_recorded(self, batch, context)
+            if read is not None:
+                return self._with_descriptors(read, batch.descriptors)
+        x = self.embed(batch)
         normed = self._through_blocks(x, context)
         with torch.autocast(x.device.type, enabled=False):
             return self._joined(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
@@ -123,7 +127,9 @@ class GraphTransformer(nn.Module):
         return self.head(self._joined(normed, mask, descriptors)) * self.target_std + self.target_mean
 
     def _joined(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
-        read = self.read_out(normed, mask)
+        return self._with_descriptors(self.read_out(normed, mask), descriptors)
+
+    def _with_descriptors(self, read: Tensor, descriptors: Tensor | None) -> Tensor:
         if self.descriptors is not None:
             if descriptors is None or descriptors.shape[1] != self.config.descriptors:
                 raise ValueError(f"the model reads {self.config.descriptors} descriptors, which the batch has not")
@@ -157,9 +163,6 @@ class GraphTransformer(nn.Module):
         compiled, batch_size = self._compiled
         if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
             return compiled(x, tensors)
-        found = run_recorded(self, self.blocks, self.norm, self.config.heads, x, tensors)
-        if found is not None:
-            return found
         shares = num_shares(x, self._block_parameters)
         if shares == 1:
             return self.run_blocks(x, tensors)

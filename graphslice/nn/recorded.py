@@ -1,4 +1,4 @@
-"""The blocks of a model as one program for a CPU: what their modules do, recorded when it is first asked for.
+"""A model as one program for a CPU: what its modules do, recorded when it is first asked for.
 
 The modules stay what says what is computed; they run themselves wherever a program does not fit: on a GPU, in another
 precision, compiled, with hooks, or with a mixer that knows no tape.
@@ -6,13 +6,18 @@ precision, compiled, with hooks, or with a mixer that knows no tape.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from graphslice.batch import GraphBatch
+from graphslice.config import ModelConfig
 from graphslice.nn.block import GELU, Add, AddNorm, Block, FeedForward
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.encodings import AtomEncoder, Table
 from graphslice.nn.mixers.base import Mixer
 from graphslice.ops import (
     Dropout,
@@ -26,8 +31,10 @@ from graphslice.ops import (
     linear_attention,
     max_exchange,
 )
-from graphslice.ops.program import programs_run
-from graphslice.ops.tape import NotRecorded, Program, Tape
+from graphslice.ops.program import Value, programs_run
+from graphslice.ops.recorded import Inputs, Program
+from graphslice.ops.recorder import NotRecorded
+from graphslice.ops.tape import Tape
 
 # Those whose kernels programs are made of: where one is out of use, so are they.
 _OPERATORS = (add_norm, aggregate, attention, broadcast_max, column_sort, dropout, gelu, linear_attention, max_exchange)
@@ -36,69 +43,97 @@ _MAX_ROWS = 256
 # The modules that a tape knows beside mixers, with what it reads of them.
 _READ: dict[type, tuple[str, ...]] = {
     nn.ModuleList: (),
+    nn.Identity: (),
     nn.Linear: (),
+    nn.LayerNorm: ("eps",),
+    nn.Embedding: (),
+    nn.EmbeddingBag: (),
+    Table: (),
+    AtomEncoder: (),
     GELU: (),
     Block: ("post_norm",),
     FeedForward: ("training",),
     Add: ("training",),
     AddNorm: ("training", "eps", "dropout"),
-    Dropout: ("p",),
+    Dropout: ("training", "p"),
 }
 _OF_MIXERS = ("training", "dropout")
 
 
-class RecordedBlocks:
-    """The program of some blocks and the norm behind them.
+class Recordable(Protocol):
+    """What is read of a :class:`~graphslice.nn.GraphTransformer`."""
+
+    config: ModelConfig
+    training: bool
+    atoms: AtomEncoder
+    embedding_norm: nn.LayerNorm | nn.Identity
+    input_dropout: Dropout
+    blocks: nn.ModuleList
+    norm: nn.Module
+    readouts: list[str]
+    _modules: dict[str, nn.Module | None]
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """As of every module."""
+
+    def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Its readouts of rows."""
+
+
+class RecordedModel:
+    """The program of a model, from the atoms of a batch to what the readouts tell of its molecules.
 
     Args:
-        blocks: in order.
-        norm: behind them.
-        dim: C.
-        heads: H.
+        model: that is recorded.
         backward: whether gradients are wanted.
 
     Raises:
         NotRecorded: if a module knows no tape.
     """
 
-    def __init__(self, blocks: nn.ModuleList, norm: AddNorm | Add, dim: int, heads: int, *, backward: bool) -> None:
-        self._blocks, self._norm = blocks, norm
-        modules = [*blocks.modules(), *norm.modules()]
+    def __init__(self, model: Recordable, *, backward: bool) -> None:
+        config, read = model.config, (model.atoms, model.embedding_norm, model.input_dropout, model.blocks, model.norm)
+        modules = [module for part in read for module in part.modules()]
         if any(type(module) not in _READ and not isinstance(module, Mixer) for module in modules):
+            raise NotRecorded
+        sizes = [size for m in modules if isinstance(m, nn.Linear) for size in (m.in_features, m.out_features)]
+        if (
+            any(size % 16 for size in (config.dim, *sizes))
+            or config.dim % config.heads
+            or config.dim // config.heads % 8
+        ):
             raise NotRecorded
         # What the recording takes for granted, which somebody may change: where it stands, its name, what it is.
         self._granted: list[tuple[dict[str, Any], str, object]] = []
-        for parent in modules:
-            self._granted += [(parent._modules, *child) for child in parent.named_children()]
+        self._granted += [(model._modules, name, child) for name, child in model.named_children() if child in read]
         for module in modules:
+            self._granted += [(module._modules, *child) for child in module.named_children()]
             names = _READ.get(type(module), _OF_MIXERS)
             self._granted += [(vars(module), name, getattr(module, name)) for name in names]
             self._granted.append((vars(module), "forward", None))
         self._types = [(module, type(module)) for module in modules]
         self._mixes = [(type(module), type(module).mix) for module in modules if isinstance(module, Mixer)]
-        self._hooks = [
-            hooks
-            for module in modules
-            for hooks in (
-                module._forward_hooks,
-                module._forward_pre_hooks,
-                module._backward_hooks,
-                module._backward_pre_hooks,
-            )
-        ]
-        tape = Tape(dim, heads, backward=backward)
-        x, y = tape.rows, None
-        for block in blocks:
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        self._hooks = [getattr(module, kind) for module in modules for kind in kinds]
+        self.reads_out = set(model.readouts) <= {"token", "max", "sum", "mean"}
+        tape = Tape(config.dim, config.heads, backward=backward)
+        x: Value = model.atoms.record(tape)
+        if isinstance(model.embedding_norm, nn.LayerNorm):
+            x = tape.add_norm(x, None, model.embedding_norm, 0.0)[1]
+        x = tape.dropout(x, model.input_dropout.p if model.training else 0.0)
+        y: Value | None = None
+        for block in model.blocks:
             assert isinstance(block, Block)
             x, y = block.record(tape, x, y)
-        self._program = tape.finish(norm.record(tape, x, y)[1])
+        assert isinstance(model.norm, Add | AddNorm)
+        _, x = model.norm.record(tape, x, y)
+        self._program = Program(tape.finish(tape.read_out(x, model.readouts) if self.reads_out else x))
 
-    def stands(self, blocks: nn.ModuleList, norm: nn.Module) -> bool:
-        """Whether these are still the modules that were recorded, as they were then."""
+    @property
+    def stands(self) -> bool:
+        """Whether the modules are still those that were recorded, as they were then."""
         return (
-            blocks is self._blocks
-            and norm is self._norm
-            and all(owner.get(name) is value or owner.get(name) == value for owner, name, value in self._granted)
+            all(owner.get(name) is value or owner.get(name) == value for owner, name, value in self._granted)
             and all(type(module) is kind for module, kind in self._types)
             and all(kind.mix is mix and kind.forward is Mixer.forward for kind, mix in self._mixes)
         )
@@ -108,41 +143,43 @@ class RecordedBlocks:
         """Whether somebody has hooked into a module."""
         return any(self._hooks)
 
-    def __call__(self, x: Tensor, lengths: Tensor, graph: Tensor) -> Tensor | None:
-        """What comes out of the norm, ``[B, N, C]``; None where the parameters are no such numbers."""
+    def __call__(self, inputs: Inputs) -> Tensor | None:
+        """What the readouts tell, ``[B, W]``, or where they are others the rows behind the norm, ``[B, N, C]``.
+
+        None where the parameters are no such numbers.
+        """
         parameters = self._program.parameters
         if not all(p is not None and p.dtype == torch.float32 and p.is_contiguous() for p in parameters):
             return None
         if torch.is_grad_enabled():
-            return _Recorded.apply(self._program, lengths.contiguous(), x.contiguous(), graph.contiguous(), *parameters)
-        return self._program.run(x.contiguous(), graph.contiguous(), lengths.contiguous(), parameters)[0]
+            return _Recorded.apply(self._program, inputs, inputs.graph, *parameters)
+        return self._program.run(inputs, parameters)[0]
 
 
 # By the model that has them, whose own dictionary is copied and pickled.
-_known: WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], RecordedBlocks | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Recordable, dict[tuple[bool, bool], RecordedModel | None]] = WeakKeyDictionary()
 
 
-def run_recorded(
-    model: nn.Module, blocks: nn.ModuleList, norm: nn.Module, heads: int, x: Tensor, tensors: dict[str, Tensor]
-) -> Tensor | None:
-    """The blocks of a model and the norm behind them as a program; None where none fits.
+def run_recorded(model: Recordable, batch: GraphBatch, context: AttentionContext) -> Tensor | None:
+    """The readouts of a model, ``[B, W]``, by a program; None where none fits.
 
     Args:
-        model: that has them.
-        blocks, norm: the modules.
-        heads: H.
-        x: ``[B, N, C]``.
-        tensors: of :meth:`~graphslice.nn.context.AttentionContext.tensors`.
+        model: whose atoms, blocks and readouts are recorded.
+        batch: of molecules.
+        context: of the batch.
     """
-    graph = [tensor for name, tensor in tensors.items() if name != "lengths"]
+    tensors = context.tensors()
+    lengths = tensors.pop("lengths")
+    graph = next(iter(tensors.values())) if len(tensors) == 1 else None
     if not (
-        x.device.type == "cpu"
-        and len(graph) == 1
-        and x.dtype == graph[0].dtype == torch.float32
-        and 0 < x.shape[1] <= _MAX_ROWS
-        and len(x)
+        graph is not None
+        and graph.device.type == "cpu"
+        and type(graph) is Tensor
+        and graph.dtype == torch.float32
+        and 0 < context.width <= _MAX_ROWS
+        and len(graph)
+        and batch.atoms.dtype == batch.degrees.dtype == torch.uint8
         and not torch.is_autocast_enabled("cpu")
-        and type(x) in (Tensor, nn.Parameter)
         # Whoever watches torch's operations, or has others done in their place, sees those of the modules.
         and torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
         and programs_run()
@@ -150,27 +187,25 @@ def run_recorded(
         and not torch.compiler.is_compiling()
     ):
         return None
-    key, programs = (norm.training, torch.is_grad_enabled()), _known.setdefault(model, {})
+    key, programs = (model.training, torch.is_grad_enabled()), _known.setdefault(model, {})
     found = programs.get(key)
-    if key not in programs or (found is not None and not found.stands(blocks, norm)):
-        programs[key] = found = _recorded(blocks, norm, x.shape[2], heads, backward=key[1])
-    return None if found is None or found.watched else found(x, tensors["lengths"], graph[0])
-
-
-def _recorded(blocks: nn.ModuleList, norm: nn.Module, dim: int, heads: int, *, backward: bool) -> RecordedBlocks | None:
-    sizes = [size for m in blocks.modules() if isinstance(m, nn.Linear) for size in (m.in_features, m.out_features)]
-    if any(size % 16 for size in (dim, *sizes)) or dim % heads or dim // heads % 8:
+    if key not in programs or (found is not None and not found.stands):
+        try:
+            found = RecordedModel(model, backward=key[1])
+        except NotRecorded:
+            found = None
+        programs[key] = found
+    if found is None or found.watched:
         return None
-    try:
-        return RecordedBlocks(blocks, norm, dim, heads, backward=backward)  # type: ignore[arg-type]
-    except NotRecorded:
-        return None
+    atoms, degrees = batch.atoms.contiguous(), batch.degrees.contiguous()
+    out = found(Inputs(lengths.contiguous(), graph.contiguous(), None, atoms, degrees))
+    return out if out is None or found.reads_out else model.read_out(out, context.mask)
 
 
 class _Recorded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, program: Program, lengths: Tensor, rows: Tensor, graph: Tensor, *parameters: Tensor):
-        out, ctx.state = program.run(rows, graph, lengths, parameters)
+    def forward(ctx, program: Program, inputs: Inputs, graph: Tensor, *parameters: Tensor):
+        out, ctx.state = program.run(inputs._replace(graph=graph), parameters)
         ctx.program = program
         return out
 
@@ -180,5 +215,5 @@ class _Recorded(torch.autograd.Function):
         state, ctx.state = ctx.state, None
         if state is None:
             raise RuntimeError("the gradients of this batch were computed already")
-        grad_rows, grad_graph, found = ctx.program.gradients(state, grad.contiguous())
-        return None, None, grad_rows, grad_graph, *found
+        _, grad_graph, found = ctx.program.gradients(state, grad.contiguous())
+        return None, None, grad_graph, *found

@@ -197,6 +197,123 @@ def add_norm_gradients(at, samples):
     row_gradients(addresses, operand(at, 10), rows, _keys(at, 11), 0, rows)
 
 
+# --- the ends ------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def _byte(address, offset):
+    return carray(_pointer(address + offset, np.uint8), 1)[0]
+
+
+@njit(inline="always")
+def _degree_row(degrees, atom, count):
+    return min(np.int64(_byte(degrees, atom)) + 1, count - 1)
+
+
+@njit(inline="always")
+def _feature_row(atoms, atom, feature, starts, count):
+    return min(np.int64(_byte(atoms, 9 * atom + feature)) + operand(starts, feature), count - 1)
+
+
+@kernel
+def embed(at, samples):
+    """Atoms, degrees, lengths, the tables of features, of degrees in and out and of the token, out, where the rows of
+    each feature begin, how many rows the tables of features and of degrees have, N, C."""
+    atoms, degrees, table = operand(at, 0), operand(at, 1), operand(at, 3)
+    into, outof, token, out, starts = operand(at, 4), operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
+    count, known, width, channels = operand(at, 9), operand(at, 10), operand(at, 11), operand(at, 12)
+    lanes = float32x16()
+    for b in range(samples):
+        for c in range(0, channels, 16):
+            store(out, b * width * channels + c, load(lanes, token, c))
+        for i in range(width - 1):
+            atom, first = b * (width - 1) + i, (b * width + i + 1) * channels
+            degree = _degree_row(degrees, atom, known) * channels
+            for c in range(0, channels, 16):
+                total = float32x16()
+                for f in range(9):
+                    total = total + load(lanes, table, _feature_row(atoms, atom, f, starts, count) * channels + c)
+                of_degrees = load(lanes, into, degree + c) + load(lanes, outof, degree + c)
+                store(out, first + c, total + of_degrees)
+
+
+@kernel
+def embed_gradient(at, samples):
+    """Atoms, degrees, lengths, the gradients of the four tables, the upstream one; the rest as of :func:`embed`."""
+    atoms, degrees, table = operand(at, 0), operand(at, 1), operand(at, 3)
+    into, outof, token, grad, starts = operand(at, 4), operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
+    count, known, width, channels = operand(at, 9), operand(at, 10), operand(at, 11), operand(at, 12)
+    lanes = float32x16()
+    for b in range(samples):
+        for c in range(0, channels, 16):
+            store(token, c, load(lanes, token, c) + load(lanes, grad, b * width * channels + c))
+        for i in range(min(max(operand(operand(at, 2), b) - 1, 0), width - 1)):
+            atom, first = b * (width - 1) + i, (b * width + i + 1) * channels
+            degree = _degree_row(degrees, atom, known) * channels
+            for f in range(11):
+                row = _feature_row(atoms, atom, f, starts, count) * channels if f < 9 else degree
+                address = table if f < 9 else into if f == 9 else outof
+                for c in range(0, channels, 16):
+                    store(address, row + c, load(lanes, address, row + c) + load(lanes, grad, first + c))
+
+
+@kernel
+def read_out(at, samples):
+    """x, lengths, out, 0 to 3 for the token, the largest, the sum or the mean of the atoms, which of how many that is,
+    N, C."""
+    x, out, kind, place, kinds = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4), operand(at, 5)
+    width, channels, lanes = operand(at, 6), operand(at, 7), float32x16()
+    for b in range(samples):
+        rows = min(max(operand(operand(at, 1), b), 1), width)
+        for c in range(0, channels, 16):
+            first, result = b * width * channels + c, load(lanes, x, b * width * channels + c)
+            if kind == 1:
+                result, nans = splat(lanes, np.float32(-np.inf)), float32x16()
+                for n in range(1, rows):
+                    value = load(lanes, x, first + n * channels)
+                    result = maximum(result, value)
+                    nans = nans + value * float32x16()
+                result = result + nans
+            elif kind > 1:
+                result = float32x16()
+                for n in range(1, rows):
+                    result = result + load(lanes, x, first + n * channels)
+                if kind == 3:
+                    result = result / splat(lanes, np.float32(max(rows - 1, 1)))
+            store(out, (b * kinds + place) * channels + c, result)
+
+
+@kernel
+def read_out_gradient(at, samples):
+    """x, lengths, the upstream gradient, that of x, to which it is added; the rest as of :func:`read_out`."""
+    x, grad, grad_x, kind = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4)
+    place, kinds, width, channels = operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
+    lanes, one = float32x16(), splat(float32x16(), np.float32(1))
+    for b in range(samples):
+        rows = min(max(operand(operand(at, 1), b), 1), width)
+        for c in range(0, channels, 16):
+            first, upstream = b * width * channels + c, load(lanes, grad, (b * kinds + place) * channels + c)
+            if kind == 0:
+                store(grad_x, first, load(lanes, grad_x, first) + upstream)
+            elif kind == 1:
+                largest, count = splat(lanes, np.float32(-np.inf)), float32x16()
+                for n in range(1, rows):
+                    largest = maximum(largest, load(lanes, x, first + n * channels))
+                for n in range(1, rows):
+                    count = count + select_ge(load(lanes, x, first + n * channels), largest, one, float32x16())
+                upstream = upstream / maximum(count, one)
+                for n in range(1, rows):
+                    row = first + n * channels
+                    more = select_ge(load(lanes, x, row), largest, upstream, float32x16())
+                    store(grad_x, row, load(lanes, grad_x, row) + more)
+            else:
+                if kind == 3:
+                    upstream = upstream / splat(lanes, np.float32(max(rows - 1, 1)))
+                for n in range(1, rows):
+                    row = first + n * channels
+                    store(grad_x, row, load(lanes, grad_x, row) + upstream)
+
+
 # --- mixers ---------------------------------------------------------------------------------------
 
 

@@ -1,180 +1,62 @@
-"""Puts programs together: operations on values as modules do them, each with what backward has to run."""
+"""The operations that programs are recorded of, as modules do them, each with what backward has to run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graphslice.ops import kernels
-from graphslice.ops.dropout import draw_numbers, threshold_of
-from graphslice.ops.program import Argument, Instruction, Kernel, Operand, Part, Size, Value, float_bits, shares_of
+from graphslice.ops.program import Size, Value, float_bits
+from graphslice.ops.recorder import NotRecorded, Recorder
 
 #: N.
 N = Size(row=1)
-# Where the caller's tensors stand among the arguments; behind them the parameters, and so on.
-_ROWS, _GRAPH, _LENGTHS, _OUT, _GRAD_OUT, _GRAD_ROWS, _GRAD_GRAPH, _FIRST = range(8)
-_NO_KEYS = (0, 0, 0, 0, float_bits(1))
 
 
-class NotRecorded(Exception):
-    """What a module does is no operation of a tape; it runs as a module then."""
+class Tape(Recorder):
+    """Records what modules do with the rows of a batch; all sizes but N are multiples of 16."""
 
+    # --- the ends -------------------------------------------------------------------------------------
 
-class _Owned(NamedTuple):
-    """A parameter, by the module that has it: it may be replaced by another tensor."""
+    def embed(self, module: nn.Module, starts: Tensor, degrees: int) -> Value:
+        """The rows that enter the first block: the token, and sums of the embeddings of the atoms.
 
-    module: nn.Module
-    name: str
-    shape: torch.Size
+        Args:
+            module: with the tables ``atom``, ``in_degree``, ``out_degree`` and ``token``.
+            starts: int64 ``[9]``, where each feature's rows begin.
+            degrees: how many rows the tables of degrees have.
+        """
+        parts = [module.get_submodule(name) for name in ("atom", "in_degree", "out_degree", "token")]
+        found = [self.parameter(part, "weight") for part in parts]
+        tables, gradients = [here for here, _ in found], [there for _, there in found]
+        count, channels = parts[0]._parameters["weight"].shape  # type: ignore[union-attr]
+        out = Value(Size(row=channels))
+        given = self.atoms, self.degrees, self.lengths, *tables
+        sizes = self.hold(starts), count, degrees, N, channels
+        self.run(kernels.embed, *given, out, *sizes)
+        self.undo(lambda: self.run_back(kernels.embed_gradient, *given[:3], *gradients, self.gradient(out), *sizes))
+        return out
 
-    @property
-    def tensor(self) -> Tensor:
-        return self.module._parameters[self.name]  # type: ignore[return-value]
+    def read_out(self, x: Value, kinds: Sequence[str]) -> Value:
+        """``[B, C]`` of every kind (``token``, ``max``, ``sum``, ``mean``), one behind the other."""
+        channels = x.size.row
+        out = Value(Size(sample=channels * len(kinds)))
+        numbers = [("token", "max", "sum", "mean").index(kind) for kind in kinds]
+        for place, kind in enumerate(numbers):
+            self.run(kernels.read_out, x, self.lengths, out, kind, place, len(kinds), N, channels)
+        if "max" in kinds:
+            self.keep(x)
 
+        def record(into: Value) -> None:
+            self.run_back(kernels.zero, into, N, channels)
+            for place, kind in enumerate(numbers):
+                given = x if "max" in kinds else 0, self.lengths, self.gradient(out), into
+                self.run_back(kernels.read_out_gradient, *given, kind, place, len(kinds), N, channels)
 
-class Tape:
-    """Records what modules do with the rows ``[B, N, C]`` of a batch; all sizes but N are multiples of 16.
-
-    Args:
-        channels: C.
-        heads: H of the graph's ``[B, H, N, N]``.
-        backward: whether there are to be gradients.
-
-    Attributes:
-        rows: what enters.
-        graph: the weights or the bias of the pairs.
-        lengths: ``int64 [B]``.
-    """
-
-    def __init__(self, channels: int, heads: int, *, backward: bool) -> None:
-        self.backward, self.heads = backward, heads
-        self.rows = Value(Size(row=channels), argument=Argument(_ROWS, Size(row=channels)))
-        self.graph = Value(Size(pair=heads), argument=Argument(_GRAPH, Size(pair=heads)))
-        self.lengths = Argument(_LENGTHS, Size(sample=2))
-        self._forward: list[Instruction] = []
-        self._backward: list[Instruction] = []
-        self._undo: list[Callable[[], None]] = []
-        self._kept: list[Value] = []
-        self._gradients: dict[Value, Value] = {}
-        self._held: list[Tensor] = []
-        self._places = _FIRST
-        self._owned: dict[tuple[int, str], tuple[_Owned, Argument, Argument]] = {}
-        self._transposes: dict[tuple[int, str], tuple[_Owned, Argument]] = {}
-        self._thresholds: list[float] = []
-
-    # --- what operations are made of ------------------------------------------------------------------
-
-    def run(self, kernel: Kernel, *operands: Operand) -> None:
-        """An instruction of the forward pass."""
-        self._forward.append((kernel, operands))
-
-    def run_back(self, kernel: Kernel, *operands: Operand) -> None:
-        """An instruction of the backward pass, within what :meth:`undo` is given."""
-        self._backward.append((kernel, operands))
-
-    def undo(self, function: Callable[[], None]) -> None:
-        """Let a function record the instructions of an operation's gradients, after those of all that follows it."""
-        if self.backward:
-            self._undo.append(function)
-
-    def like(self, value: Value) -> Value:
-        """Another value of this size."""
-        return Value(value.size)
-
-    def keep(self, *values: Value) -> None:
-        """Let values stay for the backward pass."""
-        for value in values:
-            if self.backward and not value.kept and value.argument is None:
-                value.kept = True
-                self._kept.append(value)
-
-    def hold(self, tensor: Tensor) -> int:
-        """The address of a constant, which the program keeps."""
-        self._held.append(tensor.contiguous())
-        return self._held[-1].data_ptr()
-
-    def parameter(self, module: nn.Module, name: str) -> tuple[Argument, Argument]:
-        """A parameter of a module and its gradient, to which instructions add."""
-        key = id(module), name
-        if key not in self._owned:
-            tensor = module._parameters.get(name)
-            if tensor is None:
-                raise NotRecorded
-            self._owned[key] = _Owned(module, name, tensor.shape), Argument(self._place()), Argument(self._place())
-        return self._owned[key][1:]
-
-    def transposed(self, module: nn.Module, name: str) -> Argument:
-        """The transpose of a matrix that is a parameter."""
-        self.parameter(module, name)
-        key = id(module), name
-        if key not in self._transposes:
-            self._transposes[key] = self._owned[key][0], Argument(self._place())
-        return self._transposes[key][1]
-
-    def keys(self, p: float, size: Size) -> tuple[Operand, ...]:
-        """The operands of a dropout on values of some size."""
-        if not p:
-            return _NO_KEYS
-        self._thresholds.append(p)
-        first, second = Argument(self._place(), size, unit=1), Argument(self._place())
-        return 1, first, second, threshold_of(p), float_bits(1 / (1 - p))
-
-    def gradient(self, value: Value) -> Value:
-        """The gradient of a value that was used."""
-        return self._gradients[value]
-
-    def share_gradient(self, value: Value, of: Value) -> None:
-        """Let a value have the gradient of another, as a summand has that of a sum."""
-        if value in self._gradients:
-            self.add_to(self._gradients[value], of)
-        else:
-            self._gradients[value] = of
-
-    def into(self, value: Value) -> tuple[Value, Value | int]:
-        """Where a kernel that can add is to leave a gradient, and what it is to add to it, 0 if nothing."""
-        there = self._gradients.get(value)
-        if there is not None:
-            return there, there
-        return self._new_gradient(value), 0
-
-    def contribute(self, value: Value, record: Callable[[Value], None]) -> None:
-        """Let ``record`` leave a gradient in what it is given, beside those of other users of the value."""
-        there = self._gradients.get(value)
-        if there is None:
-            record(self._new_gradient(value))
-        else:
-            more = self.like(value)
-            record(more)
-            self.add_to(there, more)
-
-    def contribute_all(self, values: Sequence[Value], record: Callable[[list[Value]], None]) -> None:
-        """:meth:`contribute` to several values by one kernel."""
-
-        def more(grads: list[Value]) -> None:
-            if len(grads) == len(values):
-                record(grads)
-            else:
-                self.contribute(values[len(grads)], lambda grad: more([*grads, grad]))
-
-        more([])
-
-    def add_to(self, total: Value, more: Value) -> None:
-        """Add a gradient to another."""
-        self.run_back(kernels.accumulate, more, total, total.size)
-
-    def _new_gradient(self, value: Value) -> Value:
-        place = {self.rows: _GRAD_ROWS, self.graph: _GRAD_GRAPH}.get(value)
-        argument = None if place is None else Argument(place, value.size)
-        self._gradients[value] = Value(value.size, argument=argument)
-        return self._gradients[value]
-
-    def _place(self) -> int:
-        self._places += 1
-        return self._places - 1
+        self.undo(lambda: self.contribute(x, record))
+        return out
 
     # --- operations that blocks have in common --------------------------------------------------------
 
@@ -265,6 +147,8 @@ class Tape:
             )
         )
         return out
+
+    # --- of the mixers --------------------------------------------------------------------------------
 
     def aggregate(self, v: Value, p: float) -> Value:
         """``dropout(P) V``, where the graph is P."""
@@ -375,125 +259,3 @@ class Tape:
 
         self.undo(lambda: self.contribute(x, record))
         return out
-
-    # --- the end --------------------------------------------------------------------------------------
-
-    def finish(self, out: Value) -> Program:
-        """The program that makes a value of the rows."""
-        out.argument = Argument(_OUT, out.size)
-        self._gradients[out] = Value(out.size, argument=Argument(_GRAD_OUT, out.size))
-        for function in reversed(self._undo):
-            function()
-        return Program(self)
-
-
-class _State(NamedTuple):
-    """What backward needs of a forward pass."""
-
-    arguments: list[int]
-    keep_alive: tuple[Tensor, ...]
-    kept: Tensor
-    ends: list[int]
-
-
-class Program:
-    """What a :class:`Tape` has recorded.
-
-    Attributes:
-        parameters: the tensors that it differentiates by, in order.
-    """
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-        owned = list(tape._owned.values())
-        self._owned = [each for each, _, _ in owned]
-        self._here = [here.place for _, here, _ in owned]
-        self._there = [there.place for _, _, there in owned]
-        self._offsets: list[int] = []
-        self._size = 0
-        for each in self._owned:
-            self._offsets.append(self._size)
-            self._size += -(-each.shape.numel() // 16) * 16
-        taken = {*self._here, *self._there, *(place.place for _, place in tape._transposes.values())}
-        self._key_places = [place for place in range(_FIRST, tape._places) if place not in taken]
-        self._forward, self._backward = Part(tape._forward, tape._kept), Part(tape._backward, tape._kept)
-        turned, self._turned_size = [], 0
-        self._turned: list[tuple[int, int]] = []
-        for each, place in tape._transposes.values():
-            turned.append((each, self._turned_size, place.place))
-            self._turned_size += each.shape.numel()
-        self._turned = [(place, offset) for _, offset, place in turned]
-        here = {id(each): place for each, place in zip(self._owned, self._here, strict=True)}
-        self._transpose = Part(
-            [
-                (kernels.transposed, (Argument(here[id(each)]), Argument(place), *each.shape))
-                for each, _, place in turned
-            ],
-            (),
-        )
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        return [each.tensor for each in self._owned]
-
-    def run(
-        self, rows: Tensor, graph: Tensor | None, lengths: Tensor, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, _State]:
-        """What becomes of rows, and what :meth:`gradients` needs.
-
-        Args:
-            rows: float32 ``[B, N, C]``, contiguous.
-            graph: float32 ``[B, H, N, N]``, contiguous.
-            lengths: int64 ``[B]``.
-            parameters: those of :attr:`parameters`, contiguous.
-        """
-        samples, width = rows.shape[:2]
-        out = torch.empty(samples, width, self._tape_width)
-        turned = torch.empty(self._turned_size)
-        kept = torch.empty(samples * self._forward.kept_bytes(width), dtype=torch.uint8)
-        arguments = [0] * self._tape._places
-        arguments[_ROWS], arguments[_LENGTHS], arguments[_OUT] = (t.data_ptr() for t in (rows, lengths, out))
-        arguments[_GRAPH] = 0 if graph is None else graph.data_ptr()
-        for place, parameter in zip(self._here, parameters, strict=True):
-            arguments[place] = parameter.data_ptr()
-        at = turned.data_ptr()
-        for place, offset in self._turned:
-            arguments[place] = at + 4 * offset
-        if self._key_places:
-            for place, number in zip(self._key_places, draw_numbers(len(self._key_places)), strict=True):
-                arguments[place] = number
-        ends = shares_of(samples, width)
-        self._transpose.run([arguments], 0, 1, [1])
-        self._forward.run([arguments] * len(ends), kept.data_ptr(), width, ends)
-        held = (rows, lengths, turned, *parameters, *(() if graph is None else (graph,)))
-        return out, _State(arguments, held, kept, ends)
-
-    @property
-    def _tape_width(self) -> int:
-        return self._tape.rows.size.row
-
-    def gradients(self, state: _State, grad: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """The gradients of the rows, of the graph (None where it is not read) and of the parameters."""
-        samples, width = grad.shape[:2]
-        grad_rows = torch.empty_like(grad)
-        reached = self._tape.graph in self._tape._gradients
-        grad_graph = torch.empty(samples, self._tape.heads, width, width) if reached else None
-        sums = np.zeros((len(state.ends), self._size), np.float32)  # not by torch, whose threads would stay awake
-        arguments = []
-        for share in range(len(state.ends)):
-            own = list(state.arguments)
-            own[_GRAD_OUT], own[_GRAD_ROWS] = grad.data_ptr(), grad_rows.data_ptr()
-            own[_GRAD_GRAPH] = 0 if grad_graph is None else grad_graph.data_ptr()
-            at = sums[share].ctypes.data
-            for place, offset in zip(self._there, self._offsets, strict=True):
-                own[place] = at + 4 * offset
-            arguments.append(own)
-        self._backward.run(arguments, state.kept.data_ptr(), width, state.ends)
-        for more in sums[1:]:
-            sums[0] += more
-        total = torch.from_numpy(sums[0])
-        found = [
-            total[offset : offset + each.shape.numel()].view(each.shape)
-            for each, offset in zip(self._owned, self._offsets, strict=True)
-        ]
-        return grad_rows, grad_graph, found

@@ -47,7 +47,7 @@ def test_trace_is_what_the_model_does(make_predictor, mixer):
     assert found.rows.shape == (4, rows, 16)
     assert found.mixed.shape == (3, rows, 16)
     assert found.attn_weights.shape == (2, rows, rows)
-    np.testing.assert_allclose(found.prediction, predictor.predict(SMILES[0])[0], rtol=1e-6)
+    np.testing.assert_allclose(found.prediction, predictor.predict(SMILES[0])[0], rtol=1e-4)
     np.testing.assert_allclose(found.attn_weights.sum(-1), 1, rtol=1e-5)
     with torch.no_grad():
         batch = collate([graph], **predictor.config.collate_settings)

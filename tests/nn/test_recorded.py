@@ -1,13 +1,18 @@
-"""The blocks as one program, against the modules that were recorded, in float64."""
+"""A model as one program, against the modules that were recorded, in float64."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import ModelConfig
+from graphslice.data.collate import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.nn.mixers.base import Mixer
@@ -17,13 +22,14 @@ from graphslice.ops.dispatch import only_references
 from graphslice.ops.program import programs_off
 from graphslice.ops.threads import torch_on_one_core
 
-DIM, HEADS, LENGTHS = 32, 2, [7, 1, 19, 12, 25]
+DIM, HEADS = 32, 2
+RATES = ("input_dropout", "dropout", "attention_dropout", "activation_dropout")
 
 
 def model_of(mixer="slice-quantile", **settings) -> GraphTransformer:
     torch.manual_seed(0)
     config = {"layers": 2, "dim": DIM, "heads": HEADS, "ffn_dim": 48, "init": "balanced"}
-    config |= {"dropout": 0.0, "attention_dropout": 0.0, **settings}
+    config |= {**dict.fromkeys(RATES, 0.0), **settings}
     model = GraphTransformer(ModelConfig(mixer=mixer, **config))
     for parameter in model.parameters():
         if parameter.dim() == 1:
@@ -31,79 +37,89 @@ def model_of(mixer="slice-quantile", **settings) -> GraphTransformer:
     return model
 
 
-def inputs_of(model, lengths=LENGTHS):
-    """Rows, and the lengths with the tensor of the graph that the mixers read."""
-    torch.manual_seed(1)
-    sizes, width = torch.tensor(lengths), max(lengths)
-    bias = torch.randn(len(lengths), HEADS, width, width)
-    bias = bias.masked_fill(torch.arange(width) >= sizes[:, None, None, None], -torch.inf)
-    weights = "attn_weights" in model.blocks[0].mixer.reads
-    graph = {"attn_weights": bias.softmax(-1)} if weights else {"attn_bias": bias}
-    return torch.randn(len(lengths), width, DIM), {"lengths": sizes, **graph}
+SMILES = [
+    "CC(=O)Oc1ccccc1C(=O)O",
+    "C",
+    "CCO",
+    "c1ccc2c(c1)[nH]c1ccccc12",
+    "CN1CCC[C@H]1c1cccnc1.Cl",
+    "C#N",
+    "OCC(F)(F)Br",
+]
 
 
-def recorded(model, x, tensors):
-    return run_recorded(model, model.blocks, model.norm, HEADS, x, tensors)
+def batch_of(smiles=SMILES):
+    return collate([smiles_to_graph(text) for text in smiles])
 
 
-def compared(model, x, tensors):
-    """What a function of both makes of the rows: the result and all gradients, 0 in the padding."""
-    valid = (torch.arange(x.shape[1]) < tensors["lengths"][:, None])[:, :, None]
-    generator = torch.Generator().manual_seed(2)
-    upstream = torch.randn(x.shape, generator=generator) * valid
+def recorded(model, batch):
+    return run_recorded(model, batch, model.context(batch))
 
-    def results(model, run, dtype):
-        leaf = x.to(dtype).requires_grad_()
-        own = {name: t.to(dtype).requires_grad_() if name != "lengths" else t for name, t in tensors.items()}
-        out = run(model, leaf, own)
-        parameters = [p for name, p in model.named_parameters() if name.startswith(("blocks", "norm"))]
-        leaves = [leaf, *(t for name, t in own.items() if name != "lengths"), *parameters]
-        grads = torch.autograd.grad(out, leaves, upstream.to(dtype), allow_unused=True, materialize_grads=True)
-        return [out * valid, *grads]
 
-    found = results(model, recorded, torch.float32)
-    expected = results(copy.deepcopy(model).double(), lambda m, x, t: m.run_blocks(x, t), torch.float64)
-    return found, expected
+def results(model, run, batch):
+    """What comes out, and the gradients of all parameters."""
+    out = run(model, batch)
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    parameters = [p for name, p in model.named_parameters() if not name.startswith("head")]
+    return [out, *torch.autograd.grad((out * upstream).sum(), parameters, materialize_grads=True, allow_unused=True)]
+
+
+def by_modules(model, batch):
+    with programs_off():
+        return model.represent(batch)
+
+
+def check(model, batch, rtol=2e-4, atol=5e-4):
+    found = results(model, recorded, batch)
+    expected = results(copy.deepcopy(model).double(), by_modules, batch)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            one.double(), other, rtol=rtol, atol=atol * max(1, float(other.detach().abs().max()))
+        )
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_a_program_is_the_modules(mixer, norm):
     model = model_of(mixer, norm=norm)
-    x, tensors = inputs_of(model)
-    for one, other in zip(*compared(model, x, tensors), strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=2e-4, atol=2e-5)
+    check(model, batch_of())
     with torch.inference_mode():
-        alone = recorded(model, x, tensors)
-        torch.testing.assert_close(alone, recorded(model.eval(), x, tensors), rtol=0, atol=0)
-        valid = torch.arange(x.shape[1]) < tensors["lengths"][:, None]
-        torch.testing.assert_close(alone[valid], model.run_blocks(x, tensors)[valid], rtol=1e-4, atol=1e-5)
+        alone = recorded(model, batch_of())
+        assert torch.equal(alone, recorded(model.eval(), batch_of()))
+        torch.testing.assert_close(alone, by_modules(model, batch_of()), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("lengths", [[1], [2, 2], [256], [3] * 100])
-def test_of_any_sizes(lengths):
-    model = model_of("galerkin")
-    x, tensors = inputs_of(model, lengths)
-    for one, other in zip(*compared(model, x, tensors), strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-4)
+@pytest.mark.parametrize("readout", ["token", "mean+max", "sum+token+mean", "quantiles+max"])
+@pytest.mark.parametrize("embedding_norm", [False, True])
+def test_of_any_ends(readout, embedding_norm):
+    check(model_of(readout=readout, embedding_norm=embedding_norm), batch_of())
 
 
-def test_a_half_in_another_mode():
-    model = model_of(dropout=0.5).eval()
-    model.blocks[0].train()
-    x, tensors = inputs_of(model)
-    assert not torch.equal(recorded(model, x, tensors), recorded(model, x, tensors))
-    model.blocks[0].eval()
-    assert torch.equal(recorded(model, x, tensors), recorded(model, x, tensors))
+def test_of_the_original_layout():
+    model = model_of("softmax", embedding_layout="graphormer", num_degrees=512, head="mlp", ffn_dim=80)
+    check(model, batch_of())
+
+
+@pytest.mark.parametrize("smiles", [["C"], ["CC", "CC"], ["C" * 255], ["C" * 19, "O"] * 60])
+def test_of_any_sizes(smiles):
+    check(model_of("galerkin"), batch_of(smiles), 1e-3, 1e-3)
+
+
+def test_beyond_a_byte_of_rows_the_modules_run():
+    assert recorded(model_of(), batch_of(["C" * 256])) is None
+
+
+def test_degrees_and_features_beyond_the_tables():
+    model = model_of(num_degrees=3)
+    check(model, batch_of())
 
 
 def test_a_sample_does_not_depend_on_the_others():
-    model = model_of("softmax")
-    x, tensors = inputs_of(model)
+    model = model_of("softmax", readout="mean+max")
     with torch.inference_mode():
-        together = recorded(model, x, tensors)
-        one = recorded(model, x[2:3], {name: tensor[2:3] for name, tensor in tensors.items()})
-    torch.testing.assert_close(one[0], together[2], rtol=0, atol=0)
+        together = recorded(model, batch_of())
+        for i, text in enumerate(SMILES):
+            torch.testing.assert_close(recorded(model, batch_of([text]))[0], together[i], rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture
@@ -115,15 +131,11 @@ def three_threads():
 
 @pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 def test_several_cores_give_the_same(mixer, three_threads):
-    rates = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
-    model = model_of(mixer, **rates)
-    x, tensors = inputs_of(model, [20] * 12)
+    model, batch = model_of(mixer, **dict.fromkeys(RATES, 0.2)), batch_of(["C" * 19] * 12)
 
     def step():
         torch.manual_seed(5)
-        leaf = x.clone().requires_grad_()
-        out = recorded(model, leaf, tensors)
-        return out, *torch.autograd.grad(out.square().sum(), [leaf, *model.blocks.parameters()])
+        return results(model, recorded, batch)
 
     first, again = step(), step()
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
@@ -135,54 +147,53 @@ def test_several_cores_give_the_same(mixer, three_threads):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("mixer", ["map-only", "softmax"])
 def test_gradients_with_dropout_are_those_of_finite_differences(mixer, rate):
-    model = model_of(mixer, **{rate: 0.3})
-    x, tensors = inputs_of(model)
-    valid = (torch.arange(x.shape[1]) < tensors["lengths"][:, None])[:, :, None]
-    along, upstream = torch.randn(2, *x.shape) * valid
+    model, batch = model_of(mixer, **{rate: 0.3}), batch_of()
+    along = {name: torch.randn(p.shape) for name, p in model.named_parameters() if not name.startswith("head")}
 
-    def total(rows):
+    def total():
         torch.manual_seed(3)
-        return (recorded(model, rows, tensors) * upstream).double().sum()
+        return recorded(model, batch).double().sum()
 
-    leaf = x.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(total(leaf), leaf)
+    grads = torch.autograd.grad(total(), [model.get_parameter(name) for name in along], allow_unused=True)
+    slope = sum((grad * by).double().sum() for grad, by in zip(grads, along.values(), strict=True) if grad is not None)
+    totals = []
     with torch.no_grad():
-        slope = (total(x + 3e-3 * along) - total(x - 3e-3 * along)) / 6e-3
-        assert total(x) != (recorded(model.eval(), x, tensors) * upstream).double().sum()
-    assert slope.item() == pytest.approx((grad * along).sum().item(), rel=0.02, abs=0.05)
+        for sign in (1, -2):
+            for name, by in along.items():
+                model.get_parameter(name).add_(sign * 1e-3 * by)
+            totals.append(total())
+        assert totals[-1] != recorded(model.eval(), batch).double().sum()
+    assert ((totals[0] - totals[1]) / 2e-3).item() == pytest.approx(slope.item(), rel=0.03, abs=0.3)
 
 
 def test_frozen_parameters_have_no_gradient():
     model = model_of()
     model.blocks[0].requires_grad_(False)
-    x, tensors = inputs_of(model)
-    recorded(model, x, tensors).sum().backward()
+    recorded(model, batch_of()).sum().backward()
     assert all(p.grad is None for p in model.blocks[0].parameters())
     assert all(p.grad is not None for p in model.blocks[1].parameters())
+    model.requires_grad_(False)
+    assert not recorded(model, batch_of()).requires_grad
 
 
 def test_backward_runs_once():
-    model = model_of()
-    x, tensors = inputs_of(model)
-    out = recorded(model, x, tensors).sum()
+    out = recorded(model_of(), batch_of()).sum()
     out.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="already"):
         out.backward()
 
 
 def test_what_is_changed_afterwards_counts():
-    model = model_of().eval()
-    x, tensors = inputs_of(model)
-    valid = torch.arange(x.shape[1]) < tensors["lengths"][:, None]
+    model, batch = model_of().eval(), batch_of()
 
     def same():
         with torch.inference_mode():
-            found = recorded(model, x, tensors)
+            found = recorded(model, batch)
             if found is not None:
-                torch.testing.assert_close(found[valid], model.run_blocks(x, tensors)[valid], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(found, by_modules(model, batch), rtol=1e-4, atol=1e-5)
         return found is not None
 
     assert same()
@@ -194,8 +205,20 @@ def test_what_is_changed_afterwards_counts():
     assert same()
     model.blocks[0] = model_of("slice-max").blocks[0].eval()
     assert same()
+    model.atoms.atom = nn.EmbeddingBag(174, DIM, mode="sum")
+    assert same()
+    model.blocks = model_of("map-only", layers=3).blocks.eval()
+    assert same()
     model.blocks[0].ffn.activation = nn.ReLU()
     assert not same()
+
+
+def test_a_half_in_another_mode():
+    model, batch = model_of(dropout=0.5).eval(), batch_of()
+    model.blocks[0].train()
+    assert not torch.equal(recorded(model, batch), recorded(model, batch))
+    model.blocks[0].eval()
+    assert torch.equal(recorded(model, batch), recorded(model, batch))
 
 
 def unwatched(model):
@@ -218,44 +241,54 @@ def without_a_bias(model):
     model.blocks[0].ffn.contract.bias = None
 
 
-@pytest.mark.parametrize("change", [with_a_hook, another_mix, without_a_bias, unwatched])
+def in_doubles(model):
+    model.norm.double()
+
+
+@pytest.mark.parametrize("change", [with_a_hook, another_mix, without_a_bias, in_doubles, unwatched])
 @pytest.mark.parametrize("early", [False, True])
 def test_what_no_tape_knows_runs_as_modules(change, early):
     model = model_of()
-    x, tensors = inputs_of(model)
     if not early:
-        assert recorded(model, x, tensors) is not None
+        assert recorded(model, batch_of()) is not None
     change(model)
-    assert (recorded(model, x, tensors) is None) == (change is not unwatched)
+    assert (recorded(model, batch_of()) is None) == (change is not unwatched)
 
 
 def test_where_programs_are_not_wanted():
-    model = model_of()
-    x, tensors = inputs_of(model)
+    model, batch = model_of(), batch_of()
     with programs_off():
-        assert recorded(model, x, tensors) is None
+        assert recorded(model, batch) is None
     with only_references():
-        assert recorded(model, x, tensors) is None
+        assert recorded(model, batch) is None
     with only_references(but=(gelu, "numba")):
-        assert recorded(model, x, tensors) is None
+        assert recorded(model, batch) is None
     with torch.autocast("cpu", torch.bfloat16):
-        assert recorded(model, x, tensors) is None
-    assert recorded(model, x.double(), tensors) is None
-    assert recorded(model_of(ffn_dim=40), x, tensors) is None
-    assert recorded(copy.deepcopy(model).double(), x, tensors) is None
-    assert recorded(model, x[:0], {name: tensor[:0] for name, tensor in tensors.items()}) is None
-    assert recorded(model, x, tensors) is not None
+        assert recorded(model, batch) is None
+    with FlopCounterMode(display=False):
+        assert recorded(model, batch) is None
+    assert recorded(model_of(ffn_dim=40), batch) is None
+    assert recorded(copy.deepcopy(model).double(), batch) is None
+    assert recorded(model, batch) is not None
 
 
 def test_a_model_that_ran_is_copied_and_sent():
-    model = model_of()
-    x, tensors = inputs_of(model)
-    before = recorded(model, x, tensors)
+    model, batch = model_of(), batch_of()
+    before = recorded(model, batch)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with torch.no_grad():
             next(other.blocks.parameters()).zero_()
-        assert not torch.equal(recorded(other, x, tensors), before)
-    assert torch.equal(recorded(model, x, tensors), before)
+        assert not torch.equal(recorded(other, batch), before)
+    assert torch.equal(recorded(model, batch), before)
+
+
+def test_what_is_recorded_does_not_keep_a_model():
+    model = model_of()
+    recorded(model, batch_of())
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
 
 
 def test_every_mixer_is_recorded_as_it_is_by_default():

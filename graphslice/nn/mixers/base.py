@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from graphslice.errors import InputError, nearest
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops.program import Value
-from graphslice.ops.tape import NotRecorded, Tape
+from graphslice.ops.recorder import NotRecorded
+from graphslice.ops.tape import Tape
 
 
 class Mixer(nn.Module):

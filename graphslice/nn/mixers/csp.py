@@ -10,7 +10,8 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort
 from graphslice.ops.program import Value
-from graphslice.ops.tape import NotRecorded, Tape
+from graphslice.ops.recorder import NotRecorded
+from graphslice.ops.tape import Tape
 
 SHIFTS = ("none", "linear", "power")
 

@@ -11,7 +11,8 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import broadcast_max, column_quantiles
 from graphslice.ops.program import Value
-from graphslice.ops.tape import NotRecorded, Tape
+from graphslice.ops.recorder import NotRecorded
+from graphslice.ops.tape import Tape
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 SOURCES = ("aggregated", "values")

@@ -20,6 +20,7 @@ from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.recorded import run_recorded
 from graphslice.ops import Dropout, column_quantiles
+from graphslice.ops.threads import torch_on_one_core
 from graphslice.ops.toolchain import warn_of_missing_compiler
 
 
@@ -102,11 +103,14 @@ class GraphTransformer(nn.Module):
 
     def represent(self, batch: GraphBatch) -> Tensor:
         """What the head reads of each molecule, ``[B, width]``: readouts after the last norm, and the descriptors."""
-        context = self.context(batch)
-        if self._compiled[0] is None:
-            read = run_recorded(self, batch, context)
+        if self._compiled[0] is None and batch.lengths.device.type == "cpu":
+            with torch_on_one_core():
+                context = self.context(batch)
+                read = run_recorded(self, batch, context)
             if read is not None:
                 return self._with_descriptors(read, batch.descriptors)
+        else:
+            context = self.context(batch)
         x = self.embed(batch)
         normed = self._through_blocks(x, context)
         with torch.autocast(x.device.type, enabled=False):

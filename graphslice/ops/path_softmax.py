@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
@@ -13,6 +14,8 @@ from graphslice.ops.threads import parallel_for
 _MAX_RANGE = 600.0
 # What is less than this of a row is nothing: its products would be denormal numbers, which are slow.
 _MIN_WEIGHT = 1e-28
+# Samples whose gradients are summed together.
+_CHUNK = 16
 
 
 @operator
@@ -71,7 +74,8 @@ def _path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor
     exponentials = torch.exp(double - double.amax(0)).numpy()
     result = values.new_zeros(batch, values.shape[1], atoms + 1, atoms + 1)
     out, types, sizes = result.numpy(), path_types.contiguous().numpy(), lengths.numpy()
-    parallel_for(lambda begin, end: _forward(exponentials, types, sizes, out, begin, end), batch, values=result.numel())
+    work = 4 * result.numel()
+    parallel_for(lambda begin, end: _forward(exponentials, types, sizes, out, begin, end), batch, work)
     return result
 
 
@@ -86,10 +90,13 @@ class _PathSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         result, path_types, lengths = ctx.saved_tensors
-        sums = torch.zeros(ctx.num_values, result.shape[1], dtype=torch.float64)
-        types = path_types.contiguous().numpy()
-        _backward(grad.contiguous().numpy(), result.numpy(), types, lengths.numpy(), sums.numpy())
-        return sums.to(result.dtype), None, None
+        # Sums of so many samples at a time, whatever the number of threads: so the result does not depend on it.
+        chunks = -(-len(lengths) // _CHUNK)
+        sums = np.zeros((chunks, ctx.num_values, result.shape[1]))
+        upstream, types = grad.contiguous().numpy(), path_types.contiguous().numpy()
+        arguments = upstream, result.numpy(), types, lengths.numpy(), sums
+        parallel_for(lambda begin, end: _backward(*arguments, begin, end), chunks, values=4 * result.numel())
+        return torch.from_numpy(sums.sum(axis=0)).to(result.dtype), None, None
 
 
 @njit(cache=True, nogil=True)
@@ -119,9 +126,9 @@ def _forward(exponentials, path_types, lengths, out, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _backward(grad, result, path_types, lengths, sums):
+def _backward(grad, result, path_types, lengths, sums, begin, end):
     heads = result.shape[1]
-    for b in range(len(lengths)):
+    for b in range(begin * _CHUNK, min(end * _CHUNK, len(lengths))):
         rows = lengths[b] + 1
         for h in range(heads):
             for i in range(rows):
@@ -130,4 +137,4 @@ def _backward(grad, result, path_types, lengths, sums):
                     dot += grad[b, h, i, j] * result[b, h, i, j]
                 for j in range(rows):
                     path = path_types[b, i - 1, j - 1] + 1 if i > 0 and j > 0 else 0
-                    sums[path, h] += result[b, h, i, j] * (grad[b, h, i, j] - dot)
+                    sums[b // _CHUNK, path, h] += result[b, h, i, j] * (grad[b, h, i, j] - dot)

@@ -227,14 +227,19 @@ class Part:
         kernels, layout = self._kernels, self.layout(width)
         fixed = layout.constant + ends[-1] * layout.whole
 
-        def share(number: int) -> None:
-            memory = _scratch_memory(layout.scratch)
-            areas = np.concatenate([[0, kept, memory.ctypes.data], arguments[number]])
+        work = []
+        for number, end in enumerate(ends):
             begin = ends[number - 1] if number else 0
-            _run(kernels, fixed + areas[self._areas], layout.steps, layout.group, begin, ends[number])
+            areas = np.array([0, kept, 0, *arguments[number]], np.int64)
+            work.append((fixed + areas[self._areas], begin, end))
 
-        others = [_pool(len(ends) - 1).submit(share, number) for number in range(1, len(ends))]
-        share(0)
+        def share(operands: np.ndarray, begin: int, end: int) -> None:
+            memory = _scratch_memory(layout.scratch)
+            operands += (self._areas == _SCRATCH) * memory.ctypes.data
+            _run(kernels, operands, layout.steps, layout.group, begin, end)
+
+        others = [_pool(len(ends) - 1).submit(share, *each) for each in work[1:]]
+        share(*work[0])
         for other in others:
             other.result()
 

@@ -92,7 +92,7 @@ def test_a_program_is_the_modules(mixer, norm):
 @pytest.mark.parametrize("readout", ["token", "mean+max", "sum+token+mean", "quantiles+max"])
 @pytest.mark.parametrize("embedding_norm", [False, True])
 def test_of_any_ends(readout, embedding_norm):
-    check(model_of(readout=readout, embedding_norm=embedding_norm), batch_of())
+    check(model_of("galerkin", readout=readout, embedding_norm=embedding_norm), batch_of())
 
 
 def test_of_the_original_layout():

@@ -17,6 +17,7 @@ def ints(*values: int) -> torch.Tensor:
 
 
 TRUE = torch.ones(2, 3, dtype=torch.bool)
+TABLE = ones(9, 16)
 V, P, LENGTHS = ones(2, 3, 16), ones(2, 2, 3, 3) / 3, ints(3, 2)
 TYPES = torch.zeros(2, 3, 3, dtype=torch.int16)
 
@@ -83,6 +84,16 @@ CALLS = {
         (ones(4, 2), TYPES, ints(3)),
         (ones(4, 2), TYPES, LENGTHS.double()),
         (ones(1, 2), TYPES, LENGTHS),
+    ],
+    "sum_rows": [
+        (TABLE, ints(0, 9, 1), ints(0, 1), ones(3)),
+        (TABLE, ints(0, -1, 1), ints(0, 1), ones(3)),
+        (TABLE, ints(8, 0, 3), ints(0, 2, 1), ones(3)),
+        (TABLE, ints(8, 0, 3), ints(0, 4), ones(3)),
+        (TABLE, ints(8, 0, 3), ints(1, 2), ones(3)),
+        (TABLE, ints(8, 0, 3), ints(0, 1), ones(2)),
+        (TABLE, ints(8, 0, 3).int(), ints(0, 1).int(), ones(3)),
+        (TABLE, ints(8, 0, 3)[None], ints(0, 1), ones(3)),
     ],
     "dropout": [(V, 1.0), (V, 1.5), (V, -0.5)],
 }

@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-from graphslice.ops.simd.lanes import address_of, float32x16, int64x8, keep_alive, load_scalar
+from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.threads import cores
 
 # Rows that go through a program together: their values fit in the second cache, and weights are read once for all.
@@ -115,23 +115,6 @@ _compiled: dict[Kernel, Callable[[], Any]] = {}
 
 def _compile(function: Kernel) -> Any:
     return cfunc(types.void(types.intp, types.intp), cache=True, error_model="numpy")(function)
-
-
-@njit(inline="always")
-def operand(at, number):
-    """The operand of a kernel with this number: of a value or a tensor the address of the first of its samples."""
-    return load_scalar(int64x8(), at, number)
-
-
-@njit(inline="always")
-def float_operand(at, number):
-    """An operand that :func:`float_bits` made."""
-    return load_scalar(float32x16(), at, 2 * number)
-
-
-def float_bits(value: float) -> int:
-    """A float32 as an operand."""
-    return int(np.float32(value).view(np.uint32))
 
 
 @intrinsic

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from graphslice.ops import kernels
 from graphslice.ops.dropout import threshold_of
-from graphslice.ops.program import Argument, Instruction, Kernel, Operand, Size, Value, float_bits
+from graphslice.ops.operands import float_bits
+from graphslice.ops.program import Argument, Instruction, Kernel, Operand, Size, Value
 
 #: Where the caller's tensors stand among the arguments; behind them the parameters, and so on.
 ROWS, GRAPH, LENGTHS, ATOMS, DEGREES, OUT, GRAD_OUT, GRAD_ROWS, GRAD_GRAPH, FIRST = range(10)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from graphslice.ops import kernels
-from graphslice.ops.program import Size, Value, float_bits
+from graphslice.ops import kernels, mixer_kernels
+from graphslice.ops.operands import float_bits
+from graphslice.ops.program import Size, Value
 from graphslice.ops.recorder import NotRecorded, Recorder
 
 #: N.
@@ -153,12 +154,12 @@ class Tape(Recorder):
     def aggregate(self, v: Value, p: float) -> Value:
         """``dropout(P) V``, where the graph is P."""
         out, keys, channels = self.like(v), self.keys(p, self.graph.size), v.size.row
-        self.run(kernels.aggregate, self.graph, v, out, self.heads, N, channels, *keys)
+        self.run(mixer_kernels.aggregate, self.graph, v, out, self.heads, N, channels, *keys)
         self.keep(v)
 
         def record(grads: list[Value]) -> None:
             given = self.graph, v, self.gradient(out)
-            self.run_back(kernels.aggregate_gradient, *given, *grads, self.heads, N, channels, *keys)
+            self.run_back(mixer_kernels.aggregate_gradient, *given, *grads, self.heads, N, channels, *keys)
 
         self.undo(lambda: self.contribute_all([v, self.graph], record))
         return out
@@ -167,12 +168,12 @@ class Tape(Recorder):
         """The largest value of every channel that is not local, in every row."""
         out, maxima, channels = self.like(v), Value(Size(sample=v.size.row)), v.size.row
         local = self.hold(local_channels.float())
-        self.run(kernels.broadcast_max, v, self.lengths, local, out, maxima, N, channels)
+        self.run(mixer_kernels.broadcast_max, v, self.lengths, local, out, maxima, N, channels)
         self.keep(v, maxima)
 
         def record(into: Value) -> None:
             given = v, self.lengths, local, maxima, self.gradient(out), into, N, channels
-            self.run_back(kernels.broadcast_max_gradient, *given)
+            self.run_back(mixer_kernels.broadcast_max_gradient, *given)
 
         self.undo(lambda: self.contribute(v, record))
         return out
@@ -180,11 +181,11 @@ class Tape(Recorder):
     def max_exchange(self, v: Value) -> Value:
         """The largest value of every channel exchanged with the first row's."""
         out, weights, channels = self.like(v), self.like(v), v.size.row
-        self.run(kernels.max_exchange, v, self.lengths, out, weights, N, channels)
+        self.run(mixer_kernels.max_exchange, v, self.lengths, out, weights, N, channels)
         self.keep(weights)
 
         def record(into: Value) -> None:
-            self.run_back(kernels.max_exchange_gradient, weights, self.gradient(out), into, N, channels)
+            self.run_back(mixer_kernels.max_exchange_gradient, weights, self.gradient(out), into, N, channels)
 
         self.undo(lambda: self.contribute(v, record))
         return out
@@ -194,12 +195,12 @@ class Tape(Recorder):
         out, channels = self.like(x), x.size.row
         rows: Value | int = Value(Size(row=channels // 4)) if self.backward else 0  # a byte each
         flip = torch.zeros(channels, dtype=torch.int32) if descending is None else -descending.int()
-        self.run(kernels.column_sort, x, self.lengths, self.hold(flip), out, rows, N, channels)
+        self.run(mixer_kernels.column_sort, x, self.lengths, self.hold(flip), out, rows, N, channels)
         if isinstance(rows, Value):
             self.keep(rows)
 
         def record(into: Value) -> None:
-            self.run_back(kernels.column_sort_gradient, self.gradient(out), rows, into, N, channels)
+            self.run_back(mixer_kernels.column_sort_gradient, self.gradient(out), rows, into, N, channels)
 
         self.undo(lambda: self.contribute(x, record))
         return out
@@ -209,12 +210,12 @@ class Tape(Recorder):
         ordered, out, channels = self.like(v), self.like(v), v.size.row
         rows = Value(Size(row=channels // 4))  # a byte each
         share = float_bits(tie)
-        self.run(kernels.sort_by_first, v, self.lengths, ordered, rows, out, share, N, channels)
+        self.run(mixer_kernels.sort_by_first, v, self.lengths, ordered, rows, out, share, N, channels)
         self.keep(v, rows)
 
         def record(into: Value) -> None:
             given = v, self.lengths, rows, self.gradient(out), into, share, N, channels
-            self.run_back(kernels.sort_by_first_gradient, *given)
+            self.run_back(mixer_kernels.sort_by_first_gradient, *given)
 
         self.undo(lambda: self.contribute(v, record))
         return out
@@ -223,12 +224,12 @@ class Tape(Recorder):
         """``dropout(Softmax(Q K^T / sqrt(d) + bias)) V``, where the graph is the bias."""
         out, weights, channels = self.like(v), self.like(self.graph), v.size.row
         keys = self.keys(p, self.graph.size)
-        self.run(kernels.attention, q, k, v, self.graph, weights, out, self.heads, N, channels, *keys)
+        self.run(mixer_kernels.attention, q, k, v, self.graph, weights, out, self.heads, N, channels, *keys)
         self.keep(q, k, v, weights)
 
         def record(grads: list[Value]) -> None:
             given = q, k, v, weights, self.gradient(out)
-            self.run_back(kernels.attention_gradient, *given, *grads, self.heads, N, channels, *keys)
+            self.run_back(mixer_kernels.attention_gradient, *given, *grads, self.heads, N, channels, *keys)
 
         self.undo(lambda: self.contribute_all([q, k, v, self.graph], record))
         return out
@@ -236,12 +237,12 @@ class Tape(Recorder):
     def linear_attention(self, q: Value, k: Value, v: Value) -> Value:
         """``Q (K^T V) / n``."""
         out, channels = self.like(v), v.size.row
-        self.run(kernels.linear_attention, q, k, v, self.lengths, out, self.heads, N, channels)
+        self.run(mixer_kernels.linear_attention, q, k, v, self.lengths, out, self.heads, N, channels)
         self.keep(q, k, v)
 
         def record(grads: list[Value]) -> None:
             given = q, k, v, self.lengths, self.gradient(out)
-            self.run_back(kernels.linear_attention_gradient, *given, *grads, self.heads, N, channels)
+            self.run_back(mixer_kernels.linear_attention_gradient, *given, *grads, self.heads, N, channels)
 
         self.undo(lambda: self.contribute_all([q, k, v], record))
         return out
@@ -250,12 +251,12 @@ class Tape(Recorder):
         """The layer norm of each head, with one of the two ``scales`` and ``shifts`` of a module."""
         out, channels = self.like(x), x.size.row
         (scales, grad_scales), (shifts, grad_shifts) = (self.parameter(module, name) for name in ("scales", "shifts"))
-        self.run(kernels.head_norm, x, scales, shifts, out, which, self.heads, N, channels)
+        self.run(mixer_kernels.head_norm, x, scales, shifts, out, which, self.heads, N, channels)
         self.keep(x)
 
         def record(into: Value) -> None:
             given = x, scales, self.gradient(out), into, grad_scales, grad_shifts, which, self.heads, N, channels
-            self.run_back(kernels.head_norm_gradient, *given)
+            self.run_back(mixer_kernels.head_norm_gradient, *given)
 
         self.undo(lambda: self.contribute(x, record))
         return out

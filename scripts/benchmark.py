@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|predict|tables|intervals [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|where|predict|tables|intervals [--json]``.
 
 Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
 less so. ``--json`` prints one line to keep instead of the table.
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "files": "memory and rate of the command line on large files",
     "sort": "column_sort beside torch.sort",
     "step": "training and inference of the model beside plain PyTorch and the arithmetic floor",
+    "where": "where the time of a training step goes",
     "predict": "prediction of molecules in memory, the same way",
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",

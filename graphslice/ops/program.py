@@ -118,7 +118,9 @@ def _compile(function: Kernel) -> Any:
 
 
 @intrinsic
-def _call(typing, address, at, samples):
+def call(typing, address, at, samples):
+    """Call a compiled kernel by its address."""
+
     def generate(context, builder, signature, args):
         word = ir.IntType(64)
         function = ir.FunctionType(ir.VoidType(), [word, word]).as_pointer()
@@ -137,7 +139,7 @@ def _run(kernels, operands, steps, group, begin, end):
             for k in range(operands.shape[1]):
                 current[i, k] = operands[i, k] + first * steps[i, k]
         for i in range(operands.shape[0]):
-            _call(kernels[i], at + 8 * i * operands.shape[1], min(group, end - first))
+            call(kernels[i], at + 8 * i * operands.shape[1], min(group, end - first))
     keep_alive(current)
 
 
@@ -162,11 +164,11 @@ class Part:
     """
 
     def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
-        self._instructions = [(kernel, [_resolved(given) for given in operands]) for kernel, operands in instructions]
+        self.instructions = [(kernel, [_resolved(given) for given in operands]) for kernel, operands in instructions]
         self._kept = kept
         self._kernels: np.ndarray | None = None
         self._areas = np.zeros((len(instructions), _OPERANDS), np.int64)
-        for i, (_, operands) in enumerate(self._instructions):
+        for i, (_, operands) in enumerate(self.instructions):
             for k, given in enumerate(operands):
                 if isinstance(given, Value):
                     self._areas[i, k] = _KEPT if given.kept else _SCRATCH
@@ -177,12 +179,12 @@ class Part:
     def _layout(self, width: int) -> _Layout:
         constant, whole, steps = np.zeros((3, *self._areas.shape), np.int64)
         group = max(1, _GROUP_ROWS // width)
-        places, scratch = _scratch(self._instructions, width, group)
+        places, scratch = _scratch(self.instructions, width, group)
         kept_places, kept = {}, 0
         for value in self._kept:
             kept_places[value] = kept
             kept += 4 * value.size.of(width)
-        for i, (_, operands) in enumerate(self._instructions):
+        for i, (_, operands) in enumerate(self.instructions):
             for k, given in enumerate(operands):
                 if isinstance(given, Size):
                     constant[i, k] = given.of(width)
@@ -206,7 +208,7 @@ class Part:
             ends: of the shares, the first from 0; the last is the number of samples.
         """
         if self._kernels is None:
-            self._kernels = np.array([_compiled[kernel]().address for kernel, _ in self._instructions])
+            self._kernels = np.array([_compiled[kernel]().address for kernel, _ in self.instructions])
         kernels, layout = self._kernels, self.layout(width)
         fixed = layout.constant + ends[-1] * layout.whole
 

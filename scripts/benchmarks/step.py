@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> list[dict]:
     if options.preset:
         whole = RunConfig.preset(options.preset)
         configs = [replace(whole.model, mixer=mixer) for mixer in options.mixers or [whole.model.mixer]]
-        batches = _batches_of_all_sizes(whole.trainer.batch_size)
+        batches = batches_of_all_sizes(whole.trainer.batch_size)
     else:
         store, rows = demo_of(options.atoms)
         configs = [model_config(mixer, options) for mixer in options.mixers or MIXERS_ALONE]
@@ -114,7 +114,7 @@ def _train_once(model: GraphTransformer, batch: GraphBatch) -> None:
     model.standardised(batch).abs().mean().backward()
 
 
-def _batches_of_all_sizes(size: int) -> list[GraphBatch]:
+def batches_of_all_sizes(size: int) -> list[GraphBatch]:
     """Eight batches of the demo set's molecules of 10 to 40 atoms, as training makes them."""
     store, _ = demo_of(18)
     rows = np.flatnonzero((store.sizes >= 10) & (store.sizes <= 40))

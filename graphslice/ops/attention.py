@@ -142,6 +142,7 @@ def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def attention_samples(addresses, shape, keys, begin, end):
+    """Of samples ``begin`` to ``end``; the addresses are those of q, k, v, the bias, the weights and the result."""
     q, k, v, attn_bias, attn_weights, out = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width
@@ -203,6 +204,7 @@ def _softmax_gradient(grad, stride, attn_weights, first, width, scale, grad_bias
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def attention_gradients(addresses, shape, keys, begin, end):
+    """The addresses are those of q, k, v, the weights, the upstream gradient, and the gradients of q, k, v, bias."""
     q, k, v, attn_weights, grad, grad_q, grad_k, grad_v, grad_bias = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width

@@ -73,6 +73,7 @@ def _normal_cdf(x):
 
 @njit(cache=True, nogil=True)
 def gelu_values(addresses, begin, end):
+    """Of 16 numbers each, ``begin`` to ``end``; the addresses are those of x and the result."""
     x, out = addresses
     for block in range(begin, end):
         value = load(float32x16(), x, 16 * block)
@@ -81,6 +82,7 @@ def gelu_values(addresses, begin, end):
 
 @njit(cache=True, nogil=True)
 def gelu_gradients(addresses, begin, end):
+    """As :func:`gelu_values`; the addresses are those of x, the upstream gradient and that of x."""
     x, grad, grad_x = addresses
     lane_type = float32x16()
     density = splat(lane_type, 0.3989422804014327)  # 1 / sqrt(2 pi)

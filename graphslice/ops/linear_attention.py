@@ -99,6 +99,7 @@ def _mean_product(a, b, channels, head_dim, rows, out):
 
 @njit(cache=True, nogil=True)
 def linear_attention_samples(addresses, sizes, result, shape, begin, end):
+    """Of samples ``begin`` to ``end``; ``result`` is the last of the addresses: q, k, v and what comes out."""
     q, k, v, out = addresses
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads
@@ -118,6 +119,7 @@ def linear_attention_samples(addresses, sizes, result, shape, begin, end):
 
 @njit(cache=True, nogil=True)
 def linear_attention_gradients(addresses, sizes, results, shape, begin, end):
+    """``results`` are the last three of the addresses: q, k, v, upstream, and the gradients of q, k, v."""
     q, k, v, grad, grad_q, grad_k, grad_v = addresses
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads

@@ -74,6 +74,7 @@ class _MaxExchange(torch.autograd.Function):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def exchange_rows(v, mask, out, weight, constants):
+    """``float [B, N, C]``: what comes out and the weights of the rows; ``constants`` in the dtype of v."""
     batch, rows, channels = v.shape
     largest, exchange, steepness = np.empty(channels, v.dtype), np.empty(channels, v.dtype), np.empty(channels, v.dtype)
     total, moved = np.empty(channels, v.dtype), np.empty(channels, v.dtype)
@@ -117,6 +118,7 @@ def exchange_rows(v, mask, out, weight, constants):
 
 @njit(cache=True, nogil=True)
 def exchange_gradients(grad, weight, result):
+    """``float [B, N, C]``: the gradient of v, given the upstream one and the weights."""
     batch, rows, channels = grad.shape
     for b in range(batch):
         for c in range(channels):

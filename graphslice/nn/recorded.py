@@ -40,24 +40,11 @@ from graphslice.ops.tape import Tape
 _OPERATORS = (add_norm, aggregate, attention, broadcast_max, column_sort, dropout, gelu, linear_attention, max_exchange)
 # Beyond so many rows a byte does not number them, and a sample does not stay in a near cache.
 _MAX_ROWS = 256
-# The modules that a tape knows beside mixers, with what it reads of them.
-_READ: dict[type, tuple[str, ...]] = {
-    nn.ModuleList: (),
-    nn.Identity: (),
-    nn.Linear: (),
-    nn.LayerNorm: ("eps",),
-    nn.Embedding: (),
-    nn.EmbeddingBag: (),
-    Table: (),
-    AtomEncoder: (),
-    GELU: (),
-    Block: ("post_norm",),
-    FeedForward: ("training",),
-    Add: ("training",),
-    AddNorm: ("training", "eps", "dropout"),
-    Dropout: ("training", "p"),
-}
-_OF_MIXERS = ("training", "dropout")
+# The modules that a tape knows beside mixers.
+_READ = {nn.ModuleList, nn.Identity, nn.Linear, nn.LayerNorm, nn.Embedding, nn.EmbeddingBag, Table, AtomEncoder}
+_READ |= {GELU, Block, FeedForward, Add, AddNorm, Dropout}
+# What a module's settings are of.
+_SETTING = (bool, int, float, str)
 
 
 class Recordable(Protocol):
@@ -108,15 +95,16 @@ class RecordedModel:
         self._granted += [(model._modules, name, child) for name, child in model.named_children() if child in read]
         for module in modules:
             self._granted += [(module._modules, *child) for child in module.named_children()]
-            names = _READ.get(type(module), _OF_MIXERS)
-            self._granted += [(vars(module), name, getattr(module, name)) for name in names]
-            self._granted.append((vars(module), "forward", None))
+            own = vars(module)
+            self._granted += [(own, name, value) for name, value in own.items() if isinstance(value, _SETTING)]
+            self._granted += [(module._buffers, name, buffer) for name, buffer in module.named_buffers(recurse=False)]
+            self._granted.append((own, "forward", None))
         self._types = [(module, type(module)) for module in modules]
         self._mixes = [(type(module), type(module).mix) for module in modules if isinstance(module, Mixer)]
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         self._hooks = [getattr(module, kind) for module in modules for kind in kinds]
         self.reads_out = set(model.readouts) <= {"token", "max", "sum", "mean"}
-        tape = Tape(config.dim, config.heads, backward=backward)
+        tape = Tape(config.heads, backward=backward)
         x: Value = model.atoms.record(tape)
         if isinstance(model.embedding_norm, nn.LayerNorm):
             x = tape.add_norm(x, None, model.embedding_norm, 0.0)[1]
@@ -133,7 +121,7 @@ class RecordedModel:
     def stands(self) -> bool:
         """Whether the modules are still those that were recorded, as they were then."""
         return (
-            all(owner.get(name) is value or owner.get(name) == value for owner, name, value in self._granted)
+            all(_same(owner.get(name), value) for owner, name, value in self._granted)
             and all(type(module) is kind for module, kind in self._types)
             and all(kind.mix is mix and kind.forward is Mixer.forward for kind, mix in self._mixes)
         )
@@ -154,6 +142,10 @@ class RecordedModel:
         if torch.is_grad_enabled():
             return _Recorded.apply(self._program, inputs, inputs.graph, *parameters)
         return self._program.run(inputs, parameters)[0]
+
+
+def _same(found: object, granted: object) -> bool:
+    return found is granted or (isinstance(granted, _SETTING) and found == granted)
 
 
 # By the model that has them, whose own dictionary is copied and pickled.
@@ -198,7 +190,7 @@ def run_recorded(model: Recordable, batch: GraphBatch, context: AttentionContext
     if found is None or found.watched:
         return None
     atoms, degrees = batch.atoms.contiguous(), batch.degrees.contiguous()
-    out = found(Inputs(lengths.contiguous(), graph.contiguous(), None, atoms, degrees))
+    out = found(Inputs(lengths.contiguous(), graph.contiguous(), atoms, degrees))
     return out if out is None or found.reads_out else model.read_out(out, context.mask)
 
 
@@ -215,5 +207,5 @@ class _Recorded(torch.autograd.Function):
         state, ctx.state = ctx.state, None
         if state is None:
             raise RuntimeError("the gradients of this batch were computed already")
-        _, grad_graph, found = ctx.program.gradients(state, grad.contiguous())
+        grad_graph, found = ctx.program.gradients(state, grad.contiguous())
         return None, None, grad_graph, *found

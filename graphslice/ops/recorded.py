@@ -17,11 +17,9 @@ from graphslice.ops.recorder import (
     DEGREES,
     GRAD_GRAPH,
     GRAD_OUT,
-    GRAD_ROWS,
     GRAPH,
     LENGTHS,
     OUT,
-    ROWS,
     Recording,
 )
 
@@ -32,23 +30,22 @@ class Inputs(NamedTuple):
     Attributes:
         lengths: int64 ``[B]``.
         graph: float32 ``[B, H, N, N]``.
-        rows: float32 ``[B, N, C]``; None where they are made of the atoms.
-        atoms: uint8 ``[B, N - 1, 9]``, or None.
-        degrees: uint8 ``[B, N - 1]``, or None.
+        atoms: uint8 ``[B, N - 1, 9]``.
+        degrees: uint8 ``[B, N - 1]``.
     """
 
     lengths: Tensor
     graph: Tensor
-    rows: Tensor | None = None
-    atoms: Tensor | None = None
-    degrees: Tensor | None = None
+    atoms: Tensor
+    degrees: Tensor
 
 
 class _State(NamedTuple):
     """What backward needs of a forward pass; the tensors whose addresses are among the arguments stay with it."""
 
     arguments: list[int]
-    held: tuple[Tensor | None, ...]
+    inputs: Inputs
+    held: tuple[Tensor, ...]
     kept: Tensor
     ends: list[int]
 
@@ -97,10 +94,9 @@ class Program:
         turned = torch.empty(self._turned_size)
         kept = torch.empty(samples * self._forward.kept_bytes(width), dtype=torch.uint8)
         arguments = [0] * self._recording.arguments
-        given = {LENGTHS: inputs.lengths, GRAPH: inputs.graph, ROWS: inputs.rows}
-        given |= {ATOMS: inputs.atoms, DEGREES: inputs.degrees, OUT: out}
+        given = {LENGTHS: inputs.lengths, GRAPH: inputs.graph, ATOMS: inputs.atoms, DEGREES: inputs.degrees, OUT: out}
         for place, tensor in given.items():
-            arguments[place] = 0 if tensor is None else tensor.data_ptr()
+            arguments[place] = tensor.data_ptr()
         for place, parameter in zip(self._here, parameters, strict=True):
             arguments[place] = parameter.data_ptr()
         for place, offset in self._turned:
@@ -112,24 +108,21 @@ class Program:
         ends = shares_of(samples, width)
         self._transpose.run([arguments], 0, 1, [1])
         self._forward.run([arguments] * len(ends), kept.data_ptr(), width, ends)
-        return out, _State(arguments, (*inputs, out, turned, *parameters), kept, ends)
+        return out, _State(arguments, inputs, (turned, *parameters), kept, ends)
 
-    def gradients(self, state: _State, grad: Tensor) -> tuple[Tensor | None, Tensor | None, list[Tensor]]:
-        """The gradients of the rows and of the graph, None where they have none, and of the parameters."""
-        _, graph, rows, *_ = state.held
-        grad_rows = torch.empty_like(rows) if rows is not None and self._recording.reaches_rows else None
-        grad_graph = torch.empty_like(graph) if graph is not None and self._recording.reaches_graph else None
+    def gradients(self, state: _State, grad: Tensor) -> tuple[Tensor | None, list[Tensor]]:
+        """The gradients of the graph, None where it has none, and of the parameters."""
+        graph = state.inputs.graph
+        grad_graph = torch.empty_like(graph) if self._recording.reaches_graph else None
         sums = np.zeros((len(state.ends), self._size), np.float32)  # not by torch, whose threads would stay awake
         arguments = []
         for share in range(len(state.ends)):
             own = list(state.arguments)
-            for place, tensor in ((GRAD_OUT, grad), (GRAD_ROWS, grad_rows), (GRAD_GRAPH, grad_graph)):
-                own[place] = 0 if tensor is None else tensor.data_ptr()
+            own[GRAD_OUT], own[GRAD_GRAPH] = grad.data_ptr(), 0 if grad_graph is None else grad_graph.data_ptr()
             at = sums[share].ctypes.data
             for place, offset in zip(self._there, self._offsets, strict=True):
                 own[place] = at + 4 * offset
             arguments.append(own)
-        assert graph is not None
         self._backward.run(arguments, state.kept.data_ptr(), graph.shape[-1], state.ends)
         for more in sums[1:]:
             sums[0] += more
@@ -138,4 +131,4 @@ class Program:
             total.as_strided(owned.shape, owned.stride, offset)
             for owned, offset in zip(self._owned, self._offsets, strict=True)
         ]
-        return grad_rows, grad_graph, found
+        return grad_graph, found

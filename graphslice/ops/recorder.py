@@ -14,7 +14,7 @@ from graphslice.ops.operands import float_bits
 from graphslice.ops.program import Argument, Instruction, Kernel, Operand, Size, Value
 
 #: Where the caller's tensors stand among the arguments; behind them the parameters, and so on.
-ROWS, GRAPH, LENGTHS, ATOMS, DEGREES, OUT, GRAD_OUT, GRAD_ROWS, GRAD_GRAPH, FIRST = range(10)
+GRAPH, LENGTHS, ATOMS, DEGREES, OUT, GRAD_OUT, GRAD_GRAPH, FIRST = range(8)
 _NO_KEYS = (0, 0, 0, 0, float_bits(1))
 
 
@@ -47,7 +47,7 @@ class Recording(NamedTuple):
         arguments: how many there are.
         held: constants whose addresses are operands.
         out: the size of what comes out.
-        reaches_rows, reaches_graph: whether these have a gradient.
+        reaches_graph: whether the graph has a gradient.
     """
 
     forward: list[Instruction]
@@ -59,7 +59,6 @@ class Recording(NamedTuple):
     arguments: int
     held: list[Tensor]
     out: Size
-    reaches_rows: bool
     reaches_graph: bool
 
 
@@ -67,20 +66,17 @@ class Recorder:
     """Records instructions on the samples of a batch.
 
     Args:
-        channels: C.
         heads: H of the graph's ``[B, H, N, N]``.
         backward: whether there are to be gradients.
 
     Attributes:
-        rows: the rows ``[B, N, C]``, where the caller has them.
         graph: the weights or the bias of the pairs.
         lengths: ``int64 [B]``.
         atoms, degrees: ``uint8 [B, N - 1, 9]`` and ``[B, N - 1]``.
     """
 
-    def __init__(self, channels: int, heads: int, *, backward: bool) -> None:
+    def __init__(self, heads: int, *, backward: bool) -> None:
         self.backward, self.heads = backward, heads
-        self.rows = Value(Size(row=channels), argument=Argument(ROWS, Size(row=channels)))
         self.graph = Value(Size(pair=heads), argument=Argument(GRAPH, Size(pair=heads)))
         self.lengths = Argument(LENGTHS, Size(sample=2))
         self.atoms = Argument(ATOMS, Size(row=9, sample=-9), unit=1)
@@ -201,8 +197,7 @@ class Recorder:
         self.run_back(kernels.accumulate, more, total, total.size)
 
     def _new_gradient(self, value: Value) -> Value:
-        place = {self.rows: GRAD_ROWS, self.graph: GRAD_GRAPH}.get(value)
-        argument = None if place is None else Argument(place, value.size)
+        argument = Argument(GRAD_GRAPH, value.size) if value is self.graph else None
         self._gradients[value] = Value(value.size, argument=argument)
         return self._gradients[value]
 
@@ -226,6 +221,5 @@ class Recorder:
             self._places,
             self._held,
             out.size,
-            self.rows in self._gradients,
             self.graph in self._gradients,
         )

@@ -203,6 +203,8 @@ def test_what_is_changed_afterwards_counts():
     assert same()
     model.blocks[1].mixer.output = nn.Linear(DIM, DIM)
     assert same()
+    model.blocks[1].mixer.local_channels = ~model.blocks[1].mixer.local_channels
+    assert same()
     model.blocks[0] = model_of("slice-max").blocks[0].eval()
     assert same()
     model.atoms.atom = nn.EmbeddingBag(174, DIM, mode="sum")
@@ -211,6 +213,13 @@ def test_what_is_changed_afterwards_counts():
     assert same()
     model.blocks[0].ffn.activation = nn.ReLU()
     assert not same()
+
+
+def test_a_setting_that_no_tape_knows():
+    model, batch = model_of().eval(), batch_of()
+    assert recorded(model, batch) is not None
+    model.blocks[1].mixer.statistic = "minimum"
+    assert recorded(model, batch) is None
 
 
 def test_a_half_in_another_mode():

@@ -17,9 +17,15 @@ from graphslice.data.featurize.pool import Pool
 from graphslice.data.labels import parse_own_columns
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import TableStream, appearing_whole, as_in_file, malformed_rows, open_table
-from graphslice.errors import InputError
 from graphslice.inference.batches import in_batches
-from graphslice.inference.files import FileReport, check_own_columns, smiles_of, smiles_position, write_rows
+from graphslice.inference.files import (
+    FileReport,
+    check_own_columns,
+    refuse_input_as_output,
+    smiles_of,
+    smiles_position,
+    write_rows,
+)
 from graphslice.inference.predictor import Predictor
 
 #: How the name of a file of a matrix alone ends.
@@ -72,8 +78,7 @@ def embed_file(
     Raises:
         InputError: if either file cannot be used.
     """
-    if out is not None and out.exists() and source.exists() and out.samefile(source):
-        raise InputError(f"{out} is the input itself: choose another output")
+    refuse_input_as_output(source, out)
     with open_table(source) as table:
         added = [*map(_name, range(sum(model.width for model in predictor.models))), "error"]
         column = smiles_position(table.columns, smiles_column, str(source), [] if _is_matrix(out) else added)

@@ -86,8 +86,7 @@ def predict_file(
     source, out = Path(source), None if out is None else Path(out)
     predictor.check_asked(interval, nearest)
     asked: dict[str, Any] = {"interval": interval, "nearest": nearest}
-    if out is not None and out.exists() and source.exists() and out.samefile(source):
-        raise InputError(f"{out} is the input itself: choose another output")
+    refuse_input_as_output(source, out)
     if source.name.endswith(STORE_SUFFIX):
         return write_rows(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
@@ -98,6 +97,12 @@ def predict_file(
             return write_rows(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
             return write_rows(_predict_chunks(predictor, table.chunks, column, asked, pool), out, progress)
+
+
+def refuse_input_as_output(source: Path, out: Path | None) -> None:
+    """Raise :class:`InputError` if a file is to be written over the one that is read."""
+    if out is not None and out.exists() and source.exists() and out.samefile(source):
+        raise InputError(f"{out} is the input itself: choose another output")
 
 
 def smiles_position(columns: Sequence[str], given: str | None, name: str, added: Iterable[str] = ()) -> int:

@@ -21,8 +21,6 @@ _COMMONEST = 0.6
 _RARE = 0.1
 # A standardised descriptor is cut at so many deviations.
 _CUT = 5.0
-# Deviations of a normal distribution between its quartiles.
-_QUARTILES = 1.349
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ def choose_targets(store: GraphStore, rows: np.ndarray, taken: Collection[str] =
         rows: ``int64 [R]``, molecules for training.
         taken: names that other targets have.
     """
+    from scipy.stats import iqr
+
     names = [name for kind in DESCRIPTOR_KINDS for name in DESCRIPTORS[kind].names]
     values = store.descriptors(rows, DESCRIPTOR_KINDS)
     tasks, columns, centre, scale = [], [], [], []
@@ -79,11 +79,11 @@ def choose_targets(store: GraphStore, rows: np.ndarray, taken: Collection[str] =
             continue
         numbers, counts = np.unique(known, return_counts=True)
         commonest, share = numbers[counts.argmax()], counts.max() / len(known)
-        low, median, high = np.quantile(known, [0.25, 0.5, 0.75])
-        if share <= _COMMONEST and high > low:
+        spread = iqr(known, scale="normal")
+        if share <= _COMMONEST and spread > 0:
             tasks.append(Task(name))
-            centre.append(median)
-            scale.append((high - low) / _QUARTILES)
+            centre.append(np.median(known))
+            scale.append(spread)
         elif _RARE <= 1 - share <= 1 - _RARE:
             tasks.append(Task(name, BINARY, ("no", "yes")))
             centre.append(commonest)

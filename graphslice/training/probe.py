@@ -26,8 +26,6 @@ _CUT = 3.0
 # A number is fitted where that explains so much of it on the validation molecules: what is known already is kept. Of
 # others a random map became the better network (docs/log.md).
 _KNOWN = 0.8
-# Deviations of a normal distribution between its quartiles.
-_QUARTILES = 1.349
 
 
 def fit_head(model: GraphTransformer, data: MoleculeData) -> bool:
@@ -108,14 +106,16 @@ def _wanted(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np
 
     Of a class it is what the first step of Newton's method adds to the logit of its share p: ``(y - p) / (p (1 - p))``.
     """
+    from scipy.stats import iqr
+
     labels, learned = data.labels[rows], data.train_labels
     mean, std = (each.double().numpy() for each in (model.target_mean, model.target_std))
     wanted = np.full((len(rows), len(mean)), np.nan)
     for t, task, where in each_target(data.source.tasks):
         y = labels[:, t]
         if task.kind == REGRESSION:
-            low, middle, high = np.nanquantile(learned[:, t], [0.25, 0.5, 0.75])
-            reach = _CUT * (high - low) / _QUARTILES
+            middle = np.nanmedian(learned[:, t])
+            reach = _CUT * iqr(learned[:, t], scale="normal", nan_policy="omit")
             cut = y.clip(middle - reach, middle + reach) if reach > 0 else y
             wanted[:, where] = (cut[:, None] - mean[where]) / std[where]
             continue

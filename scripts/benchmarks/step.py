@@ -169,11 +169,29 @@ def seconds(function: Callable[[], object], device: str) -> float:
 
 def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse.Namespace) -> list[dict]:
     device = batches[0].atoms.device.type
-    autocast = torch.autocast(device, torch.bfloat16) if device == "cuda" else nullcontext()
-    comparable = model.config.mixer in eager.MIXERS
-    parameters = list(model.parameters())
     if options.compile:
         model.compile_blocks(len(batches[0]), mode="reduce-overhead" if device == "cuda" else "default")
+    functions = _functions(model, batches, device)
+    if options.preset and device == "cpu" and torch.get_num_threads() > 1:
+        functions |= {f"{name}, one core": _on_one_core(functions[name]) for name in list(functions)}
+    taken, shares = _turns(functions, sum(products(model.config, batch) for batch in batches), device, options.turns)
+    molecules = sum(map(len, batches))
+    figures = _figures(model.config, taken, shares, molecules)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        functions["training"]()
+        peak = torch.cuda.max_memory_allocated() / 2**20
+        figures.append(figure(f"{model.config.mixer}, training: peak memory", peak, "MiB"))
+        epoch = PCQM4M * float(np.median(taken["training"])) / molecules / 60
+        label = f"{model.config.mixer}, training: an epoch of PCQM4M-LSC"
+        figures.append(figure(label, epoch, "minutes, at this size"))
+    return figures
+
+
+def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) -> dict[str, Callable[[], object]]:
+    """What is timed: inference and training on all batches, and the same in plain PyTorch where that has the mixer."""
+    autocast = torch.autocast(device, torch.bfloat16) if device == "cuda" else nullcontext()
+    parameters = list(model.parameters())
 
     def infer(forward: Callable[[GraphBatch], torch.Tensor]) -> Callable[[], None]:
         def step() -> None:
@@ -208,60 +226,68 @@ def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse
 
         return run
 
-    def on_one_core(function: Callable[[], object]) -> Callable[[], object]:
-        def run() -> object:
-            torch.set_num_threads(1)
-            try:
-                return function()
-            finally:
-                torch.set_num_threads(cores)
+    functions: dict[str, Callable[[], object]] = {
+        "inference": infer(model.standardised),
+        "training": as_in_a_run(train(model.standardised)),
+    }
+    if model.config.mixer in eager.MIXERS:
+        functions["eager inference"] = infer(lambda batch: eager.standardised(model, batch))
+        functions["eager training"] = train(lambda batch: eager.standardised(model, batch), plain=True)
+    return functions
 
-        return run
 
+def _on_one_core(function: Callable[[], object]) -> Callable[[], object]:
     cores = torch.get_num_threads()
-    inference, training = infer(model.standardised), as_in_a_run(train(model.standardised))
-    functions: dict[str, Callable[[], object]] = {"inference": inference, "training": training}
-    if comparable:
-        functions |= {"eager inference": infer(lambda batch: eager.standardised(model, batch))}
-        functions |= {"eager training": train(lambda batch: eager.standardised(model, batch), plain=True)}
-    if options.preset and device == "cpu" and cores > 1:
-        functions |= {f"{name}, one core": on_one_core(functions[name]) for name in list(functions)}
+
+    def run() -> object:
+        torch.set_num_threads(1)
+        try:
+            return function()
+        finally:
+            torch.set_num_threads(cores)
+
+    return run
+
+
+def _turns(
+    functions: dict[str, Callable[[], object]], work: float, device: str, turns: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """The seconds of each function in each turn, and its share of the rate of a large matrix product around it."""
     measure = matrix_rate(device, torch.bfloat16 if device == "cuda" else torch.float32)
+    measure_alone = _on_one_core(measure)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     shares: dict[str, list[float]] = {name: [] for name in functions}
-    work = sum(products(model.config, batch) for batch in batches)
-    for turn in range(-3, options.turns):
+    for turn in range(-3, turns):
         for name, function in functions.items():
-            rate = on_one_core(measure) if "one core" in name else measure
+            rate = measure_alone if "one core" in name else measure
             before = rate()
             time_of = seconds(function, device)
             if turn >= 0:
                 taken[name].append(time_of)
                 operations = work * (3 if "training" in name else 1)
                 shares[name].append(operations / time_of / ((before + rate()) / 2))
+    return taken, shares
 
-    config, molecules = model.config, sum(map(len, batches))
+
+def _figures(
+    config: ModelConfig, taken: dict[str, list[float]], shares: dict[str, list[float]], molecules: int
+) -> list[dict]:
     known = dict(zip(("training", "inference"), REFERENCE.get((config.mixer, config.dim), ()), strict=False))
     figures = []
-    for name in (name for name in functions if not name.startswith("eager")):
+    for name in (name for name in taken if not name.startswith("eager")):
         label = f"{config.mixer}, {name}"
         median, share = float(np.median(taken[name])), float(np.median(shares[name]))
         beside = f"{molecules / median:,.0f} molecules/s"
         figures.append(figure(f"{label}: share of the floor", 100 * share, "%", beside=beside))
-        if comparable:
+        if "eager " + name in taken:
             ratios = np.divide(taken["eager " + name], taken[name])
             figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
         if name in known:
             beside = f"its share: {100 * known[name]:.0f}%"
             figures.append(figure(f"{label}: share", share / known[name], "x the original's", beside=beside))
-        if (alone := f"{name}, one core") in functions:
+        if (alone := f"{name}, one core") in taken:
             ratios = np.divide(taken[alone], taken[name])
-            figures.append(figure(f"{label}: rate", float(np.median(ratios)), f"x one core, on {cores}"))
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        functions["training"]()
-        peak = torch.cuda.max_memory_allocated() / 2**20
-        figures.append(figure(f"{config.mixer}, training: peak memory", peak, "MiB"))
-        epoch = PCQM4M * float(np.median(taken["training"])) / molecules / 60
-        figures.append(figure(f"{config.mixer}, training: an epoch of PCQM4M-LSC", epoch, "minutes, at this size"))
+            figures.append(
+                figure(f"{label}: rate", float(np.median(ratios)), f"x one core, on {torch.get_num_threads()}")
+            )
     return figures

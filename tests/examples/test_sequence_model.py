@@ -63,7 +63,11 @@ def test_what_is_asked_wrongly_is_said(capsys, asked, message):
 
 @pytest.mark.parametrize("steps", [1, 2, 10])
 def test_few_steps_will_do(steps, capsys):
-    digits.main(["--mixer", "softmax", "--steps", str(steps), "--train", "8", "--test", "8", "--device", "cpu"])
+    asked = ["--mixer", "softmax", "--steps", str(steps), "--train", "8", "--test", "8", "--device", "cpu"]
+    (row,) = digits.main(asked)
+    assert row["mixer"] == "softmax"
+    assert row["accuracy"] in [count / 8 for count in range(9)]
+    assert "softmax" in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_row(capsys):

@@ -324,8 +324,9 @@ def line(task, method, seed, test, **more):
 def test_the_document_has_means_deviations_and_wins(tmp_path):
     published = tmp_path / "published.csv"
     published.write_text(
-        "task,metric,chemprop,chemprop_rdkit,minimol,maplight,best\n"
-        "caco2_wang,MAE,0.344,0.33,0.35,0.276,0.256\nherg,AUROC,0.721,0.84,0.846,0.871,0.88\ndili,AUROC,0.899,0.887,,,0.956\n"
+        "task,metric,chemprop,chemprop_rdkit,minimol,maplight,maplight_gnn,rdkit2d_mlp,attentivefp,gcn,best\n"
+        "caco2_wang,MAE,0.344,0.33,0.35,0.276,0.287,0.335,0.401,,0.256\n"
+        "herg,AUROC,0.721,0.84,0.846,0.871,0.88,,,,0.88\ndili,AUROC,0.899,0.887,,,,,,,0.956\n"
     )
     results = [line("caco2_wang", "forest", seed, value) for seed, value in enumerate([0.5, 0.3, 0.34])]
     results += [line("caco2_wang", "forest", 0, 0.32), line("caco2_wang", "graphslice", 0, 0.335)]  # the later counts
@@ -334,7 +335,9 @@ def test_the_document_has_means_deviations_and_wins(tmp_path):
     text = table_report.rendered(results, published)
     rows = {
         row[1]: row[2:]
-        for row in ([cell.strip() for cell in text_line.split("|")] for text_line in text.splitlines())
+        for row in (
+            [cell.strip() for cell in text_line.split("|")] for text_line in text[: text.index("## Ranks")].splitlines()
+        )
         if len(row) > 6
     }
     assert rows["caco2_wang"][:3] == ["MAE ↓", "0.320 ± 0.020 (3)", "0.335 (1)"]
@@ -346,17 +349,30 @@ def test_the_document_has_means_deviations_and_wins(tmp_path):
     ]
     assert rows["`forest`"][:5] == ["2 of 2", "1 of 2", "0 of 2", "", "1 of 2"]
     assert rows["`graphslice`"][:5] == ["2 of 3", "1 of 3", "0 of 3", "1 of 2", ""]
+    # graphslice is fourth on caco2_wang, level with rdkit2d_mlp, third on herg and third on dili.
+    ranks = text[text.index("## Ranks") :]
+    assert "| `forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
+    assert "| `graphslice` | 3 | 3.5 | 4.3 | 3.3 | 5.5 | 1.5 | 1.5 | 4.5 | 8.0 |  |" in ranks
     assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
+
+
+def test_what_a_method_needs_is_asked_for():
+    method = table_methods.make_method(table_methods.UNSEEN, None, "runs/other")
+    assert method.options[:2] == ["--init-from", "runs/other"]
+    for name, option in (("chemprop", "--chemprop"), (table_methods.UNSEEN, "--unseen")):
+        with pytest.raises(SystemExit, match=option):
+            table_methods.make_method(name, None, None)
 
 
 def test_published_figures_are_taken_from_the_leaderboard(tmp_path):
     (tmp_path / "tdc_admet").mkdir()
     board = (
-        "task,metric,best_model,best,minimol,maplight,gcn,chemprop,chemprop_rdkit\nx,MAE,A,0.256,,0.27,9,0.3440,0.33\n"
+        "task,metric,best_model,best,minimol,maplight,gcn,chemprop,chemprop_rdkit,other,maplight_gnn,rdkit2d_mlp,"
+        "attentivefp\nx,MAE,A,0.256,,0.27,9,0.3440,0.33,1,2,3,4\n"
     )
     (tmp_path / "tdc_admet" / "leaderboard.csv").write_text(board)
     table_report.keep_published(tmp_path, tmp_path / "p.csv")
-    assert (tmp_path / "p.csv").read_text().splitlines()[1] == "x,MAE,0.3440,0.33,,0.27,0.256"
+    assert (tmp_path / "p.csv").read_text().splitlines()[1] == "x,MAE,0.3440,0.33,,0.27,2,3,4,9,0.256"
 
 
 def test_the_document_is_that_of_the_results():

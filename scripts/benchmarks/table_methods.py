@@ -26,7 +26,11 @@ GRAPHSLICE = {
     "graphslice-features": ["--init-from", "none", "--features", "morgan,rdkit2d"],
     "graphslice-ensemble": ["--init-from", "none", "--ensemble", "5"],
     "graphslice-small": ["--init-from", "small"],
+    "graphslice-small-ensemble": ["--init-from", "small", "--ensemble", "5"],
 }
+#: The network alone of a run that begins with a model which has not met the test rows; at the learning rate of small.
+UNSEEN = "graphslice-unseen-network"
+_UNSEEN_OPTIONS = ["--optimizer.peak_lr", "1e-3", "--trainer.baselines", "off"]
 #: What answers in a run of the first of them, each judged alone too.
 PARTS = ("graphslice-network", "graphslice-forest", "graphslice-boosting")
 #: The network of a run that begins with the model ``small``; its trees are those of the run from scratch.
@@ -170,10 +174,10 @@ class Forest(Method):
 
 
 class GraphSlice(Method):
-    """One of :data:`GRAPHSLICE`."""
+    """One of :data:`GRAPHSLICE`, or another name with its options."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.options = name, GRAPHSLICE[name]
+    def __init__(self, name: str, options: Sequence[str] | None = None) -> None:
+        self.name, self.options = name, list(GRAPHSLICE[name] if options is None else options)
         self.version = f"graphslice {graphslice.__version__} {commit()}"
 
     def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
@@ -204,15 +208,19 @@ def parts_of(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np
     return {name: np.asarray(values, np.float64) for name, values in zip(names, answers, strict=False)}
 
 
-METHODS = ("chemprop", "forest", "small-forest", *GRAPHSLICE)
+METHODS = ("chemprop", "forest", "small-forest", *GRAPHSLICE, UNSEEN)
 
 
-def make_method(name: str, chemprop: str | None) -> Method:
-    """The method of a name; ``chemprop`` is its command.
+def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
+    """The method of a name; ``chemprop`` is its command, and ``unseen`` the run that :data:`UNSEEN` begins with.
 
     Raises:
-        SystemExit: if chemprop is asked for and has no command.
+        SystemExit: if one of them is asked for and not given.
     """
+    if name == UNSEEN:
+        if unseen is None:
+            raise SystemExit(f"the method {UNSEEN} needs the run that it begins with: --unseen RUN")
+        return GraphSlice(name, ["--init-from", unseen, *_UNSEEN_OPTIONS])
     if name == "chemprop":
         if chemprop is None:
             raise SystemExit("the method chemprop needs its command: --chemprop ENV/bin/chemprop")

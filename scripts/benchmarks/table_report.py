@@ -14,14 +14,19 @@ from benchmarks.table_methods import METHODS, PARTS, SMALL_PARTS
 from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
 
 PUBLISHED = "published.csv"
-#: Columns of TDC's leaderboard that stand beside ours, and what they are called.
-BESIDE = {
+#: Methods of TDC's leaderboard, and what they are called.
+BOARDS = {
     "chemprop": "Chemprop",
     "chemprop_rdkit": "Chemprop-RDKit",
     "minimol": "MiniMol",
     "maplight": "MapLight",
-    "best": "best",
+    "maplight_gnn": "MapLight + GNN",
+    "rdkit2d_mlp": "RDKit2D + MLP",
+    "attentivefp": "AttentiveFP",
+    "gcn": "GCN",
 }
+#: Columns of it that stand beside ours.
+BESIDE = {name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight")} | {"best": "best"}
 
 INTRODUCTION = """\
 # Benchmarks on tables
@@ -45,8 +50,11 @@ Made by `python scripts/benchmark.py tables render` of the lines of [results.jso
   **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and **`graphslice-boosting`** (on
   Morgan counts and RDKit's descriptors), of the same run. **`graphslice-features`** adds `--features
   morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`. All these begin with random weights.
-  **`graphslice-small`** begins with the [model](models.md) `small`; its network alone is
-  **`graphslice-small-network`**. **`small-forest`** is the forest on what `graphslice fingerprint small` writes.
+  **`graphslice-small`** begins with the [model](models.md) `small`, as `graphslice train` does of itself with tables
+  of this size; its network alone is **`graphslice-small-network`**, and **`graphslice-small-ensemble`** has five
+  members. **`small-forest`** is the forest on what `graphslice fingerprint small` writes.
+  **`graphslice-unseen-network`** begins with a model that was pretrained as `small` was, but without the molecules of
+  any test row of TDC's tables, their salts, charges and tautomers.
 - **Published** figures are those of TDC's leaderboard, as their authors reported them, with validation rows of
   their own. `best` is the best entry of each task, so no one method.
 """
@@ -58,10 +66,10 @@ def read_results(path: Path) -> list[dict]:
 
 
 def keep_published(data: Path, out: Path) -> None:
-    """Take the columns :data:`BESIDE` of the leaderboard in a folder of data."""
+    """Take the columns :data:`BOARDS` and the best of the leaderboard in a folder of data."""
     board = pd.read_csv(data / "tdc_admet" / "leaderboard.csv", dtype=str)
     out.parent.mkdir(parents=True, exist_ok=True)
-    board[["task", "metric", *BESIDE]].to_csv(out, index=False)
+    board[["task", "metric", *BOARDS, "best"]].to_csv(out, index=False)
 
 
 def rendered(results: list[dict], published: Path) -> str:
@@ -71,7 +79,7 @@ def rendered(results: list[dict], published: Path) -> str:
         results: of :func:`read_results`.
         published: file of :func:`keep_published`.
     """
-    board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=list(BESIDE))
+    board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=[*BOARDS, "best"])
     scores = grouped(results, "test")
     methods = [name for name in (*METHODS, *PARTS, *SMALL_PARTS) if any(name in found for found in scores.values())]
     versions = sorted({f"`{line['method']}`: {line['version']}" for line in results})
@@ -81,6 +89,7 @@ def rendered(results: list[dict], published: Path) -> str:
         "## TDC's ADMET group\n\n" + score_table(TDC.values(), methods, scores, board),
         "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
         _WINS + wins_table(methods, scores, board),
+        _RANKS + ranks_table(methods, scores, board),
         _SECONDS
         + seconds_table(
             [name for name in methods if name not in (*PARTS, *SMALL_PARTS)], grouped(results, "cpu_seconds")
@@ -94,6 +103,14 @@ _WINS = """\
 
 On how many of TDC's tasks, of those where both have a figure, the mean of a row's method is better than the column's;
 *published* is the leaderboard's.
+
+"""
+
+_RANKS = """\
+## Ranks
+
+The mean place of a method on TDC's leaderboard when it is put beside the eight published methods at hand, over those of
+its tasks that the board has, and theirs on the same tasks; 1 is the best, and those that are level share a place.
 
 """
 
@@ -165,6 +182,25 @@ def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
     for method in methods:
         wins = [won(ours[method], rival) if rival is not ours[method] else "" for rival in rivals.values()]
         lines.append([f"`{method}`", *wins])
+    return markdown(lines)
+
+
+def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
+    """Of each method, and beside it those of the published ones on its tasks."""
+    lines = [["beside the board", "tasks", "its mean rank", *BOARDS.values()]]
+    for method in methods:
+        places: dict[str, list[float]] = defaultdict(list)
+        for task in TDC.values():
+            ours = scores.get((task.name, task.metrics[0]), {}).get(method)
+            figures = {name: value for name in BOARDS if (value := known(board, task.name, name)) is not None}
+            if ours and figures:
+                figures[method] = float(np.mean(ours))
+                ranks = pd.Series(figures).rank(ascending=not METRICS[task.metrics[0]][1])
+                for name, rank in ranks.items():
+                    places[name].append(rank)
+        if places:
+            means = [f"{np.mean(places[name]):.1f}" if places[name] else "" for name in (method, *BOARDS)]
+            lines.append([f"`{method}`", str(len(places[method])), *means])
     return markdown(lines)
 
 

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     begin.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     begin.add_argument("--chemprop", help="its command, in an environment of its own")
+    begin.add_argument("--unseen", metavar="RUN", help="pretrained without the molecules of TDC's test rows")
     begin.add_argument(
         "--jobs", type=int, default=1, help="commands at a time; they share the cores (default: %(default)s)"
     )
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
             keep_published(options.data, options.results.parent / PUBLISHED)
         write_document(options.results)
         return
-    methods = [make_method(name, options.chemprop) for name in options.methods]
+    methods = [make_method(name, options.chemprop, options.unseen) for name in options.methods]
     # Task by task and seed by seed: what a table compares is done together.
     work = [(TASKS[task], seed, method) for task in options.tasks for seed in options.seeds for method in methods]
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,7 +1,8 @@
 """Make a model that comes with the package: ``python scripts/pack_model.py RUN NAME [options]``.
 
 Weights are kept in float16, but for the mean and deviation of the targets; what the run knows of its files is left out.
-What it knows of its errors stays, with fingerprints of training molecules; ``--bare`` leaves that out too.
+What it knows of its errors stays, with fingerprints of training molecules, and their SMILES where ``--table`` names
+the table that the corpus was made of; ``--bare`` leaves that out too.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
+from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.featurize import featurize
+from graphslice.data.hashes import hash_rows
 from graphslice.data.store import GraphStore
 from graphslice.training.run_folder import CORPUS
 
@@ -45,6 +50,15 @@ def elements(corpus: GraphStore) -> list[int]:
     return np.unique(np.concatenate(found)).tolist()
 
 
+def with_smiles(calibration: Calibration, corpus: GraphStore, table: Path) -> Calibration:
+    """A calibration that knows the SMILES of its training molecules, which are rows of the corpus."""
+    texts = pd.read_csv(table, usecols=["smiles"])["smiles"].tolist()
+    store, _ = featurize(texts, GraphConfig())
+    known = dict(zip(hash_rows(store, np.arange(len(store))).identity.tolist(), texts, strict=True))
+    wanted = hash_rows(corpus, calibration.domain.rows).identity.tolist()
+    return replace(calibration, domain=replace(calibration.domain, smiles=tuple(known[one] for one in wanted)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
@@ -52,9 +66,13 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="the pretrained run that it began with (default: itself)")
     parser.add_argument("--peak-lr", type=float, help="of runs that begin with it (default: its own)")
     parser.add_argument("--bare", action="store_true", help="without intervals: for a model that is only begun with")
+    parser.add_argument("--table", type=Path, help="what the corpus was made of, with the column smiles")
     options = parser.parse_args()
-    known = elements(GraphStore.open((options.corpus or options.run) / CORPUS))
+    corpus = GraphStore.open((options.corpus or options.run) / CORPUS)
+    known = elements(corpus)
     made = replace(packed(read_checkpoint(options.run), options.bare), extra={"elements": known})
+    if options.table and made.calibration:
+        made = replace(made, calibration=with_smiles(made.calibration, corpus, options.table))
     if options.peak_lr:
         optimizer = replace(made.config.optimizer, peak_lr=options.peak_lr)
         made = replace(made, config=replace(made.config, optimizer=optimizer))

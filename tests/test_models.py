@@ -7,6 +7,9 @@ import csv
 import numpy as np
 import pandas as pd
 import pytest
+from rdkit.Chem import MolFromSmiles
+from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+from rdkit.DataStructs import TanimotoSimilarity
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
@@ -39,6 +42,19 @@ def test_gaps_of_molecules_that_were_left_out(held_out):
     assert 0.84 < ((low <= true) & (true <= high)).mean() < 0.96
     frontier = found.values[:, [found.targets.index(name) for name in ("lumo", "homo")]]
     assert np.abs(frontier @ [1, -1] - found.values[:, gap]).mean() < 0.15  # nothing but the labels ties them
+
+
+def test_neighbours_have_their_smiles():
+    gap = gs.load("gap", "cpu")
+    near = gap.predict(["CC(=O)Oc1ccccc1C(=O)O", "oops"], nearest=True).neighbours
+    name, none = near.nearest
+    itself = gap.predict([name], nearest=True).neighbours
+    assert none is None and near.similarity[0] < 1
+    assert itself.similarity.tolist() == [1.0]  # of the few that share it the first is named
+    asked, found = (
+        GetMorganGenerator(2, fpSize=1024).GetFingerprint(MolFromSmiles(s)) for s in ("CC(=O)Oc1ccccc1C(=O)O", name)
+    )
+    assert abs(TanimotoSimilarity(asked, found) - near.similarity[0]) < 0.15  # other hashes, so near enough
 
 
 def test_commands_take_them_by_name(cli, tmp_path, monkeypatch):

@@ -33,14 +33,17 @@ class Domain:
         rows: ``int64 [N]``, the places of the molecules in their source.
         border: a molecule is inside whose Tanimoto similarity to the nearest of them is at least this: 95 percent of
             the training molecules have another one as near.
+        smiles: N texts where the molecules have no source that its reader could look into; else none.
     """
 
     bits: np.ndarray
     rows: np.ndarray
     border: float
+    smiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         fits = self.bits.dtype == np.uint64 and self.bits.ndim == 2 and self.bits.shape[1] == BITS // _WORD
+        fits = fits and len(self.smiles) in (0, len(self.bits))
         if not fits or self.rows.shape != self.bits.shape[:1] or not 0 <= self.border <= 1:
             raise ValueError("a domain")
 
@@ -72,13 +75,15 @@ class Domain:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values and arrays, such as a checkpoint holds."""
-        return {"bits": self.bits.view(np.int64), "rows": self.rows, "border": self.border}
+        named = {"smiles": "\n".join(self.smiles)} if self.smiles else {}
+        return {"bits": self.bits.view(np.int64), "rows": self.rows, "border": self.border, **named}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Domain:
         """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
         bits = np.ascontiguousarray(values["bits"]).view(np.uint64)
-        return cls(bits, np.asarray(values["rows"], np.int64), float(values["border"]))
+        smiles = tuple(values.get("smiles", "").splitlines())
+        return cls(bits, np.asarray(values["rows"], np.int64), float(values["border"]), smiles)
 
 
 def _packed(fingerprints: np.ndarray) -> np.ndarray:

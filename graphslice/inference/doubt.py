@@ -88,6 +88,8 @@ def names_of(domain: Domain, places: np.ndarray, folder: Path | None) -> list[st
         places: ``int64 [R]``.
         folder: of the run.
     """
+    if domain.smiles:
+        return [None if place < 0 else domain.smiles[place] for place in places.tolist()]
     known = read_domain(folder)
     rows = (None if place < 0 else int(domain.rows[place]) for place in places.tolist())
     return [None if row is None else known.get(row, f"row {row + 1}") for row in rows]

@@ -1,0 +1,79 @@
+"""The labelled molecules of a corpus as a table, with the splits that ``graphslice pretrain`` gave them.
+
+    python scripts/labelled_table.py runs/small corpus.csv --targets gap,homo,lumo,dipole -o labelled.csv
+
+For other software, that it learns and is judged by the same molecules as the models that began with the run. CORPUS is
+the table that the run was made of; rows that the run left out are left out. ``--answers FILE.csv`` then measures what
+the software says: a table with the column smiles and the targets, of the test rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from graphslice.config import GraphConfig
+from graphslice.data.featurize import featurize
+from graphslice.data.hashes import hash_rows
+from graphslice.data.splits import SPLITS
+from graphslice.data.store import GraphStore
+from graphslice.training.run_folder import CORPUS
+
+# Borders of numbers of heavy atoms.
+SIZES = (1, 10, 20, 30, 40, 10_000)
+
+
+def labelled(run: Path, corpus: Path, targets: list[str]) -> pd.DataFrame:
+    """Columns smiles, the targets and split: each molecule of the run that has a label, once."""
+    table = pd.read_csv(corpus, low_memory=False)
+    table = table[table[targets].notna().any(axis=1)].reset_index(drop=True)
+    store, _ = featurize(table["smiles"].tolist(), GraphConfig())
+    known = GraphStore.open(run / CORPUS)
+    of_run = hash_rows(known, np.arange(len(known))).identity
+    order = np.argsort(of_run)
+    here = hash_rows(store, np.arange(len(store))).identity
+    place = order[np.searchsorted(of_run[order], here).clip(max=len(order) - 1)]
+    table["split"] = np.array(SPLITS)[np.asarray(known.split)[place]]
+    table = table[of_run[place] == here].assign(identity=here[of_run[place] == here])
+    return table.drop_duplicates("identity")[["smiles", *targets, "split"]]
+
+
+def measured(table: pd.DataFrame, answers: pd.DataFrame, targets: list[str]) -> list[str]:
+    """The lines of a table of mean absolute errors on the test rows: all, and those of some sizes."""
+    test = table[table["split"] == "test"].reset_index(drop=True)
+    found = test[["smiles"]].merge(answers.drop_duplicates("smiles"), on="smiles", how="left")
+    missing = found[targets].isna().any(axis=1).sum()
+    store, _ = featurize(test["smiles"].tolist(), GraphConfig())
+    errors = (found[targets] - test[targets]).abs().to_numpy()
+    lines = [f"| heavy atoms | {' | '.join(targets)} |", "|---" * (1 + len(targets)) + "|"]
+    for low, high in [(1, SIZES[-1]), *pairwise(SIZES)]:
+        some = errors[(low <= store.sizes) & (store.sizes < high)]
+        counts = (~np.isnan(some)).sum(axis=0)
+        cells = [f"{e:.3f} ({n:,})" if n else "" for e, n in zip(np.nansum(some, axis=0) / counts, counts, strict=True)]
+        lines.append(f"| {low} to {high - 1} | {' | '.join(cells)} |")
+    return [*lines, "", f"{missing} of {len(test):,} rows have no answer"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--targets", required=True)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="written, or with --answers read")
+    parser.add_argument("--answers", type=Path)
+    options = parser.parse_args()
+    targets = options.targets.split(",")
+    if options.answers is None:
+        table = labelled(options.run, options.corpus, targets)
+        table.to_csv(options.out, index=False)
+        print(table.groupby("split")[targets].count())
+    else:
+        print("\n".join(measured(pd.read_csv(options.out), pd.read_csv(options.answers), targets)))
+
+
+if __name__ == "__main__":
+    main()

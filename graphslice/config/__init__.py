@@ -84,6 +84,8 @@ class ModelConfig:
         norm: pre (a layer norm before every mixer and feed-forward network, and one after the last) or post
             (one after each sum, as the later Graphormer).
         embedding_norm: a layer norm after the atom encoder.
+        bond_messages: beside every mixer, let each atom hear what those that are bonded to it say over the bonds
+            (GINE): a sum that knows the types of the bonds, where the map averages over distances and paths.
         head: linear, or mlp (linear, GELU, layer norm, linear), which takes the place of the norm after the last layer.
         dropout: after every mixer and feed-forward network.
         input_dropout: after the atom encoder.
@@ -110,6 +112,7 @@ class ModelConfig:
     distance_start: bool = False
     norm: str = "pre"
     embedding_norm: bool = False
+    bond_messages: bool = False
     head: str = "linear"
     dropout: float = 0.1
     input_dropout: float = 0.1

@@ -136,6 +136,19 @@ def _attention_cases(generator):
     return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",)), shared]
 
 
+def _bond_messages_case(generator, heads, head_dim, lengths, refused=()):
+    width, channels = max(lengths), heads * head_dim
+    upper = torch.randint(0, 10, (len(lengths), width, width), generator=generator).clamp_max(4).triu(1) % 4
+    bonds = (upper + upper.mT).to(torch.uint8)
+    return Case((_normal(generator, len(lengths), width, channels), bonds, _normal(generator, 3, channels)), refused)
+
+
+@_cases_of("bond_messages")
+def _bond_messages_cases(generator):
+    case = partial(_bond_messages_case, generator)
+    return [case(1, 16, [1]), case(2, 24, [7, 1, 3]), case(1, 8, [4, 9], ("numba",))]
+
+
 @_cases_of("broadcast_max")
 def _broadcast_max_cases(generator):
     return [
@@ -231,6 +244,9 @@ def _dropout_case(generator, heads, head_dim, lengths):
 @_typical_of("column_sort")
 def _column_sort_case(generator, heads, head_dim, lengths):
     return Case((_with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
+
+
+_typical_of("bond_messages")(_bond_messages_case)
 
 
 @_typical_of("broadcast_max")

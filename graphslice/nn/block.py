@@ -6,9 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.config import ModelConfig
+from graphslice.feature_dims import NUM_BOND_TYPES
 from graphslice.nn.context import AttentionContext
+from graphslice.nn.encodings import Table
 from graphslice.nn.mixers import build_mixer
-from graphslice.ops import Dropout, add_norm, gelu
+from graphslice.ops import Dropout, add_norm, bond_messages, gelu
 from graphslice.ops.program import Value
 from graphslice.ops.recorder import NotRecorded
 from graphslice.ops.tape import Tape
@@ -89,8 +91,35 @@ class FeedForward(nn.Module):
         return tape.linear(tape.dropout(hidden, self.dropout.p if self.training else 0.0), self.contract)
 
 
+class BondMessages(nn.Module):
+    """``W sum_j relu(V x_j + e_ij)`` over the atoms j bonded to i, e an embedding of the bond's type (GINE).
+
+    Args:
+        dim: C.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(dim, dim)
+        self.bond = Table(NUM_BOND_TYPES, dim)
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """``[B, N, C]`` of ``x``, of the same shape."""
+        if context.bonds is None:
+            raise ValueError("the model reads bonds, of which the context has none")
+        v = self.value(x)
+        return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype)))
+
+    def record(self, tape: Tape, x: Value) -> Value:
+        """:meth:`forward`, on a tape."""
+        return tape.linear(tape.bond_messages(tape.linear(x, self.value), self.bond), self.output)
+
+
 class Block(nn.Module):
     """A mixer and a feed-forward network, each in a residual branch, with the norms before them or behind the sums.
+
+    Beside the mixer, where they are configured, the atoms tell their neighbours over their bonds: the two are added.
 
     Pre-norm: ``x += drop(Mixer(LN(x))); x += drop(FFN(LN(x)))``. Each sum is taken where it is read: ``y`` is what
     the half before has still to add, so that a sum and the norm after it are one operation.
@@ -111,28 +140,41 @@ class Block(nn.Module):
             dropout=config.attention_dropout,
             **(config.mixer_settings or {}),
         )
+        self.messages = BondMessages(config.dim) if config.bond_messages else None
         self.ffn_norm = AddNorm(config.dim, config.dropout)
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout)
 
     def forward(self, x: Tensor, y: Tensor | None, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """``x`` and ``y`` after the block, ``[B, N, C]`` both, given those before it (None: nothing to add)."""
         if self.post_norm:
-            _, x = self.mixer_norm(x, self.mixer(x, context))
+            _, x = self.mixer_norm(x, self._mixed(x, context))
             return self.ffn_norm(x, self.ffn(x))[1], None
         x, normed = self.mixer_norm(x, y)
-        y = self.mixer(normed, context)
+        y = self._mixed(normed, context)
         x, normed = self.ffn_norm(x, y)
         return x, self.ffn(normed)
 
     def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value | None]:
         """:meth:`forward`, on a tape."""
         if self.post_norm:
-            _, x = self.mixer_norm.record(tape, x, self.mixer.record(tape, x))
+            _, x = self.mixer_norm.record(tape, x, self._record_mixed(tape, x))
             return self.ffn_norm.record(tape, x, self.ffn.record(tape, x))[1], None
         x, normed = self.mixer_norm.record(tape, x, y)
-        y = self.mixer.record(tape, normed)
+        y = self._record_mixed(tape, normed)
         x, normed = self.ffn_norm.record(tape, x, y)
         return x, self.ffn.record(tape, normed)
+
+    def ends(self) -> list[nn.Linear]:
+        """The linear maps that end its branches."""
+        return [self.mixer.output, self.ffn.contract, *([] if self.messages is None else [self.messages.output])]
+
+    def _mixed(self, x: Tensor, context: AttentionContext) -> Tensor:
+        mixed = self.mixer(x, context)
+        return mixed if self.messages is None else mixed + self.messages(x, context)
+
+    def _record_mixed(self, tape: Tape, x: Value) -> Value:
+        mixed = self.mixer.record(tape, x)
+        return mixed if self.messages is None else tape.add(mixed, self.messages.record(tape, x))
 
 
 class MLPHead(nn.Module):

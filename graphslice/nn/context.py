@@ -25,13 +25,14 @@ class AttentionContext:
         width: N, the number of rows, padding included.
         attn_weights: ``P = Softmax(S + E)``, ``[B, H, N, N]``, one for all layers; 0 in the columns of the padding.
         attn_bias: ``S + E``, ``[B, H, N, N]``, -inf in the columns of the padding.
+        bonds: uint8 ``[B, N, N]``, 1 + the type of the bond between two rows, 0 without one; where blocks read them.
         has_graph: whether the samples are graphs; True where a tensor is given.
         reader: the name of the mixer, for messages.
 
     Attributes:
         lengths: as given.
         mask: bool ``[B, N]``, True for the valid rows.
-        has_graph: as given.
+        bonds, has_graph: as given.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class AttentionContext:
         *,
         attn_weights: Tensor | None = None,
         attn_bias: Tensor | None = None,
+        bonds: Tensor | None = None,
         has_graph: bool = False,
         reader: str = "a mixer",
     ) -> None:
         self.lengths, self.width, self.reader = lengths, width, reader
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
-        self._attn_weights, self._attn_bias = attn_weights, attn_bias
+        self._attn_weights, self._attn_bias, self.bonds = attn_weights, attn_bias, bonds
         self._rounded: dict[torch.dtype, Tensor] = {}
 
     @classmethod
@@ -114,7 +116,12 @@ class AttentionContext:
 
     def tensors(self) -> dict[str, Tensor]:
         """The lengths and what was declared, each ``[B, ...]``."""
-        found = {"lengths": self.lengths, "attn_weights": self._attn_weights, "attn_bias": self._attn_bias}
+        found = {
+            "lengths": self.lengths,
+            "attn_weights": self._attn_weights,
+            "attn_bias": self._attn_bias,
+            "bonds": self.bonds,
+        }
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 

@@ -83,7 +83,8 @@ class GraphTransformer(nn.Module):
         layers, balanced = self.config.layers, self.config.init == "balanced"
         of_atoms = set(self.atoms.modules())
         blocks = cast(Iterable[Block], self.blocks)
-        ends = {end for block in blocks for end in (block.mixer.output, block.ffn.contract)}
+        of_bonds = {block.messages.bond for block in blocks if block.messages is not None}
+        ends = {end for block in blocks for end in block.ends()}
         last = self.head.output if isinstance(self.head, MLPHead) else self.head
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -93,7 +94,8 @@ class GraphTransformer(nn.Module):
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                nn.init.normal_(module.weight, std=1.0 if balanced and module in of_atoms else 0.02)
+                std = 1.0 if module in of_atoms else 0.5 if module in of_bonds else 0.02
+                nn.init.normal_(module.weight, std=std if balanced else 0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
         if self.descriptors is not None:
@@ -148,7 +150,7 @@ class GraphTransformer(nn.Module):
         """What the mixers of the blocks declared to read of a batch."""
         blocks = cast(Iterable[Block], self.blocks)
         reads = {name for block in blocks for name in block.mixer.reads}
-        return self.pairs(batch, sorted(reads), reader=self.config.mixer)
+        return self.pairs(batch, sorted(reads), reader=self.config.mixer, bonds=self.config.bond_messages)
 
     def predicted(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
         """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm and of the descriptors."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
-from graphslice.nn.block import GELU, Add, AddNorm, Block, FeedForward
+from graphslice.nn.block import GELU, Add, AddNorm, Block, BondMessages, FeedForward
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.encodings import AtomEncoder, Table
 from graphslice.nn.mixers.base import Mixer
@@ -24,6 +24,7 @@ from graphslice.ops import (
     add_norm,
     aggregate,
     attention,
+    bond_messages,
     broadcast_max,
     column_sort,
     dropout,
@@ -37,12 +38,23 @@ from graphslice.ops.recorder import NotRecorded
 from graphslice.ops.tape import Tape
 
 # Those whose kernels programs are made of: where one is out of use, so are they.
-_OPERATORS = (add_norm, aggregate, attention, broadcast_max, column_sort, dropout, gelu, linear_attention, max_exchange)
+_OPERATORS = (
+    add_norm,
+    aggregate,
+    attention,
+    bond_messages,
+    broadcast_max,
+    column_sort,
+    dropout,
+    gelu,
+    linear_attention,
+    max_exchange,
+)
 # Beyond so many rows a byte does not number them, and a sample does not stay in a near cache.
 _MAX_ROWS = 256
 # The modules that a tape knows beside mixers.
 _READ = {nn.ModuleList, nn.Identity, nn.Linear, nn.LayerNorm, nn.Embedding, nn.EmbeddingBag, Table, AtomEncoder}
-_READ |= {GELU, Block, FeedForward, Add, AddNorm, Dropout}
+_READ |= {GELU, Block, BondMessages, FeedForward, Add, AddNorm, Dropout}
 # What a module's settings are of.
 _SETTING = (bool, int, float, str)
 
@@ -165,7 +177,7 @@ def run_recorded(
         rows: give what is behind the last norm, ``[B, N + 1, C]``, in place of the readouts.
     """
     tensors = context.tensors()
-    lengths = tensors.pop("lengths")
+    lengths, bonds = tensors.pop("lengths"), tensors.pop("bonds", None)
     graph = next(iter(tensors.values())) if len(tensors) == 1 else None
     if not (
         graph is not None
@@ -194,7 +206,8 @@ def run_recorded(
     if found is None or found.watched:
         return None
     atoms, degrees = batch.atoms.contiguous(), batch.degrees.contiguous()
-    out = found(Inputs(lengths.contiguous(), graph.contiguous(), atoms, degrees))
+    bonds = None if bonds is None else bonds.contiguous()
+    out = found(Inputs(lengths.contiguous(), graph.contiguous(), atoms, degrees, bonds))
     return out if out is None or rows or found.reads_out else model.read_out(out, context.mask)
 
 

@@ -7,6 +7,7 @@ from graphslice.ops.add_norm import add_norm as add_norm
 from graphslice.ops.aggregate import aggregate as aggregate
 from graphslice.ops.aggregate_sort import aggregate_sort as aggregate_sort
 from graphslice.ops.attention import attention as attention
+from graphslice.ops.bond_messages import bond_messages as bond_messages
 from graphslice.ops.broadcast_max import broadcast_max as broadcast_max
 from graphslice.ops.column_quantiles import column_quantiles as column_quantiles
 from graphslice.ops.column_sort import column_sort as column_sort

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from graphslice.ops.add_norm import norm_rows, row_gradients
+from graphslice.ops.bond_messages import add_messages, message_gradients
 from graphslice.ops.dropout import apply_dropout
 from graphslice.ops.gelu import gelu_gradients, gelu_values
 from graphslice.ops.operands import bytes_at, float_operand, keys_at, operand
@@ -219,6 +220,21 @@ def embed_gradient(at, samples):
                 address = table if f < 9 else into if f == 9 else outof
                 for c in range(0, channels, 16):
                     store(address, row + c, load(lanes, address, row + c) + load(lanes, grad, first + c))
+
+
+@kernel
+def bond_messages(at, samples):
+    """x, bonds, table, out, N, C."""
+    tensors = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
+    add_messages(tensors[0], tensors[1], tensors[2], tensors[3], samples, operand(at, 4), operand(at, 5))
+
+
+@kernel
+def bond_messages_gradient(at, samples):
+    """x, bonds, table, the upstream gradient, those of x and of the table, to which is added, N, C."""
+    x, bonds, table, grad = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
+    width, channels = operand(at, 6), operand(at, 7)
+    message_gradients(x, bonds, table, grad, operand(at, 4), operand(at, 5), samples, width, channels)
 
 
 @kernel

@@ -14,6 +14,7 @@ from graphslice.ops.dropout import draw_numbers
 from graphslice.ops.program import Part, shares_of
 from graphslice.ops.recorder import (
     ATOMS,
+    BONDS,
     DEGREES,
     GRAD_GRAPH,
     GRAD_OUT,
@@ -32,12 +33,14 @@ class Inputs(NamedTuple):
         graph: float32 ``[B, H, N, N]``.
         atoms: uint8 ``[B, N - 1, 9]``.
         degrees: uint8 ``[B, N - 1]``.
+        bonds: uint8 ``[B, N, N]``, at most the types of bonds that the model knows; None for one that reads none.
     """
 
     lengths: Tensor
     graph: Tensor
     atoms: Tensor
     degrees: Tensor
+    bonds: Tensor | None = None
 
 
 class _State(NamedTuple):
@@ -95,6 +98,8 @@ class Program:
         kept = torch.empty(samples * self._forward.kept_bytes(width), dtype=torch.uint8)
         arguments = [0] * self._recording.arguments
         given = {LENGTHS: inputs.lengths, GRAPH: inputs.graph, ATOMS: inputs.atoms, DEGREES: inputs.degrees, OUT: out}
+        if inputs.bonds is not None:
+            given[BONDS] = inputs.bonds
         for place, tensor in given.items():
             arguments[place] = tensor.data_ptr()
         for place, parameter in zip(self._here, parameters, strict=True):

@@ -14,7 +14,7 @@ from graphslice.ops.operands import float_bits
 from graphslice.ops.program import Argument, Instruction, Kernel, Operand, Size, Value
 
 #: Where the caller's tensors stand among the arguments; behind them the parameters, and so on.
-GRAPH, LENGTHS, ATOMS, DEGREES, OUT, GRAD_OUT, GRAD_GRAPH, FIRST = range(8)
+GRAPH, LENGTHS, ATOMS, DEGREES, BONDS, OUT, GRAD_OUT, GRAD_GRAPH, FIRST = range(9)
 _NO_KEYS = (0, 0, 0, 0, float_bits(1))
 
 
@@ -73,6 +73,7 @@ class Recorder:
         graph: the weights or the bias of the pairs.
         lengths: ``int64 [B]``.
         atoms, degrees: ``uint8 [B, N - 1, 9]`` and ``[B, N - 1]``.
+        bonds: ``uint8 [B, N, N]``, for models that read them.
     """
 
     def __init__(self, heads: int, *, backward: bool) -> None:
@@ -81,11 +82,13 @@ class Recorder:
         self.lengths = Argument(LENGTHS, Size(sample=2))
         self.atoms = Argument(ATOMS, Size(row=9, sample=-9), unit=1)
         self.degrees = Argument(DEGREES, Size(row=1, sample=-1), unit=1)
+        self.bonds = Argument(BONDS, Size(pair=1), unit=1)
         self._forward: list[Instruction] = []
         self._backward: list[Instruction] = []
         self._undo: list[Callable[[], None]] = []
         self._kept: list[Value] = []
         self._gradients: dict[Value, Value] = {}
+        self._shared: set[Value] = set()
         self._held: list[Tensor] = []
         self._places = FIRST
         self._owned: dict[tuple[int, str], tuple[Owned, Argument, Argument]] = {}
@@ -160,26 +163,28 @@ class Recorder:
     def share_gradient(self, value: Value, of: Value) -> None:
         """Let a value have the gradient of another, as a summand has that of a sum."""
         if value in self._gradients:
-            self.add_to(self._gradients[value], of)
+            self._add(value, of)
         else:
             self._gradients[value] = of
+            self._shared.add(of)
 
     def into(self, value: Value) -> tuple[Value, Value | int]:
         """Where a kernel that can add is to leave a gradient, and what it is to add to it, 0 if nothing."""
         there = self._gradients.get(value)
+        if there in self._shared:
+            self._gradients[value] = self.like(value)
         if there is not None:
-            return there, there
+            return self._gradients[value], there
         return self._new_gradient(value), 0
 
     def contribute(self, value: Value, record: Callable[[Value], None]) -> None:
         """Let ``record`` leave a gradient in what it is given, beside those of other users of the value."""
-        there = self._gradients.get(value)
-        if there is None:
+        if value not in self._gradients:
             record(self._new_gradient(value))
         else:
             more = self.like(value)
             record(more)
-            self.add_to(there, more)
+            self._add(value, more)
 
     def contribute_all(self, values: Sequence[Value], record: Callable[[list[Value]], None]) -> None:
         """:meth:`contribute` to several values by one kernel."""
@@ -192,9 +197,14 @@ class Recorder:
 
         more([])
 
-    def add_to(self, total: Value, more: Value) -> None:
-        """Add a gradient to another."""
-        self.run_back(kernels.accumulate, more, total, total.size)
+    def _add(self, value: Value, more: Value) -> None:
+        """Add to the gradient of a value, unless others have it too: they may still be asked for it."""
+        there = self._gradients[value]
+        if there in self._shared:
+            self._gradients[value] = self.like(value)
+            self.run_back(kernels.add, there, more, self._gradients[value], Size(row=1), value.size.row)
+        else:
+            self.run_back(kernels.accumulate, more, there, there.size)
 
     def _new_gradient(self, value: Value) -> Value:
         argument = Argument(GRAD_GRAPH, value.size) if value is self.graph else None

@@ -149,6 +149,20 @@ class Tape(Recorder):
         )
         return out
 
+    def bond_messages(self, x: Value, module: nn.Module) -> Value:
+        """:func:`graphslice.ops.bond_messages`, of the table of a module that has nothing else."""
+        out, channels = self.like(x), x.size.row
+        table, grad_table = self.parameter(module, "weight")
+        self.run(kernels.bond_messages, x, self.bonds, table, out, N, channels)
+        self.keep(x)
+
+        def record(into: Value) -> None:
+            given = x, self.bonds, table, self.gradient(out), into, grad_table
+            self.run_back(kernels.bond_messages_gradient, *given, N, channels)
+
+        self.undo(lambda: self.contribute(x, record))
+        return out
+
     # --- of the mixers --------------------------------------------------------------------------------
 
     def aggregate(self, v: Value, p: float) -> Value:

@@ -54,6 +54,7 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
         ("model.readout", config.readout, "token"),
         ("model.descriptors", config.descriptors, 0),
         ("model.level", config.level, "molecule"),
+        ("model.bond_messages", config.bond_messages, False),
         ("model.head", config.head, "mlp" if later else "linear"),
     ]
     if not later:

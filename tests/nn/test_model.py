@@ -91,6 +91,26 @@ def test_the_numbering_of_the_atoms(mixer):
         assert change > 0.01
 
 
+@pytest.mark.parametrize("settings", [{}, POST], ids=["pre", "post"])
+def test_bond_messages(settings):
+    """A prediction depends on the molecule alone with them too, on none of its numberings, and on its bonds."""
+    model = model_of(bond_messages=True, **settings)
+    graphs = [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
+    together = model(collate(graphs))
+    alone = torch.cat([model(collate([graph])) for graph in graphs])
+    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    other = model(collate([shuffled(graph, 1) for graph in graphs]))
+    torch.testing.assert_close(together, other, rtol=1e-4, atol=1e-4 * together.abs().max().item())
+    with torch.no_grad():
+        for block in model.blocks:
+            block.messages.output.weight.zero_()
+            block.messages.output.bias.zero_()
+    plain = model_of(**settings)
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if "messages" not in name})
+    torch.testing.assert_close(model(collate(graphs)), plain(collate(graphs)), rtol=1e-9, atol=1e-9)
+    assert (model(collate(graphs)) - together).abs().min() > 1e-4
+
+
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_the_spelling_changes_nothing(mixer):
     model = model_of(mixer)
@@ -103,7 +123,7 @@ def test_stereo_changes_the_prediction():
     assert (left - right).abs() > 1e-3
 
 
-@pytest.mark.parametrize("settings", [{}, POST, OPEN], ids=["pre", "post", "open"])
+@pytest.mark.parametrize("settings", [{"bond_messages": True}, POST, OPEN], ids=["pre", "post", "open"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_training_moves_every_weight(mixer, settings):
     model = model_of(mixer, num_distances=33, attention_dropout=0.1, **settings).train()

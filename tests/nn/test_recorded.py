@@ -89,6 +89,13 @@ def test_a_program_is_the_modules(mixer, norm):
         torch.testing.assert_close(alone, by_modules(model, batch_of()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("mixer", "norm"), [("slice-quantile", "pre"), ("softmax", "post")])
+def test_with_bond_messages(mixer, norm):
+    model = model_of(mixer, norm=norm, bond_messages=True)
+    check(model, batch_of())
+    check(model, batch_of(["C"]))
+
+
 @pytest.mark.parametrize("readout", ["token", "mean+max", "sum+token+mean", "quantiles+max"])
 @pytest.mark.parametrize("embedding_norm", [False, True])
 def test_of_any_ends(readout, embedding_norm):

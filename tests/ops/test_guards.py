@@ -20,6 +20,7 @@ TRUE = torch.ones(2, 3, dtype=torch.bool)
 TABLE = ones(9, 16)
 V, P, LENGTHS = ones(2, 3, 16), ones(2, 2, 3, 3) / 3, ints(3, 2)
 TYPES = torch.zeros(2, 3, 3, dtype=torch.int16)
+BONDS = torch.zeros(2, 3, 3, dtype=torch.uint8)
 
 
 def short(*values: int) -> torch.Tensor:
@@ -88,6 +89,16 @@ CALLS = {
         (V, TRUE[:, :2], torch.ones(16, dtype=torch.bool)),
         (V, TRUE, torch.ones(15, dtype=torch.bool)),
         (V, TRUE, ones(16)),
+    ],
+    "bond_messages": [
+        (V, BONDS + 3, TABLE[:2]),
+        (V, BONDS[:1], TABLE),
+        (V, BONDS[:, :2], TABLE),
+        (V, BONDS[:, :, :2], TABLE),
+        (V, BONDS.int(), TABLE),
+        (V, BONDS, ones(9, 32)),
+        (V[:, :, :8], BONDS, TABLE[:, :8]),
+        (V[0], BONDS[0], TABLE),
     ],
     "add_norm": [
         (V, ones(2, 1, 16), ones(16), ones(16)),

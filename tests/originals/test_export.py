@@ -91,6 +91,7 @@ def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
         ({"head": "mlp"}, "graphormer-v1", "model.head is mlp, and there linear"),
         ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm is post, and there pre"),
         ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm is True"),
+        ({"bond_messages": True}, "huggingface", "model.bond_messages is True, and there False"),
         ({}, "onnx", "unknown format 'onnx'"),
     ],
 )

@@ -33,10 +33,12 @@ def batch():
     return collate([smiles_to_graph(smiles) for smiles in SMILES])
 
 
+@pytest.mark.parametrize("bonds", [False, True])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_a_gpu_predicts_what_the_cpu_predicts(batch, mixer):
+def test_a_gpu_predicts_what_the_cpu_predicts(batch, mixer, bonds):
     torch.manual_seed(0)
-    config = ModelConfig(mixer=mixer, layers=3, dim=32, heads=4, readout="token+mean+max+quantiles")
+    readout = "token+mean+max+quantiles"
+    config = ModelConfig(mixer=mixer, layers=3, dim=32, heads=4, readout=readout, bond_messages=bonds)
     model = GraphTransformer(config).eval()
     with torch.no_grad():
         on_cpu = model(batch)
@@ -134,12 +136,12 @@ def test_the_kernel_of_the_sorted_product(dtype, width):
         )
 
 
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_captured_steps_compute_what_eager_ones_do(batch, mixer):
+@pytest.mark.parametrize(("mixer", "bonds"), [*((mixer, False) for mixer in sorted(MIXERS)), ("slice-quantile", True)])
+def test_captured_steps_compute_what_eager_ones_do(batch, mixer, bonds):
     """Several steps through CUDA graphs, of two lengths in turn."""
     torch.manual_seed(0)
-    no_dropout = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), 0.0)
-    model = GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, **no_dropout)).cuda()
+    settings = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), 0.0) | {"bond_messages": bonds}
+    model = GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, **settings)).cuda()
     batches = [
         batch.to("cuda"),
         collate([smiles_to_graph(s) for s in ["CCO", "C", "CC", "CN", "CO", "C#N"]]).to("cuda"),

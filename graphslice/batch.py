@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphslice.feature_dims import ATOM_DIMS, MAX_DISTANCE, NUM_BOND_TYPES, UNREACHABLE
+from graphslice.feature_dims import ATOM_DIMS, MAX_DISTANCE, NUM_BOND_TYPES, NUM_RING_CLASSES, UNREACHABLE
 
 
 @dataclass
@@ -36,6 +36,9 @@ class GraphBatch:
         descriptors: ``float32 [B, F]`` numbers beside the graph, nan where unknown; or None.
         sites: ``int64 [M, 4]``, what a model of atoms or bonds answers about, molecule by molecule: the molecule, the
             two atoms of the bond (of an atom twice itself) and the bond type id (of an atom 0); else None.
+        bonds: ``int16 [B, N + 1, N + 1]``, for a model that reads them: 1 + bond type id + 60 times the class of the
+            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_words.bond_words`), of which row 0
+            is the graph token, and 0 without a bond; else None.
 
     Raises:
         ValueError: where tensors on the CPU do not fit together, or refer to what is not there. What is on a GPU is
@@ -54,6 +57,7 @@ class GraphBatch:
     rows: Tensor | None = None
     descriptors: Tensor | None = None
     sites: Tensor | None = None
+    bonds: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.path_types.device.type == "cpu":
@@ -123,10 +127,21 @@ def _check(batch: GraphBatch) -> None:
         )
     if batch.sites is not None:
         _check_sites(batch.sites, size, width)
+    if batch.bonds is not None:
+        _check_bonds(batch.bonds, size, width + 1)
     if (batch.atoms >= torch.tensor(ATOM_DIMS)).any():
         raise ValueError("atoms of the batch has features outside OGB's values")
     if len(batch.path_ptr) and (batch.path_ptr[0] != 0 or (batch.path_ptr.diff() < 0).any()):
         raise ValueError("path_ptr of the batch must begin with 0 and never fall")
+
+
+def _check_bonds(bonds: Tensor, size: int, rows: int) -> None:
+    if bonds.dtype != torch.int16 or bonds.shape != (size, rows, rows):
+        raise ValueError(
+            f"bonds of the batch are {bonds.dtype} of the shape {list(bonds.shape)}, not int16 {[size, rows, rows]}"
+        )
+    if bonds.numel() and not 0 <= int(bonds.min()) <= int(bonds.max()) <= NUM_BOND_TYPES * NUM_RING_CLASSES:
+        raise ValueError(f"bonds of the batch must be from 0 to {NUM_BOND_TYPES * NUM_RING_CLASSES}")
 
 
 def _check_sites(sites: Tensor, size: int, width: int) -> None:

@@ -12,6 +12,8 @@ ATOM_DIMS = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 BOND_DIMS = (5, 6, 2)
 #: Number of different bonds: every combination of the three bond features.
 NUM_BOND_TYPES = BOND_DIMS[0] * BOND_DIMS[1] * BOND_DIMS[2]
+#: Number of classes of the smallest ring of a bond: none, of 3 to 8 atoms, larger.
+NUM_RING_CLASSES = 8
 #: Distance of two atoms in different fragments.
 UNREACHABLE = 510
 #: Distances beyond this count as this.

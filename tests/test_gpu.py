@@ -30,7 +30,7 @@ SMILES = ["C", "[Na+].[Cl-]", "CCO", "c1ccccc1O", "CC(C)(C)c1ccc(cc1)C(=O)O", "C
 
 @pytest.fixture
 def batch():
-    return collate([smiles_to_graph(smiles) for smiles in SMILES])
+    return collate([smiles_to_graph(smiles) for smiles in SMILES], bonds=True)
 
 
 @pytest.mark.parametrize("bonds", [False, True])
@@ -144,7 +144,7 @@ def test_captured_steps_compute_what_eager_ones_do(batch, mixer, bonds):
     model = GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, **settings)).cuda()
     batches = [
         batch.to("cuda"),
-        collate([smiles_to_graph(s) for s in ["CCO", "C", "CC", "CN", "CO", "C#N"]]).to("cuda"),
+        collate([smiles_to_graph(s) for s in ["CCO", "C", "CC", "CN", "CO", "C#N"]], bonds=True).to("cuda"),
     ]
 
     def steps() -> list[torch.Tensor]:

@@ -85,7 +85,7 @@ class ModelConfig:
             (one after each sum, as the later Graphormer).
         embedding_norm: a layer norm after the atom encoder.
         bond_messages: beside every mixer, let each atom hear what those that are bonded to it say over the bonds
-            (GINE): a sum that knows the types of the bonds, where the map averages over distances and paths.
+            (GINE): a sum that knows the bonds and their rings, where the map averages over distances and paths.
         head: linear, or mlp (linear, GELU, layer norm, linear), which takes the place of the norm after the last layer.
         dropout: after every mixer and feed-forward network.
         input_dropout: after the atom encoder.
@@ -311,6 +311,7 @@ class RunConfig:
             "max_path": self.model.max_path,
             "descriptors": self.data.descriptors,
             "level": self.model.level,
+            "bonds": self.model.bond_messages,
         }
 
     def to_dict(self) -> dict[str, Any]:

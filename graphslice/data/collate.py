@@ -10,6 +10,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.chem import shortest_paths
+from graphslice.chem.bond_words import bond_words
 from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.config import ATOM, LEVELS, MOLECULE
 from graphslice.data.sites import SiteLabels
@@ -31,6 +32,7 @@ def collate_rows(
     targets: np.ndarray | SiteLabels | None = None,
     descriptors: Sequence[str] = (),
     level: str = MOLECULE,
+    bonds: bool = False,
 ) -> GraphBatch:
     """Make one batch of some molecules of a store.
 
@@ -44,6 +46,7 @@ def collate_rows(
         targets: ``float [R, T]`` of all rows of the store, nan where unknown; or those of their atoms or bonds.
         descriptors: names of those that the model reads.
         level: what the model answers about: molecule, atom or bond.
+        bonds: whether the model reads bonds beside paths.
 
     Raises:
         InputError: for a row without a molecule, settings out of their range, and descriptors that the store has not.
@@ -55,7 +58,7 @@ def collate_rows(
     if level not in LEVELS:
         raise InputError(f"level is {', '.join(LEVELS)}, not {level!r}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
-    atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids = store.gather(rows)
+    atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)
     if len(rows) and not lengths.all():
         raise InputError(f"row {rows[lengths.argmin()]} of {store.name} has no molecule to make a batch of")
@@ -63,7 +66,7 @@ def collate_rows(
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))
     path_types, distances, ptr, codes, weights = shortest_paths.shortest_path_types(
-        atom_ptr, bond_ptr, bonds, bond_type_ids, _TIE_RULES[path_ties], max_path, atoms.shape[1]
+        atom_ptr, bond_ptr, pairs, bond_type_ids, _TIE_RULES[path_ties], max_path, atoms.shape[1]
     )
     if len(distances) <= np.iinfo(np.int16).max:
         path_types = path_types.astype(np.int16)
@@ -79,7 +82,8 @@ def collate_rows(
         targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
         rows=torch.from_numpy(rows),
         descriptors=torch.from_numpy(store.descriptors(rows, descriptors)) if descriptors else None,
-        sites=None if level == MOLECULE else _sites(level, atom_ptr, bond_ptr, bonds, bond_type_ids),
+        sites=None if level == MOLECULE else _sites(level, atom_ptr, bond_ptr, pairs, bond_type_ids),
+        bonds=torch.from_numpy(bond_words(atom_ptr, bond_ptr, pairs, bond_type_ids, atoms.shape[1])) if bonds else None,
     )
 
 

@@ -138,9 +138,12 @@ def _attention_cases(generator):
 
 def _bond_messages_case(generator, heads, head_dim, lengths, refused=()):
     width, channels = max(lengths), heads * head_dim
-    upper = torch.randint(0, 10, (len(lengths), width, width), generator=generator).clamp_max(4).triu(1) % 4
-    bonds = (upper + upper.mT).to(torch.uint8)
-    return Case((_normal(generator, len(lengths), width, channels), bonds, _normal(generator, 3, channels)), refused)
+    # A fifth of the pairs are bonded, by 3 types in 2 classes of rings.
+    upper = torch.randint(0, 30, (len(lengths), width, width), generator=generator).triu(1)
+    upper = torch.where(upper <= 6, upper, 0)
+    tables = _normal(generator, 3, channels), _normal(generator, 2, channels)
+    x = _normal(generator, len(lengths), width, channels)
+    return Case((x, (upper + upper.mT).to(torch.int16), *tables), refused)
 
 
 @_cases_of("bond_messages")

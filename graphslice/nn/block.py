@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.config import ModelConfig
-from graphslice.feature_dims import NUM_BOND_TYPES
+from graphslice.feature_dims import NUM_BOND_TYPES, NUM_RING_CLASSES
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.encodings import Table
 from graphslice.nn.mixers import build_mixer
@@ -92,7 +92,7 @@ class FeedForward(nn.Module):
 
 
 class BondMessages(nn.Module):
-    """``W sum_j relu(V x_j + e_ij)`` over the atoms j bonded to i, e an embedding of the bond's type (GINE).
+    """``W sum_j relu(V x_j + e_ij)`` over the atoms j bonded to i; e embeds the bond's type and smallest ring (GINE).
 
     Args:
         dim: C.
@@ -102,6 +102,7 @@ class BondMessages(nn.Module):
         super().__init__()
         self.value = nn.Linear(dim, dim)
         self.bond = Table(NUM_BOND_TYPES, dim)
+        self.ring = Table(NUM_RING_CLASSES, dim)
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -109,11 +110,11 @@ class BondMessages(nn.Module):
         if context.bonds is None:
             raise ValueError("the model reads bonds, of which the context has none")
         v = self.value(x)
-        return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype)))
+        return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype), self.ring().to(v.dtype)))
 
     def record(self, tape: Tape, x: Value) -> Value:
         """:meth:`forward`, on a tape."""
-        return tape.linear(tape.bond_messages(tape.linear(x, self.value), self.bond), self.output)
+        return tape.linear(tape.bond_messages(tape.linear(x, self.value), self.bond, self.ring), self.output)
 
 
 class Block(nn.Module):

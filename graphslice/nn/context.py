@@ -25,7 +25,7 @@ class AttentionContext:
         width: N, the number of rows, padding included.
         attn_weights: ``P = Softmax(S + E)``, ``[B, H, N, N]``, one for all layers; 0 in the columns of the padding.
         attn_bias: ``S + E``, ``[B, H, N, N]``, -inf in the columns of the padding.
-        bonds: uint8 ``[B, N, N]``, 1 + the type of the bond between two rows, 0 without one; where blocks read them.
+        bonds: int16 ``[B, N, N]``, the bonds of a batch, where blocks read them.
         has_graph: whether the samples are graphs; True where a tensor is given.
         reader: the name of the mixer, for messages.
 

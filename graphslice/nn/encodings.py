@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops import path_bias, path_softmax, path_values, sum_rows
 from graphslice.ops.program import Value
@@ -91,17 +91,6 @@ def _embedded(table: Tensor, rows: Tensor) -> Tensor:
     return sum_rows(table, rows.flatten(), begins, torch.ones(rows.numel(), dtype=table.dtype, device=rows.device))
 
 
-def bonds_of(batch: GraphBatch) -> Tensor:
-    """``uint8 [B, N + 1, N + 1]``: 1 + the type of the bond between two rows, 0 without one; row 0 is the token's.
-
-    A bond is a path type of the distance 1, whose first entry says which.
-    """
-    first = F.pad(batch.path_codes, (0, 1))[batch.path_ptr.long()]  # the last path types may have no entries
-    kinds = torch.where(batch.path_distances == 1, first % NUM_BOND_TYPES + 1, 0).to(torch.uint8)
-    of_pairs = kinds[batch.path_types.long().clamp_min(0)].masked_fill(batch.path_types < 0, 0)
-    return F.pad(of_pairs, (1, 0, 1, 0))
-
-
 class PairEncoder(nn.Module):
     """The bias ``S + E`` of every pair of rows, one for all layers (eqs. 6 and 7).
 
@@ -150,12 +139,17 @@ class PairEncoder(nn.Module):
             batch: of molecules.
             reads: which tensors to make, of :data:`~graphslice.nn.context.GRAPH_TENSORS`.
             reader: the name of the mixer, for messages.
-            bonds: whether to make them too.
+            bonds: whether the blocks read bonds.
+
+        Raises:
+            ValueError: if they do, and the batch has none.
         """
         with torch.autocast(batch.path_types.device.type, enabled=False):
             values = self.path_values(batch)
         lengths, width = batch.lengths + 1, batch.path_types.shape[1] + 1
-        made = {"bonds": bonds_of(batch)} if bonds else {}
+        if bonds and batch.bonds is None:
+            raise ValueError("the model reads bonds, which the batch has not: collate it with bonds=True")
+        made = {"bonds": batch.bonds} if bonds else {}
         if "attn_weights" in reads:
             made["attn_weights"] = path_softmax(values, batch.path_types, batch.lengths)
         if "attn_bias" in reads:

@@ -83,7 +83,7 @@ class GraphTransformer(nn.Module):
         layers, balanced = self.config.layers, self.config.init == "balanced"
         of_atoms = set(self.atoms.modules())
         blocks = cast(Iterable[Block], self.blocks)
-        of_bonds = {block.messages.bond for block in blocks if block.messages is not None}
+        of_bonds = {table for block in blocks if block.messages for table in (block.messages.bond, block.messages.ring)}
         ends = {end for block in blocks for end in block.ends()}
         last = self.head.output if isinstance(self.head, MLPHead) else self.head
         for module in self.modules():

@@ -9,111 +9,122 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator
-from graphslice.ops.simd.lanes import float32x16, load, load_byte, maximum, select_ge, store
+from graphslice.ops.simd.lanes import float32x16, load, load_short, maximum, select_ge, store
 
 
 @operator
-def bond_messages(x: Tensor, bonds: Tensor, table: Tensor) -> Tensor:
-    """For every row i the sum of ``relu(x_j + table_b)`` over the rows j that a bond of type b joins to it.
+def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
+    """For every row i the sum of ``relu(x_j + types_b + rings_r)`` over the rows j that a bond (b, r) joins to it.
 
     That is the sum of GINE (Hu et al. 2020, as PyTorch Geometric has it). A sum, where ``P V`` averages: it tells how
     many there are.
 
     Args:
         x: ``[B, N, C]``, floating point.
-        bonds: uint8 ``[B, N, N]``: 1 + the type of the bond between two rows; 0 without one.
-        table: ``[T, C]``, the embeddings of the types of bonds, the dtype of ``x``.
+        bonds: int16 ``[B, N, N]``: 1 + b + T r of the bond between two rows; 0 without one.
+        types: ``[T, C]``, the embeddings of the types of bonds, the dtype of ``x``.
+        rings: ``[R, C]``, those of the classes of their smallest rings, the dtype of ``x``.
 
     Returns:
         ``[B, N, C]``, the dtype of ``x``.
     """
+    words = (rings[:, None] + types).flatten(0, 1)
     if torch.compiler.is_compiling():  # one kernel, which keeps nothing of a pair
         there = bonds > 0
-        messages = F.relu(x[:, None] + F.embedding((bonds.int() - 1).clamp_min(0), table))
+        messages = F.relu(x[:, None] + F.embedding((bonds.int() - 1).clamp_min(0), words))
         return (messages * there[..., None]).sum(dim=2)
     sample, i, j = bonds.nonzero(as_tuple=True)
     width = x.shape[1]
-    types = bonds[sample, i, j].long() - 1
-    messages = F.relu(x.flatten(0, 1).index_select(0, sample * width + j) + table.index_select(0, types))
+    of_bonds = words.index_select(0, bonds[sample, i, j].long() - 1)
+    messages = F.relu(x.flatten(0, 1).index_select(0, sample * width + j) + of_bonds)
     total = torch.zeros_like(x).flatten(0, 1).index_add(0, sample * width + i, messages)
     return total.view_as(x)
 
 
-def _fits(x: Tensor, bonds: Tensor, table: Tensor) -> bool:
-    if x.dim() != 3 or table.dim() != 2 or bonds.shape != (*x.shape[:2], x.shape[1]) or bonds.dtype != torch.uint8:
+def _fits(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
+    if x.dim() != 3 or bonds.shape != (*x.shape[:2], x.shape[1]) or bonds.dtype != torch.int16 or x.shape[2] % 16:
         return False
-    if x.shape[2] % 16 or table.shape[1] != x.shape[2]:
+    if any(table.dim() != 2 or table.shape[1] != x.shape[2] or not len(table) for table in (types, rings)):
         return False
-    return bonds.numel() == 0 or int(bonds.max()) <= len(table)
+    return bonds.numel() == 0 or 0 <= int(bonds.min()) <= int(bonds.max()) <= len(types) * len(rings)
 
 
 @bond_messages.backend("numba", dtypes=(torch.float32,), fits=_fits)
-def _numba(x: Tensor, bonds: Tensor, table: Tensor) -> Tensor:
-    return _BondMessages.apply(x, bonds, table)
+def _numba(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
+    return _BondMessages.apply(x, bonds, types, rings)
 
 
 class _BondMessages(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, bonds: Tensor, table: Tensor) -> Tensor:
-        x, bonds, table = x.contiguous(), bonds.contiguous(), table.contiguous()
+    def forward(ctx, *tensors: Tensor) -> Tensor:
+        x, bonds, types, rings = (tensor.contiguous() for tensor in tensors)
         out = torch.empty_like(x)
-        _forward(*(tensor.data_ptr() for tensor in (x, bonds, table, out)), *x.shape)
-        ctx.save_for_backward(x, bonds, table)
+        tables = types.data_ptr(), rings.data_ptr(), len(types)
+        _forward(x.data_ptr(), bonds.data_ptr(), tables, out.data_ptr(), tuple(x.shape))
+        ctx.save_for_backward(x, bonds, types, rings)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
-        x, bonds, table = ctx.saved_tensors
+        x, bonds, types, rings = ctx.saved_tensors
         grad = grad.contiguous()
-        grad_x, grad_table = torch.empty_like(x), torch.zeros_like(table)
-        addresses = (tensor.data_ptr() for tensor in (x, bonds, table, grad, grad_x, grad_table))
-        _backward(*addresses, *x.shape)
-        return grad_x, None, grad_table
+        found = torch.empty_like(x), torch.zeros_like(types), torch.zeros_like(rings)
+        tables = types.data_ptr(), rings.data_ptr(), len(types)
+        addresses = found[0].data_ptr(), found[1].data_ptr(), found[2].data_ptr()
+        _backward(x.data_ptr(), bonds.data_ptr(), tables, grad.data_ptr(), addresses, tuple(x.shape))
+        return found[0], None, found[1], found[2]
 
 
 @njit(cache=True, nogil=True)
-def _forward(x, bonds, table, out, samples, width, channels):
-    add_messages(x, bonds, table, out, samples, width, channels)
+def _forward(x, bonds, tables, out, shape):
+    add_messages(x, bonds, tables, out, shape)
 
 
 @njit(cache=True, nogil=True)
-def _backward(x, bonds, table, grad, grad_x, grad_table, samples, width, channels):
-    message_gradients(x, bonds, table, grad, grad_x, grad_table, samples, width, channels)
+def _backward(x, bonds, tables, grad, grads, shape):
+    message_gradients(x, bonds, tables, grad, grads, shape)
 
 
 @njit
-def add_messages(x, bonds, table, out, samples, width, channels):
-    """Addresses of x, the bonds, the table and what is made; B, N, C."""
+def add_messages(x, bonds, tables, out, shape):
+    """Addresses of x, the bonds, the tables (types, rings, and T) and what is made; B, N, C."""
+    samples, width, channels = shape
+    types, rings, count = tables
     lanes, zero = float32x16(), float32x16()
     for i in range(samples * width):
         first, row = i // width * width, i * channels
         for c in range(0, channels, 16):
             store(out, row + c, zero)
         for j in range(width):
-            kind = np.int64(load_byte(bonds, i * width + j)) - 1
-            if kind >= 0:
-                source, edge = (first + j) * channels, kind * channels
+            word = np.int64(load_short(bonds, i * width + j)) - 1
+            if word >= 0:
+                source, kind, ring = (first + j) * channels, word % count * channels, word // count * channels
                 for c in range(0, channels, 16):
-                    message = maximum(zero, load(lanes, x, source + c) + load(lanes, table, edge + c))
+                    edge = load(lanes, types, kind + c) + load(lanes, rings, ring + c)
+                    message = maximum(zero, load(lanes, x, source + c) + edge)
                     store(out, row + c, load(lanes, out, row + c) + message)
 
 
 @njit
-def message_gradients(x, bonds, table, grad, grad_x, grad_table, samples, width, channels):
-    """Addresses of x, the bonds, the table, the upstream gradient and those of x and of the table, to which is added;
-    B, N, C."""
+def message_gradients(x, bonds, tables, grad, grads, shape):
+    """Addresses of x, the bonds, the tables (types, rings, and T), the upstream gradient, and those of x and of the
+    tables, to which is added; B, N, C."""
+    samples, width, channels = shape
+    types, rings, count = tables
+    grad_x, grad_types, grad_rings = grads
     lanes, zero = float32x16(), float32x16()
     for j in range(samples * width):
         first, row = j // width * width, j * channels
         for c in range(0, channels, 16):
             store(grad_x, row + c, zero)
         for i in range(width):
-            kind = np.int64(load_byte(bonds, (first + i) * width + j - first)) - 1
-            if kind >= 0:
-                target, edge = (first + i) * channels, kind * channels
+            word = np.int64(load_short(bonds, (first + i) * width + j - first)) - 1
+            if word >= 0:
+                target, kind, ring = (first + i) * channels, word % count * channels, word // count * channels
                 for c in range(0, channels, 16):
-                    told = load(lanes, x, row + c) + load(lanes, table, edge + c)
-                    share = select_ge(zero, told, zero, load(lanes, grad, target + c))
+                    edge = load(lanes, types, kind + c) + load(lanes, rings, ring + c)
+                    share = select_ge(zero, load(lanes, x, row + c) + edge, zero, load(lanes, grad, target + c))
                     store(grad_x, row + c, load(lanes, grad_x, row + c) + share)
-                    store(grad_table, edge + c, load(lanes, grad_table, edge + c) + share)
+                    store(grad_types, kind + c, load(lanes, grad_types, kind + c) + share)
+                    store(grad_rings, ring + c, load(lanes, grad_rings, ring + c) + share)

@@ -224,17 +224,18 @@ def embed_gradient(at, samples):
 
 @kernel
 def bond_messages(at, samples):
-    """x, bonds, table, out, N, C."""
-    tensors = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
-    add_messages(tensors[0], tensors[1], tensors[2], tensors[3], samples, operand(at, 4), operand(at, 5))
+    """x, bonds, the tables of types and of rings, out, how many types, N, C."""
+    tables, shape = (operand(at, 2), operand(at, 3), operand(at, 5)), (samples, operand(at, 6), operand(at, 7))
+    add_messages(operand(at, 0), operand(at, 1), tables, operand(at, 4), shape)
 
 
 @kernel
 def bond_messages_gradient(at, samples):
-    """x, bonds, table, the upstream gradient, those of x and of the table, to which is added, N, C."""
-    x, bonds, table, grad = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
-    width, channels = operand(at, 6), operand(at, 7)
-    message_gradients(x, bonds, table, grad, operand(at, 4), operand(at, 5), samples, width, channels)
+    """x, bonds, the tables of types and of rings, the upstream gradient, that of x, those of the tables, to which is
+    added, how many types, N, C."""
+    tables, shape = (operand(at, 2), operand(at, 3), operand(at, 8)), (samples, operand(at, 9), operand(at, 10))
+    grads = operand(at, 5), operand(at, 6), operand(at, 7)
+    message_gradients(operand(at, 0), operand(at, 1), tables, operand(at, 4), grads, shape)
 
 
 @kernel

@@ -33,7 +33,7 @@ class Inputs(NamedTuple):
         graph: float32 ``[B, H, N, N]``.
         atoms: uint8 ``[B, N - 1, 9]``.
         degrees: uint8 ``[B, N - 1]``.
-        bonds: uint8 ``[B, N, N]``, at most the types of bonds that the model knows; None for one that reads none.
+        bonds: int16 ``[B, N, N]``, of words that the tables of the model have; None for one that reads none.
     """
 
     lengths: Tensor

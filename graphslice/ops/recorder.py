@@ -73,7 +73,7 @@ class Recorder:
         graph: the weights or the bias of the pairs.
         lengths: ``int64 [B]``.
         atoms, degrees: ``uint8 [B, N - 1, 9]`` and ``[B, N - 1]``.
-        bonds: ``uint8 [B, N, N]``, for models that read them.
+        bonds: ``int16 [B, N, N]``, for models that read them.
     """
 
     def __init__(self, heads: int, *, backward: bool) -> None:
@@ -82,7 +82,7 @@ class Recorder:
         self.lengths = Argument(LENGTHS, Size(sample=2))
         self.atoms = Argument(ATOMS, Size(row=9, sample=-9), unit=1)
         self.degrees = Argument(DEGREES, Size(row=1, sample=-1), unit=1)
-        self.bonds = Argument(BONDS, Size(pair=1), unit=1)
+        self.bonds = Argument(BONDS, Size(pair=1), unit=2)
         self._forward: list[Instruction] = []
         self._backward: list[Instruction] = []
         self._undo: list[Callable[[], None]] = []

@@ -149,16 +149,16 @@ class Tape(Recorder):
         )
         return out
 
-    def bond_messages(self, x: Value, module: nn.Module) -> Value:
-        """:func:`graphslice.ops.bond_messages`, of the table of a module that has nothing else."""
-        out, channels = self.like(x), x.size.row
-        table, grad_table = self.parameter(module, "weight")
-        self.run(kernels.bond_messages, x, self.bonds, table, out, N, channels)
+    def bond_messages(self, x: Value, types: nn.Embedding, rings: nn.Embedding) -> Value:
+        """:func:`graphslice.ops.bond_messages`."""
+        out, channels, count = self.like(x), x.size.row, types.num_embeddings
+        (by_type, grad_types), (by_ring, grad_rings) = (self.parameter(table, "weight") for table in (types, rings))
+        self.run(kernels.bond_messages, x, self.bonds, by_type, by_ring, out, count, N, channels)
         self.keep(x)
 
         def record(into: Value) -> None:
-            given = x, self.bonds, table, self.gradient(out), into, grad_table
-            self.run_back(kernels.bond_messages_gradient, *given, N, channels)
+            given = x, self.bonds, by_type, by_ring, self.gradient(out), into, grad_types, grad_rings
+            self.run_back(kernels.bond_messages_gradient, *given, count, N, channels)
 
         self.undo(lambda: self.contribute(x, record))
         return out

@@ -9,7 +9,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.data.collate import collate
-from graphslice.nn.encodings import AtomEncoder, PairEncoder, bonds_of, encodes_on, feature_rows
+from graphslice.nn.encodings import AtomEncoder, PairEncoder, encodes_on, feature_rows
 
 SMILES = ["c1ccc2c(c1)ccc1ccccc12", "C", "C/C=C/C#N.[Na+].[Cl-]", "C12C3C4C1C5C2C3C45", "C" * 14, "OC1CCC(=O)CC1"]
 HEADS, DIM = 3, 8
@@ -20,18 +20,6 @@ BOND_STARTS = {"ogb": np.array([0, 5, 11]), "graphormer": 3 + 512 * np.arange(3)
 
 def graphs():
     return [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
-
-
-def test_bonds_are_those_of_the_graphs():
-    molecules = graphs()
-    found = bonds_of(collate(molecules))
-    wanted = torch.zeros_like(found)
-    for b, graph in enumerate(molecules):
-        types = graph.bond_features @ np.array([12, 2, 1])
-        for (i, j), kind in zip(graph.bonds.tolist(), types.tolist(), strict=True):
-            wanted[b, i + 1, j + 1] = wanted[b, j + 1, i + 1] = kind + 1
-    assert torch.equal(found, wanted) and found.max() > 1
-    assert not bonds_of(collate([smiles_to_graph("C"), smiles_to_graph("[Na+].[Cl-]")])).any()
 
 
 def pair_encoder(embedding_layout="ogb", num_distances=64, num_path_positions=6, max_path=5):

@@ -96,10 +96,10 @@ def test_bond_messages(settings):
     """A prediction depends on the molecule alone with them too, on none of its numberings, and on its bonds."""
     model = model_of(bond_messages=True, **settings)
     graphs = [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
-    together = model(collate(graphs))
-    alone = torch.cat([model(collate([graph])) for graph in graphs])
+    together = model(collate(graphs, bonds=True))
+    alone = torch.cat([model(collate([graph], bonds=True)) for graph in graphs])
     torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
-    other = model(collate([shuffled(graph, 1) for graph in graphs]))
+    other = model(collate([shuffled(graph, 1) for graph in graphs], bonds=True))
     torch.testing.assert_close(together, other, rtol=1e-4, atol=1e-4 * together.abs().max().item())
     with torch.no_grad():
         for block in model.blocks:
@@ -107,8 +107,12 @@ def test_bond_messages(settings):
             block.messages.output.bias.zero_()
     plain = model_of(**settings)
     plain.load_state_dict({name: value for name, value in model.state_dict().items() if "messages" not in name})
-    torch.testing.assert_close(model(collate(graphs)), plain(collate(graphs)), rtol=1e-9, atol=1e-9)
-    assert (model(collate(graphs)) - together).abs().min() > 1e-4
+    torch.testing.assert_close(
+        model(collate(graphs, bonds=True)), plain(collate(graphs, bonds=True)), rtol=1e-9, atol=1e-9
+    )
+    assert (model(collate(graphs, bonds=True)) - together).abs().min() > 1e-4
+    with pytest.raises(ValueError, match="the batch has not"):
+        model(collate(graphs))
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
@@ -127,7 +131,7 @@ def test_stereo_changes_the_prediction():
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_training_moves_every_weight(mixer, settings):
     model = model_of(mixer, num_distances=33, attention_dropout=0.1, **settings).train()
-    model(collate([smiles_to_graph(smiles) for smiles in SMILES])).square().sum().backward()
+    model(collate([smiles_to_graph(smiles) for smiles in SMILES], bonds=True)).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
         if not name.endswith("mixer.key.bias"):

@@ -92,8 +92,8 @@ def test_a_program_is_the_modules(mixer, norm):
 @pytest.mark.parametrize(("mixer", "norm"), [("slice-quantile", "pre"), ("softmax", "post")])
 def test_with_bond_messages(mixer, norm):
     model = model_of(mixer, norm=norm, bond_messages=True)
-    check(model, batch_of())
-    check(model, batch_of(["C"]))
+    for smiles in (SMILES, ["C"]):
+        check(model, collate([smiles_to_graph(text) for text in smiles], bonds=True))
 
 
 @pytest.mark.parametrize("readout", ["token", "mean+max", "sum+token+mean", "quantiles+max"])

@@ -20,7 +20,7 @@ TRUE = torch.ones(2, 3, dtype=torch.bool)
 TABLE = ones(9, 16)
 V, P, LENGTHS = ones(2, 3, 16), ones(2, 2, 3, 3) / 3, ints(3, 2)
 TYPES = torch.zeros(2, 3, 3, dtype=torch.int16)
-BONDS = torch.zeros(2, 3, 3, dtype=torch.uint8)
+BONDS = torch.zeros(2, 3, 3, dtype=torch.int16)
 
 
 def short(*values: int) -> torch.Tensor:
@@ -91,14 +91,17 @@ CALLS = {
         (V, TRUE, ones(16)),
     ],
     "bond_messages": [
-        (V, BONDS + 3, TABLE[:2]),
-        (V, BONDS[:1], TABLE),
-        (V, BONDS[:, :2], TABLE),
-        (V, BONDS[:, :, :2], TABLE),
-        (V, BONDS.int(), TABLE),
-        (V, BONDS, ones(9, 32)),
-        (V[:, :, :8], BONDS, TABLE[:, :8]),
-        (V[0], BONDS[0], TABLE),
+        (V, BONDS + 5, TABLE[:2], TABLE[:2]),
+        (V, BONDS - 1, TABLE, TABLE),
+        (V, BONDS[:1], TABLE, TABLE),
+        (V, BONDS[:, :2], TABLE, TABLE),
+        (V, BONDS[:, :, :2], TABLE, TABLE),
+        (V, BONDS.int(), TABLE, TABLE),
+        (V, BONDS, ones(9, 32), TABLE),
+        (V, BONDS, TABLE, ones(9, 32)),
+        (V, BONDS, TABLE, TABLE[:0]),
+        (V[:, :, :8], BONDS, TABLE[:, :8], TABLE[:, :8]),
+        (V[0], BONDS[0], TABLE, TABLE),
     ],
     "add_norm": [
         (V, ones(2, 1, 16), ones(16), ones(16)),

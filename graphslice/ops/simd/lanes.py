@@ -150,6 +150,17 @@ def load_byte(typing, address, offset):
 
 
 @intrinsic
+def load_short(typing, address, offset):
+    """The number of 16 bits at ``offset``, with its sign."""
+
+    def generate(context, builder, signature, args):
+        short = builder.load(_pointer(builder, args[0], args[1], ir.IntType(16)), align=2)
+        return builder.sext(short, ir.IntType(64))
+
+    return types.int64(types.intp, types.intp), generate
+
+
+@intrinsic
 def store_scalar(typing, address, offset, value):
     """Write one number, of the type it has."""
 

@@ -80,7 +80,7 @@ def build_corpus(
         progress: called with the number of molecules read, from time to time.
 
     Raises:
-        InputError: if a table cannot be read, no table has a label, or no molecule is left.
+        InputError: if a table cannot be read, no table has a label, one has no number, or no molecule is left.
     """
     rows = _read(tables, labels)
     place = {text: number for number, text in enumerate(dict.fromkeys(rows.smiles))}
@@ -100,6 +100,12 @@ def build_corpus(
     molecule = np.full(len(store), -1)
     molecule[kept[allowed]] = np.argsort(order)[group]
     own = _means(rows.targets, molecule[of_row], len(chosen))
+    for name, values in zip(labels, own.T, strict=True):
+        if np.isnan(values).all():
+            raise InputError(
+                f"the column {name!r} has no number for a molecule of the corpus: what pretrain learns of the tables are "
+                "numbers of molecules"
+            )
     looked_at = chosen[split == SPLITS.index("train")]
     if len(looked_at) > _MOST_LOOKED_AT:
         looked_at = np.sort(np.random.default_rng(0).choice(looked_at, _MOST_LOOKED_AT, replace=False))

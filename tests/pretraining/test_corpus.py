@@ -119,6 +119,9 @@ def test_what_cannot_be_used(tables, tmp_path):
     (tmp_path / "two.csv").write_text("smiles,gap,gap\nCCO,1,2\n")
     with pytest.raises(InputError, match="two columns called 'gap'"):
         build_corpus(tmp_path / "x.arrow", [tmp_path / "two.csv"], GRAPH, labels=["gap"])
+    (tmp_path / "lists.csv").write_text('smiles,charge\nCCO,"[0.1, 0.2, -0.3]"\n')
+    with pytest.raises(InputError, match="the column 'charge' has no number for a molecule"):
+        build_corpus(tmp_path / "x.arrow", [tmp_path / "lists.csv"], GRAPH, labels=["charge"])
     assert not (tmp_path / "x.arrow").exists()
 
 

@@ -30,6 +30,7 @@ def test_every_published_setting_is_there():
         "pcqm4mv2-graphormer",
         "pcqm4mv2-slice",
         "zinc12k-slim",
+        "zinc12k-slice",
     }
     assert set(PRESETS) >= names
 

@@ -17,14 +17,15 @@ def shares(steps: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield first, *rest
 
 
-def near_best(losses: np.ndarray) -> np.ndarray:
+def near_best(losses: np.ndarray, errors: float = 1.0) -> np.ndarray:
     """Which of several choices lie within one standard error of the best, paired over the rows.
 
     Args:
         losses: ``float64 [C, R]``, of each choice on each of at least two rows.
+        errors: within how many standard errors, where not one.
 
     Returns:
         ``bool [C]``, at least one of them true.
     """
     excess = losses - losses[losses.mean(axis=1).argmin()]
-    return excess.mean(axis=1) <= excess.std(axis=1, ddof=1) / np.sqrt(losses.shape[1])
+    return excess.mean(axis=1) <= errors * excess.std(axis=1, ddof=1) / np.sqrt(losses.shape[1])

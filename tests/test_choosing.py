@@ -17,6 +17,7 @@ def test_shares_are_all_ways_to_share(steps, parts):
 def test_near_best_takes_what_lies_within_a_standard_error():
     excess = np.array([[0.0, 0.0], [0.3, -0.1], [0.3, 0.1], [5.0, 7.0]])  # 0.1 ± 0.2, 0.2 ± 0.1, 6 ± 1
     assert near_best(excess + np.array([10.0, 20.0])).tolist() == [True, True, False, False]
+    assert near_best(excess + np.array([10.0, 20.0]), 2.5).tolist() == [True, True, True, False]
 
 
 def test_near_best_takes_all_that_are_alike():

@@ -15,6 +15,9 @@ _STEPS = 10
 #: With fewer rows nothing is chosen.
 _FEWEST_ROWS = 5
 _RESAMPLES = 1000
+# Weights that are worse by no more standard errors are as good as the best. Not one, as elsewhere: the rows have chosen
+# the network's epoch too, so it looks better on them than it is (docs/log.md).
+_ERRORS = 2.0
 # A forest of some hundred trees says no smaller probability but 0, which one row would make infinitely bad.
 _SMALLEST_PROBABILITY = 1e-3
 
@@ -43,7 +46,7 @@ class ErrorDifference:
 def blend_weights(answers: Sequence[np.ndarray], y: np.ndarray, kind: str) -> np.ndarray:
     """The weights with which the models' answers are added up, chosen on validation rows.
 
-    Not the best weighting alone: the mean of all on a grid (steps of 0.1) whose loss lies within one standard error of
+    Not the best weighting alone: the mean of all on a grid (steps of 0.1) whose loss lies within two standard errors of
     the best, paired over the rows. So few rows give nearly equal weights.
 
     Args:
@@ -64,7 +67,7 @@ def blend_weights(answers: Sequence[np.ndarray], y: np.ndarray, kind: str) -> np
         return equal
     grid = np.array(list(shares(_STEPS, models))) / _STEPS
     losses = np.stack([_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid])
-    weights = grid[near_best(losses)].mean(axis=0)
+    weights = grid[near_best(losses, _ERRORS)].mean(axis=0)
     return weights / weights.sum()
 
 

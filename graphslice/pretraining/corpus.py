@@ -103,8 +103,8 @@ def build_corpus(
     for name, values in zip(labels, own.T, strict=True):
         if np.isnan(values).all():
             raise InputError(
-                f"the column {name!r} has no number for a molecule of the corpus: of the tables pretrain learns numbers "
-                "of molecules"
+                f"the column {name!r} has no number for a molecule of the corpus: what pretrain learns of tables are "
+                "numbers of molecules"
             )
     looked_at = chosen[split == SPLITS.index("train")]
     if len(looked_at) > _MOST_LOOKED_AT:

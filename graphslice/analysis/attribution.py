@@ -68,7 +68,10 @@ def attribute(  # type: ignore[overload-overlap]  # a text is an iterable of tex
     seed: int = 0,
     columns: Columns | None = None,
     descriptors: Mapping[str, np.ndarray] | None = None,
-) -> Attribution: ...
+) -> Attribution:
+    """Of one molecule."""
+
+
 @overload
 def attribute(
     predictor: Predictor,
@@ -78,7 +81,10 @@ def attribute(
     seed: int = 0,
     columns: Columns | None = None,
     descriptors: Mapping[str, np.ndarray] | None = None,
-) -> list[Attribution]: ...
+) -> list[Attribution]:
+    """Of several molecules."""
+
+
 def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descriptors=None):
     """Shapley values of the atoms: exact for small molecules, else by sampled orders (Castro et al. 2009).
 

@@ -60,7 +60,7 @@ class _BondMessages(torch.autograd.Function):
         x, bonds, types, rings = (tensor.contiguous() for tensor in tensors)
         out = torch.empty_like(x)
         tables = types.data_ptr(), rings.data_ptr(), len(types)
-        _forward(x.data_ptr(), bonds.data_ptr(), tables, out.data_ptr(), tuple(x.shape))
+        add_messages(x.data_ptr(), bonds.data_ptr(), tables, out.data_ptr(), tuple(x.shape))
         ctx.save_for_backward(x, bonds, types, rings)
         return out
 
@@ -72,21 +72,11 @@ class _BondMessages(torch.autograd.Function):
         found = torch.empty_like(x), torch.zeros_like(types), torch.zeros_like(rings)
         tables = types.data_ptr(), rings.data_ptr(), len(types)
         addresses = found[0].data_ptr(), found[1].data_ptr(), found[2].data_ptr()
-        _backward(x.data_ptr(), bonds.data_ptr(), tables, grad.data_ptr(), addresses, tuple(x.shape))
+        message_gradients(x.data_ptr(), bonds.data_ptr(), tables, grad.data_ptr(), addresses, tuple(x.shape))
         return found[0], None, found[1], found[2]
 
 
 @njit(cache=True, nogil=True)
-def _forward(x, bonds, tables, out, shape):
-    add_messages(x, bonds, tables, out, shape)
-
-
-@njit(cache=True, nogil=True)
-def _backward(x, bonds, tables, grad, grads, shape):
-    message_gradients(x, bonds, tables, grad, grads, shape)
-
-
-@njit
 def add_messages(x, bonds, tables, out, shape):
     """Addresses of x, the bonds, the tables (types, rings, and T) and what is made; B, N, C."""
     samples, width, channels = shape
@@ -106,7 +96,7 @@ def add_messages(x, bonds, tables, out, shape):
                     store(out, row + c, load(lanes, out, row + c) + message)
 
 
-@njit
+@njit(cache=True, nogil=True)
 def message_gradients(x, bonds, tables, grad, grads, shape):
     """Addresses of x, the bonds, the tables (types, rings, and T), the upstream gradient, and those of x and of the
     tables, to which is added; B, N, C."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from graphslice.chem.path_search import set_neighbours
 from graphslice.feature_dims import NUM_BOND_TYPES, NUM_RING_CLASSES
 
 
@@ -35,15 +36,15 @@ def _write(atom_ptr, bond_ptr, bonds, bond_type_ids, words):
     for b in range(len(atom_ptr) - 1):
         most_atoms = max(most_atoms, atom_ptr[b + 1] - atom_ptr[b])
         most_bonds = max(most_bonds, bond_ptr[b + 1] - bond_ptr[b])
-    begins, links = np.empty(most_atoms + 1, np.int64), np.empty(2 * most_bonds, np.int64)
+    ptr, neighbours = np.empty(most_atoms + 1, np.uint32), np.empty(2 * most_bonds, np.uint32)
     distances, queue = np.empty(most_atoms, np.int64), np.empty(most_atoms, np.int64)
     for b in range(len(atom_ptr) - 1):
         first, count = bond_ptr[b], bond_ptr[b + 1] - bond_ptr[b]
         atoms = atom_ptr[b + 1] - atom_ptr[b]
-        _link(bonds[first : first + count], atoms, begins, links)
+        set_neighbours(atoms, bonds[first : first + count], ptr, neighbours)
         for m in range(first, first + count):
             i, j = bonds[m, 0], bonds[m, 1]
-            size = _smallest_ring(i, j, atoms, begins, links, distances, queue)
+            size = _smallest_ring(i, j, atoms, ptr, neighbours, distances, queue)
             ring = 0 if size == 0 else min(size - 2, NUM_RING_CLASSES - 1)
             word = 1 + bond_type_ids[m] + NUM_BOND_TYPES * ring
             words[b, i + 1, j + 1] = word
@@ -51,27 +52,7 @@ def _write(atom_ptr, bond_ptr, bonds, bond_type_ids, words):
 
 
 @njit(cache=True)
-def _link(bonds, atoms, begins, links):
-    """The neighbours of every atom, those of one behind those of another."""
-    begins[: atoms + 1] = 0
-    for m in range(len(bonds)):
-        begins[bonds[m, 0] + 1] += 1
-        begins[bonds[m, 1] + 1] += 1
-    for i in range(atoms):
-        begins[i + 1] += begins[i]
-    for m in range(len(bonds) - 1, -1, -1):
-        for end in range(2):
-            atom = bonds[m, end]
-            begins[atom + 1] -= 1
-            links[begins[atom + 1]] = bonds[m, 1 - end]
-    # What was counted down stands where the atom before begins.
-    for i in range(atoms):
-        begins[i] = begins[i + 1]
-    begins[atoms] = 2 * len(bonds)
-
-
-@njit(cache=True)
-def _smallest_ring(start, goal, atoms, begins, links, distances, queue):
+def _smallest_ring(start, goal, atoms, ptr, neighbours, distances, queue):
     """The atoms of the smallest ring with the bond between two atoms; 0 where it is in none."""
     distances[:atoms] = -1
     distances[start] = 0
@@ -80,8 +61,8 @@ def _smallest_ring(start, goal, atoms, begins, links, distances, queue):
     while head < tail:
         atom = queue[head]
         head += 1
-        for k in range(begins[atom], begins[atom + 1]):
-            other = links[k]
+        for k in range(ptr[atom], ptr[atom + 1]):
+            other = np.int64(neighbours[k])
             if distances[other] >= 0 or (atom == start and other == goal):
                 continue
             distances[other] = distances[atom] + 1

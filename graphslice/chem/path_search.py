@@ -85,7 +85,7 @@ def set_bonds(num_atoms, bonds, local_ids, molecule):
     if num_atoms <= MAX_BIT_ATOMS:
         _set_neighbour_bits(num_atoms, bonds, molecule)
     else:
-        _set_neighbour_lists(num_atoms, bonds, molecule)
+        set_neighbours(num_atoms, bonds, molecule.neighbour_ptr, molecule.neighbours)
 
 
 @njit(cache=True)
@@ -98,8 +98,8 @@ def _set_neighbour_bits(num_atoms, bonds, molecule):
 
 
 @njit(cache=True)
-def _set_neighbour_lists(num_atoms, bonds, molecule):
-    ptr, neighbours = molecule.neighbour_ptr, molecule.neighbours
+def set_neighbours(num_atoms, bonds, ptr, neighbours):
+    """Fill uint32 ``ptr [N + 1]`` and ``neighbours [2 M]``: atom a has those from ``ptr[a]`` to ``ptr[a + 1]``."""
     ptr[: num_atoms + 1] = 0
     for m in range(len(bonds)):
         for side in range(2):

@@ -254,7 +254,7 @@ def test_graphslice_is_asked_for_by_its_commands(task, ending, tmp_path, monkeyp
     labels = np.ones((3, 2 if task is CLASSES else 1))
     table = Table(task, np.array(["C", "CC", "CCC"], dtype=object), labels, np.array(["train", "valid", "test"]))
     asked = table.frame("valid", "test", labels=False)
-    method = table_methods.GraphSlice("graphslice-ensemble")
+    method = table_methods.GraphSlice("scratch-ensemble")
     (found,) = method.answers(table, asked, 3, table_methods.Commands(tmp_path, 1)).values()
     expected = [[0.25, 1.25], [np.nan] * 2] if task is CLASSES else [[1.25], [np.nan]]
     np.testing.assert_array_equal(found, expected)
@@ -274,7 +274,7 @@ def test_graphslice_answers_for_numbers(tmp_path, monkeypatch):
     commands = table_methods.Commands(tmp_path, 1)
     asked = table.frame("valid", "test", labels=False)
     found = table_methods.GraphSlice("graphslice").answers(table, asked, 0, commands)
-    assert set(found) == {"graphslice", *table_methods.PARTS}
+    assert set(found) == {"graphslice", *table_methods.PARTS_OF["graphslice"]}
     for answers in found.values():
         assert answers.shape == (6, 1) and (abs(answers - 108.5) < 40).all()  # the training labels have mean 108.5
 

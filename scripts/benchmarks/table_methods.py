@@ -22,20 +22,22 @@ ROOT = Path(__file__).parents[2]
 
 #: What each of ours gives to ``graphslice train`` beside the table and the seed.
 GRAPHSLICE = {
-    "graphslice": ["--init-from", "none"],
-    "graphslice-features": ["--init-from", "none", "--features", "morgan,rdkit2d"],
-    "graphslice-ensemble": ["--init-from", "none", "--ensemble", "5"],
-    "graphslice-small": ["--init-from", "small"],
-    "graphslice-small-ensemble": ["--init-from", "small", "--ensemble", "5"],
+    "graphslice": [],
+    "graphslice-features": ["--features", "morgan,rdkit2d"],
+    "graphslice-ensemble": ["--ensemble", "5"],
+    "scratch": ["--init-from", "none"],
+    "scratch-features": ["--init-from", "none", "--features", "morgan,rdkit2d"],
+    "scratch-ensemble": ["--init-from", "none", "--ensemble", "5"],
 }
 #: The network alone of a run that begins with a model which has not met the test rows; at the learning rate of small.
-UNSEEN = "graphslice-unseen-network"
+UNSEEN = "unseen-network"
 _UNSEEN_OPTIONS = ["--optimizer.peak_lr", "1e-3", "--trainer.baselines", "off"]
-#: What answers in a run of the first of them, each judged alone too.
-PARTS = ("graphslice-network", "graphslice-forest", "graphslice-boosting")
-#: The network of a run that begins with the model ``small``; its trees are those of the run from scratch.
-SMALL_PARTS = ("graphslice-small-network",)
-_PARTS_OF = {"graphslice": PARTS, "graphslice-small": SMALL_PARTS}
+#: What answers in a run, each judged alone too. The trees do not depend on where the network begins.
+PARTS_OF = {
+    "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting"),
+    "scratch": ("scratch-network",),
+}
+PARTS = tuple(name for names in PARTS_OF.values() for name in names)
 
 
 class CommandError(Exception):
@@ -192,7 +194,7 @@ class GraphSlice(Method):
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
         found = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}
-        names = _PARTS_OF.get(self.name, ())
+        names = PARTS_OF.get(self.name, ())
         return found | (parts_of(run, asked["smiles"].tolist(), names) if names else {})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.table_methods import METHODS, PARTS, SMALL_PARTS
+from benchmarks.table_methods import METHODS, PARTS
 from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
 
 PUBLISHED = "published.csv"
@@ -45,16 +45,15 @@ Made by `python scripts/benchmark.py tables render` of the lines of [results.jso
   is better, ↑ more.
 - **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then
   `chemprop predict`. **`forest`**: 500 trees on counts of Morgan fingerprints (2,048, radius 2) by scikit-learn,
-  which does not use the validation rows. **`graphslice`**: `graphslice train` with its defaults, the same for every
-  task, which on small tables blend a network, a forest and gradient boosting; its parts alone are
-  **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and **`graphslice-boosting`** (on
-  Morgan counts and RDKit's descriptors), of the same run. **`graphslice-features`** adds `--features
-  morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`. All these begin with random weights.
-  **`graphslice-small`** begins with the [model](models.md) `small`, as `graphslice train` does of itself with tables
-  of this size; its network alone is **`graphslice-small-network`**, and **`graphslice-small-ensemble`** has five
-  members. **`small-forest`** is the forest on what `graphslice fingerprint small` writes.
-  **`graphslice-unseen-network`** begins with a model that was pretrained as `small` was, but without the molecules of
-  any test row of TDC's tables, their salts, charges and tautomers.
+  which does not use the validation rows. **`small-forest`** is that forest on what `graphslice fingerprint small`
+  writes. **`graphslice`**: `graphslice train` with its defaults, the same for every task: a network that begins with
+  the [model](models.md) `small` as far as a table is like what that has met, and beside it a forest and gradient
+  boosting where the rows are few, blended. Its parts alone are **`graphslice-network`** (without any descriptors),
+  **`graphslice-forest`** and **`graphslice-boosting`** (on Morgan counts and RDKit's descriptors), of the same run.
+  **`graphslice-features`** adds `--features morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`.
+  **`scratch`**, and what bears its name, is the same with `--init-from none`: the network begins with random weights.
+  **`unseen-network`** begins with a model that was pretrained as `small` was, but without the molecules of any test
+  row of TDC's tables, their salts, charges and tautomers.
 - **Published** figures are those of TDC's leaderboard, as their authors reported them, with validation rows of
   their own. `best` is the best entry of each task, so no one method.
 """
@@ -81,7 +80,7 @@ def rendered(results: list[dict], published: Path) -> str:
     """
     board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=[*BOARDS, "best"])
     scores = grouped(results, "test")
-    methods = [name for name in (*METHODS, *PARTS, *SMALL_PARTS) if any(name in found for found in scores.values())]
+    methods = [name for name in (*METHODS, *PARTS) if any(name in found for found in scores.values())]
     versions = sorted({f"`{line['method']}`: {line['version']}" for line in results})
     machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in results})
     parts = [
@@ -90,10 +89,7 @@ def rendered(results: list[dict], published: Path) -> str:
         "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
         _WINS + wins_table(methods, scores, board),
         _RANKS + ranks_table(methods, scores, board),
-        _SECONDS
-        + seconds_table(
-            [name for name in methods if name not in (*PARTS, *SMALL_PARTS)], grouped(results, "cpu_seconds")
-        ),
+        _SECONDS + seconds_table([name for name in methods if name not in PARTS], grouped(results, "cpu_seconds")),
     ]
     return "\n".join(parts)
 

@@ -30,7 +30,7 @@ from graphslice.checkpoint import save_checkpoint as write_checkpoint
 from graphslice.config import DataConfig
 from graphslice.data.frames import frame_source, is_frame
 from graphslice.data.labels import joined_names
-from graphslice.data.sources import Source
+from graphslice.data.source import Source
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import represent

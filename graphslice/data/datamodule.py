@@ -19,7 +19,7 @@ from graphslice.data.hashes import hash_rows
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.site_orders import ordered
 from graphslice.data.sites import SiteLabels
-from graphslice.data.sources import Source, usable
+from graphslice.data.source import Source, usable
 from graphslice.data.splits import Splits
 from graphslice.data.splits.making import SplitMaker
 from graphslice.errors import InputError

@@ -13,7 +13,8 @@ from graphslice.chem.molecule import MoleculeError
 from graphslice.chem.rdkit_molecules import smiles_of
 from graphslice.config import MOLECULE, DataConfig
 from graphslice.data.labels import find_columns
-from graphslice.data.sources import Source, source_of_chunks
+from graphslice.data.source import Source
+from graphslice.data.sources import source_of_chunks
 from graphslice.data.splits import SPLIT_METHODS
 from graphslice.errors import InputError
 from graphslice.tasks import Task

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphslice.config import MOLECULE, DataConfig
 from graphslice.data.find_tasks import tasks_of_numbers
-from graphslice.data.sources import Source, reject_unlabelled
+from graphslice.data.source import Source, reject_unlabelled
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:

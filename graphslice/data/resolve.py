@@ -10,7 +10,7 @@ import numpy as np
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.labels import joined_names
-from graphslice.data.sources import Source
+from graphslice.data.source import Source
 from graphslice.errors import InputError
 from graphslice.tasks import network_outputs
 from graphslice.trees.beside import KINDS

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -27,103 +25,16 @@ from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
 from graphslice.data.rows import Rows
 from graphslice.data.site_tables import as_learned, read_sites, refuse_lists, site_tasks
 from graphslice.data.sites import SiteLabels
-from graphslice.data.splits import SPLIT_METHODS, Splits, name_splits, names_in, number_splits
-from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore
+from graphslice.data.source import Source, reject_unlabelled, tasks_for, usable
+from graphslice.data.splits import SPLIT_METHODS, Splits, name_splits, names_in
+from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
 from graphslice.tasks import Task, regressions
 
-if TYPE_CHECKING:
-    from graphslice.chem import MolGraph
-
 #: How the names of tables of labelled molecules end.
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
-# Why a row is rejected that has nothing wrong but that there is no label.
-_UNLABELLED = "no target value"
-
-
-@dataclass
-class Source:
-    """Labelled molecules, row by row as their source has them.
-
-    Attributes:
-        name: demo, pcqm4m, pcqm4mv2, the file's path, or pyg.
-        smiles: one text a row; empty where ``graphs`` or ``store`` stands instead.
-        targets: ``float64 [R, T]`` in the user's unit, or the place of the class among its task's; nan where unknown.
-            Of targets of atoms or bonds the mean over those of the row.
-        tasks: what is asked of each of the T targets.
-        rejected: reason by row, for rows whose labels are of no use.
-        splits: rows of each split by name, where the source says so; else None.
-        graphs: molecules that are graphs already (without atoms where rejected), or None.
-        store: molecules that are featurized already, or None.
-        columns: ``float32 [R, K]``, descriptors that are columns of a table, nan where unknown; or None.
-        table: the cells that all this was made of, where they lie in no file; else None.
-        sites: the labels of the atoms, or bonds, where the targets are of these; else None.
-    """
-
-    name: str
-    smiles: list[str]
-    targets: np.ndarray
-    tasks: list[Task]
-    rejected: dict[int, str] = field(default_factory=dict)
-    splits: Splits | None = None
-    graphs: list[MolGraph] | None = None
-    store: GraphStore | None = None
-    columns: np.ndarray | None = None
-    table: pa.Table | None = None
-    sites: SiteLabels | None = None
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    @property
-    def target_names(self) -> list[str]:
-        """T names."""
-        return [task.name for task in self.tasks]
-
-    @property
-    def is_pcqm4m(self) -> bool:
-        """Whether OGB's evaluator judges this data."""
-        return self.name in FOLDERS
-
-    @property
-    def level(self) -> str:
-        """What the targets are of: molecule, atom or bond."""
-        return MOLECULE if self.sites is None else self.sites.level
-
-    def labels(self, rows: np.ndarray) -> np.ndarray:
-        """``float64 [B, T]``: those of some rows; of targets of atoms or bonds ``[M, T]``, row by row."""
-        return self.targets[rows] if self.sites is None else self.sites[rows]
-
-    def unreadable(self) -> dict[int, str]:
-        """The reason by row, in order, for rows that have a label of which nothing can be made, or are malformed."""
-        lost = np.isnan(self.targets).all(axis=1)
-        return {row: why for row, why in sorted(self.rejected.items()) if lost[row] and why != _UNLABELLED}
-
-    def fingerprint(self) -> str:
-        """A hash of molecules, labels and splits, to notice that a run's data has changed."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
-        digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
-        for graph in self.graphs or ():
-            digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
-        if self.store is not None:
-            digest.update(self.store.info.fingerprint.encode())
-        if self.columns is not None:
-            digest.update(np.ascontiguousarray(self.columns).tobytes())
-        if self.sites is not None:
-            digest.update(self.sites.level.encode() + self.sites.values.tobytes() + self.sites.ptr.tobytes())
-        for name, rows in (self.splits or {}).items():
-            digest.update(name.encode() + rows.tobytes())
-        return digest.hexdigest()[:16]
-
-    def chunks(self) -> Iterator[Rows]:
-        """The rows as :func:`~graphslice.data.featurize.build_store` takes them."""
-        split = number_splits(self.splits, len(self))
-        for begin in range(0, len(self), BATCH_ROWS):
-            rows = slice(begin, begin + BATCH_ROWS)
-            columns = None if self.columns is None else self.columns[rows]
-            yield Rows(self.smiles[rows], self.targets[rows], split[rows], {}, columns)
 
 
 def load_source(config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
@@ -282,13 +193,6 @@ def _source_of_rows(chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Se
     return Source(name, rows.smiles, rows.targets, list(tasks), rejected, splits, columns=rows.columns)
 
 
-def tasks_for(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
-    """What is asked of some targets, if that is known of as many, under the names that they have here."""
-    if tasks is None or len(tasks) != len(targets):
-        return None
-    return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
-
-
 def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
     """The labelled molecules of a store that ``graphslice featurize`` made.
 
@@ -335,16 +239,3 @@ def _errors_of(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
     """Why rows of a store cannot be used: all reasons but those that speak of a target that is not asked for."""
     about_targets = tuple(f"target {target!r} " for target in targets)
     return {row: why for row, why in store.errors.items() if store.sizes[row] == 0 or why.startswith(about_targets)}
-
-
-def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
-    """The rejected rows, and those without any label. ``targets``: ``float64 [R, T]``."""
-    unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
-    return rejected | {row: _UNLABELLED for row in unlabelled if row not in rejected}
-
-
-def usable(rows: int, rejected: dict[int, str]) -> np.ndarray:
-    """``bool [rows]``: which are not rejected."""
-    usable = np.ones(rows, dtype=bool)
-    usable[list(rejected)] = False
-    return usable

@@ -14,7 +14,8 @@ from graphslice.config import DataConfig
 from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.labels import joined_names
 from graphslice.data.site_orders import ordered
-from graphslice.data.sources import Source, load_source
+from graphslice.data.source import Source
+from graphslice.data.sources import load_source
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage

@@ -13,7 +13,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, Task, each_target
 
 if TYPE_CHECKING:
-    from graphslice.data.sources import Source
+    from graphslice.data.source import Source
 
 # Probabilities are kept so far from 0 and 1 where their logarithm is taken.
 _LEAST = 1e-7

@@ -9,7 +9,8 @@ import numpy as np
 
 from graphslice.config import DataConfig
 from graphslice.data.ogb_lsc import TARGET, import_ogb_lsc
-from graphslice.data.sources import Source, load_source
+from graphslice.data.source import Source
+from graphslice.data.sources import load_source
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictor
 

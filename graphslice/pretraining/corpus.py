@@ -17,7 +17,7 @@ from graphslice.data.featurize.build import build_store_of_tables
 from graphslice.data.hashes import hash_rows
 from graphslice.data.labels import LabelColumns, find_smiles_column, labelled_rows
 from graphslice.data.rows import Rows
-from graphslice.data.sources import Source
+from graphslice.data.source import Source
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
 from graphslice.data.tables import open_table

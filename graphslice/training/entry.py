@@ -15,7 +15,8 @@ from graphslice.data.frames import frame_source, is_frame
 from graphslice.data.labels import joined_names, target_names
 from graphslice.data.pyg_source import pyg_source
 from graphslice.data.resolve import check_sites, resolved
-from graphslice.data.sources import Source, load_source
+from graphslice.data.source import Source
+from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
 from graphslice.nn.mixers import check_mixer

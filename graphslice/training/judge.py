@@ -12,7 +12,7 @@ from graphslice.calibration import Calibration, tempered
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.sources import Source
+from graphslice.data.source import Source
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import default_metric, score, scores_of_rows

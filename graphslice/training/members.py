@@ -16,7 +16,8 @@ from graphslice.checkpoint import CONFIG, MEMBER, find_members
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.pyg_source import pyg_source
-from graphslice.data.sources import Source, load_source
+from graphslice.data.source import Source
+from graphslice.data.sources import load_source
 from graphslice.data.splits import SPLITS
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL

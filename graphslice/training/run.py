@@ -15,7 +15,7 @@ from graphslice.checkpoint import LAST, read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.loader import batches_per_epoch
-from graphslice.data.sources import Source
+from graphslice.data.source import Source
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.machine import device_name, peak_memory

@@ -9,7 +9,8 @@ import graphslice as gs
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.pyg_source import pyg_source
-from graphslice.data.sources import Source, load_source
+from graphslice.data.source import Source
+from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 

@@ -12,7 +12,8 @@ import graphslice as gs
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize_dataset
 from graphslice.data.pyg_source import pyg_source
-from graphslice.data.sources import Source, load_source
+from graphslice.data.source import Source
+from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 
 

@@ -18,7 +18,7 @@ from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:
-    from graphslice.data.sources import Source
+    from graphslice.data.source import Source
 
 
 def default_cache() -> Path:

@@ -39,6 +39,9 @@ class GraphBatch:
         bonds: ``int16 [B, N + 1, N + 1]``, for a model that reads them: 1 + bond type id + 60 times the class of the
             smallest ring of the bond between two rows (:func:`graphslice.chem.bond_words.bond_words`), of which row 0
             is the graph token, and 0 without a bond; else None.
+        atom_sites, bond_sites: as ``sites``, the atoms and the bonds of the molecules that have labels of these, where
+            a model of molecules learns them beside its targets; else None.
+        atom_targets, bond_targets: ``float32 [M, T]`` of these, nan where unknown; else None.
 
     Raises:
         ValueError: where tensors on the CPU do not fit together, or refer to what is not there. What is on a GPU is
@@ -58,6 +61,10 @@ class GraphBatch:
     descriptors: Tensor | None = None
     sites: Tensor | None = None
     bonds: Tensor | None = None
+    atom_sites: Tensor | None = None
+    bond_sites: Tensor | None = None
+    atom_targets: Tensor | None = None
+    bond_targets: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.path_types.device.type == "cpu":
@@ -125,8 +132,9 @@ def _check(batch: GraphBatch) -> None:
         raise ValueError(
             f"descriptors of the batch are {found.dtype} of the shape {list(found.shape)}, not float32 [{size}, F]"
         )
-    if batch.sites is not None:
-        _check_sites(batch.sites, size, width)
+    for sites in (batch.sites, batch.atom_sites, batch.bond_sites):
+        if sites is not None:
+            _check_sites(sites, size, width)
     if batch.bonds is not None:
         _check_bonds(batch.bonds, size, width + 1)
     if (batch.atoms >= torch.tensor(ATOM_DIMS)).any():

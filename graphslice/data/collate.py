@@ -33,6 +33,7 @@ def collate_rows(
     descriptors: Sequence[str] = (),
     level: str = MOLECULE,
     bonds: bool = False,
+    auxiliary: Mapping[str, SiteLabels] | None = None,
 ) -> GraphBatch:
     """Make one batch of some molecules of a store.
 
@@ -47,6 +48,8 @@ def collate_rows(
         descriptors: names of those that the model reads.
         level: what the model answers about: molecule, atom or bond.
         bonds: whether the model reads bonds beside paths.
+        auxiliary: labels of the atoms and of the bonds of all rows of the store, by level, that are learned beside
+            the targets.
 
     Raises:
         InputError: for a row without a molecule, settings out of their range, and descriptors that the store has not.
@@ -70,6 +73,7 @@ def collate_rows(
     )
     if len(distances) <= np.iinfo(np.int16).max:
         path_types = path_types.astype(np.int16)
+    ends = atom_ptr, bond_ptr, pairs, bond_type_ids
     return GraphBatch.unchecked(  # of a store, which was checked
         atoms=torch.from_numpy(atoms),
         degrees=torch.from_numpy(degrees),
@@ -82,9 +86,21 @@ def collate_rows(
         targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
         rows=torch.from_numpy(rows),
         descriptors=torch.from_numpy(store.descriptors(rows, descriptors)) if descriptors else None,
-        sites=None if level == MOLECULE else _sites(level, atom_ptr, bond_ptr, pairs, bond_type_ids),
-        bonds=torch.from_numpy(bond_words(atom_ptr, bond_ptr, pairs, bond_type_ids, atoms.shape[1])) if bonds else None,
+        sites=None if level == MOLECULE else _sites(level, *ends),
+        bonds=torch.from_numpy(bond_words(*ends, atoms.shape[1])) if bonds else None,
+        **_auxiliary(auxiliary or {}, rows, *ends),
     )
+
+
+def _auxiliary(labels: Mapping[str, SiteLabels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, torch.Tensor]:
+    """``atom_sites`` and their like: of the molecules of some rows that have labels of these."""
+    found = {}
+    for level, some in labels.items():
+        sites = _sites(level, *ends)
+        labelled = torch.from_numpy(some.counts[rows] > 0)
+        found[f"{level}_sites"] = sites[labelled[sites[:, 0]]]
+        found[f"{level}_targets"] = torch.from_numpy(some[rows].astype(np.float32))
+    return found
 
 
 def _sites(

@@ -150,11 +150,22 @@ class MoleculeData(pl.LightningDataModule):
         if missing.any():
             empty = self.source.target_names[int(np.flatnonzero(missing)[0])]
             raise InputError(f"{self.source.name}: no training row has a value of the target {empty!r}")
+        for labels in self.train_auxiliary().values():
+            missing = np.isnan(labels.values).all(axis=0)
+            if missing.any():
+                raise InputError(
+                    f"{self.source.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
+                )
 
     @property
     def train_labels(self) -> np.ndarray:
         """``float64 [R, T]`` of the training molecules, or of all their atoms or bonds, as the network learns them."""
         return self.labels[self.splits["train"]]
+
+    def train_auxiliary(self) -> dict[str, SiteLabels]:
+        """The auxiliary labels of the training molecules, by level."""
+        others = np.setdiff1d(np.arange(len(self.source)), self.splits["train"])
+        return {level: labels.without(others) for level, labels in self.source.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
         """``float32 [R, F]``, the descriptors of the training molecules, of many thousand a part drawn at random."""
@@ -211,6 +222,7 @@ class MoleculeData(pl.LightningDataModule):
             batches,
             self.config.collate_settings | {"multiple": self._multiple()},
             targets=self.labels,
+            auxiliary=self.source.auxiliary,
             threads=self._threads(),
             pin_memory=self._on_gpu(),
         )

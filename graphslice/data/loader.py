@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -148,6 +148,7 @@ class BatchLoader:
         batches: :class:`TrainBatches`, :class:`EvalBatches` or lists of indices into ``rows``.
         settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
         targets: ``float [rows of the store, T]``, or those of the atoms or bonds of all rows.
+        auxiliary: labels of the atoms and of the bonds of all rows, by level, that are learned beside them.
         threads: how many; 0 prepares each batch when it is asked for.
         pin_memory: put the batches where a GPU can fetch them by itself.
 
@@ -165,11 +166,12 @@ class BatchLoader:
         settings: dict,
         *,
         targets: np.ndarray | SiteLabels | None = None,
+        auxiliary: Mapping[str, SiteLabels] | None = None,
         threads: int = 0,
         pin_memory: bool = False,
     ) -> None:
         self.store, self.rows, self.batches, self.settings = store, rows, batches, settings
-        self.targets, self.threads, self.pin_memory = targets, threads, pin_memory
+        self.targets, self.auxiliary, self.threads, self.pin_memory = targets, auxiliary or {}, threads, pin_memory
         self.waited = 0.0
 
     def __len__(self) -> int:
@@ -199,5 +201,6 @@ class BatchLoader:
         return made
 
     def _make(self, indices: list[int]) -> GraphBatch:
-        batch = collate_rows(self.store, self.rows[indices], targets=self.targets, **self.settings)
+        rows = self.rows[indices]
+        batch = collate_rows(self.store, rows, targets=self.targets, auxiliary=self.auxiliary, **self.settings)
         return batch.pin_memory() if self.pin_memory else batch

@@ -48,7 +48,7 @@ def resolved(config: RunConfig, source: Source) -> RunConfig:
         data = replace(data, dataset=dataset, valid_file=valid_file, test_file=test_file)
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
-    data = replace(data, targets=joined_names(source.target_names), fingerprint=source.fingerprint())
+    data = replace(data, targets=joined_names(source.learned_names), fingerprint=source.fingerprint())
     data = replace(data, features=",".join(data.descriptors) or None)
     trainer = replace(config.trainer, baselines=_baselines(config.trainer.baselines, source))
     model = replace(

@@ -121,20 +121,49 @@ def refuse_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str]
         lengths = _lengths(chunks, smiles, target)
         if not lengths:
             continue
-        levels = [level for level, column in ((ATOM, 1), (BOND, 2)) if all(n[0] == n[column] for n in lengths)]
-        given = " or ".join(f"--level {level}" for level in levels or (ATOM, BOND))
-        numbers, atoms, bonds = lengths[0]
-        raise InputError(
-            f"{name}: the target {target!r} holds lists of numbers (the first {numbers}, of a molecule of "
-            f"{counted(atoms, 'atom')} and {counted(bonds, 'bond')}): give {given}"
-        )
+        given = " or ".join(f"--level {level}" for level in _fitting(lengths) or (ATOM, BOND))
+        raise InputError(f"{name}: the target {target!r} holds lists of numbers ({_first_of(lengths)}): give {given}")
+
+
+def level_of_lists(chunks: Sequence[pa.Table], smiles: str, target: str, name: str) -> str:
+    """What the lists in a column are of, by their lengths: atom or bond.
+
+    Args:
+        chunks: all of the table, or some, with at least one list.
+        smiles, target: columns.
+        name: of the table, for messages.
+
+    Raises:
+        InputError: if they have the lengths of neither, or of both.
+    """
+    lengths = _lengths(chunks, smiles, target)
+    levels = _fitting(lengths)
+    if len(levels) == 1:
+        return levels[0]
+    said = f"{name}: the lists of {target!r} ({_first_of(lengths)}) are "
+    if levels:
+        raise InputError(f"{said}as long as there are atoms, and as there are bonds: what they are of is not known")
+    raise InputError(f"{said}not of one length with the atoms of their molecules, nor with the bonds")
+
+
+def _fitting(lengths: Sequence[tuple[int, int, int]]) -> list[str]:
+    """Of what most of the lists can be that :func:`_lengths` has looked at: single ones may be wrong."""
+    fits = {level: sum(n[0] == n[column] for n in lengths) for level, column in ((ATOM, 1), (BOND, 2))}
+    return [level for level, count in fits.items() if count and count == max(fits.values())]
+
+
+def _first_of(lengths: Sequence[tuple[int, int, int]]) -> str:
+    if not lengths:
+        return "of texts that are no molecules"
+    numbers, atoms, bonds = lengths[0]
+    return f"the first {numbers}, of a molecule of {counted(atoms, 'atom')} and {counted(bonds, 'bond')}"
 
 
 def _lengths(chunks: Sequence[pa.Table], smiles: str, target: str) -> list[tuple[int, int, int]]:
     """Of the first molecules how many numbers their lists have, and how many atoms and bonds they."""
     found: list[tuple[int, int, int]] = []
     for chunk in chunks:
-        some = chunk.slice(0, _LOOKED_AT)
+        some = chunk.filter(chunk.column(target).is_valid()).slice(0, _LOOKED_AT)
         for text, cell in zip(cells_of(some, smiles), cells_of(some, target), strict=True):
             if (numbers := list_or_none(cell)) is not None:
                 with rdBase.BlockLogs():

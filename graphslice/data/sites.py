@@ -35,11 +35,13 @@ class SiteLabels:
         level: atom or bond.
         values: ``float64 [M, T]``, nan where unknown.
         ptr: ``int64 [R + 1]``: those of row r are ``values[ptr[r]:ptr[r + 1]]``; none of a row without labels.
+        names: of the T targets, where nothing else has them.
     """
 
     level: str
     values: np.ndarray
     ptr: np.ndarray
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ptr) - 1

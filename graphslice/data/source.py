@@ -42,6 +42,8 @@ class Source:
         columns: ``float32 [R, K]``, descriptors that are columns of a table, nan where unknown; or None.
         table: the cells that all this was made of, where they lie in no file; else None.
         sites: the labels of the atoms, or bonds, where the targets are of these; else None.
+        auxiliary: labels of atoms and of bonds, by level, that are learned beside targets of molecules and not
+            predicted; in the order of the graphs of ``store``.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Source:
     columns: np.ndarray | None = None
     table: pa.Table | None = None
     sites: SiteLabels | None = None
+    auxiliary: dict[str, SiteLabels] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -63,6 +66,11 @@ class Source:
     def target_names(self) -> list[str]:
         """T names."""
         return [task.name for task in self.tasks]
+
+    @property
+    def learned_names(self) -> list[str]:
+        """The names of all targets, the auxiliary ones behind the others."""
+        return self.target_names + [name for labels in self.auxiliary.values() for name in labels.names]
 
     @property
     def is_pcqm4m(self) -> bool:
@@ -93,8 +101,8 @@ class Source:
             digest.update(self.store.info.fingerprint.encode())
         if self.columns is not None:
             digest.update(np.ascontiguousarray(self.columns).tobytes())
-        if self.sites is not None:
-            digest.update(self.sites.level.encode() + self.sites.values.tobytes() + self.sites.ptr.tobytes())
+        for sites in filter(None, (self.sites, *self.auxiliary.values())):
+            digest.update(sites.level.encode() + sites.values.tobytes() + sites.ptr.tobytes())
         for name, rows in (self.splits or {}).items():
             digest.update(name.encode() + rows.tobytes())
         return digest.hexdigest()[:16]

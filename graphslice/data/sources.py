@@ -194,7 +194,7 @@ def _source_of_rows(chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Se
 
 
 def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
-    """The labelled molecules of a store that ``graphslice featurize`` made.
+    """The labelled molecules of a store that ``graphslice featurize`` made, or ``graphslice pretrain``.
 
     Raises:
         InputError: if it has no labels, not those asked for, or no split column of that name.
@@ -202,10 +202,7 @@ def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | 
     known = list(store.info.targets)
     if not known:
         raise InputError(f"{store.name} has no labels: featurize with --targets to train on it")
-    names = target_names(config.targets, known) or known
-    for name in names:
-        if name not in known:
-            raise InputError(f"{store.name} has no target {name!r}{nearest(name, known)}; it has {listed(known)}")
+    names, auxiliary = _names_in_store(store, config)
     store.check_descriptors(config.descriptors)
     numbers = store.split
     present = names_in(numbers)
@@ -223,7 +220,36 @@ def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | 
     splits = None
     if config.split not in SPLIT_METHODS and present:
         splits = name_splits(numbers, usable(len(store), rejected), present)
-    return Source(store.info.source if is_pcqm4m else store.name, [], targets, tasks, rejected, splits, store=store)
+    return Source(
+        store.info.source if is_pcqm4m else store.name,
+        [],
+        targets,
+        tasks,
+        rejected,
+        splits,
+        store=store,
+        auxiliary={level: _labels_in_store(store, level, names) for level, names in auxiliary.items()},
+    )
+
+
+def _names_in_store(store: GraphStore, config: DataConfig) -> tuple[list[str], dict[str, list[str]]]:
+    """The targets of a store that are asked for: of molecules, and by level of atoms and bonds, which are auxiliary."""
+    known, of_sites = list(store.info.targets), store.info.site_targets
+    every = [*known, *(name for names in of_sites.values() for name in names)]
+    asked = target_names(config.targets, every) or every
+    for name in asked:
+        if name not in every:
+            raise InputError(f"{store.name} has no target {name!r}{nearest(name, every)}; it has {listed(every)}")
+    auxiliary = {level: [name for name in names if name in asked] for level, names in of_sites.items()}
+    names = [name for name in asked if name in known]
+    if not names:
+        raise InputError(f"{asked[0]!r} is no target of molecules, and goes with one of {store.name}: {listed(known)}")
+    return names, {level: some for level, some in auxiliary.items() if some}
+
+
+def _labels_in_store(store: GraphStore, level: str, names: Sequence[str]) -> SiteLabels:
+    labels, known = store.site_labels(level), store.info.site_targets[level]
+    return replace(labels, values=labels.values[:, [known.index(name) for name in names]], names=tuple(names))
 
 
 def _tasks_of_store(store: GraphStore, labels: np.ndarray, names: Sequence[str], config: DataConfig) -> list[Task]:

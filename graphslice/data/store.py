@@ -21,10 +21,11 @@ from graphslice.config import ATOM, MOLECULE
 from graphslice.data import checksum
 from graphslice.data.arrow import valid_rows
 from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
+from graphslice.data.sites import SiteLabels, pointers
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import StoreFault, check_contents
 from graphslice.data.store_schema import FEATURES as FEATURES
-from graphslice.data.store_schema import FORMAT, StoreInfo, column_of
+from graphslice.data.store_schema import FORMAT, StoreInfo, column_of, site_column
 from graphslice.data.store_schema import record_batch as record_batch
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS
@@ -180,6 +181,15 @@ class GraphStore(Sequence[MolGraph]):
             return np.empty((len(self), 0))
         values = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
         return np.concatenate([np.empty((0, width)), *values])
+
+    def site_labels(self, level: str) -> SiteLabels:
+        """The labels of the atoms, or bonds, of all rows, in the order of the graphs; of ``info.site_targets``."""
+        columns = [batch.column(site_column(level)) for batch in self.batches]
+        names = self.info.site_targets[level]
+        width = len(names)
+        values = [np.asarray(column.values.values, np.float64).reshape(-1, width) for column in columns]
+        counts = self._lengths(site_column(level))
+        return SiteLabels(level, np.concatenate([np.empty((0, width)), *values]), pointers(counts), names)
 
     @property
     def split(self) -> np.ndarray:

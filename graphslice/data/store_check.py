@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.molecule_check import molecule_fault
+from graphslice.config import ATOM, LEVELS
 from graphslice.data.arrow import valid_rows
 from graphslice.data.splits import SPLITS
-from graphslice.data.store_schema import column_of
+from graphslice.data.store_schema import column_of, site_column
 from graphslice.machine import cores
 
 # Each has a record batch in memory, some 20 MB.
@@ -67,6 +68,10 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
         values.append(batch.column("targets"))
     for column in (batch.column(name) for name in batch.schema.names if name.startswith(column_of(""))):
         values += [column, column.values] if pa.types.is_fixed_size_list(column.type) else [column]
+    sites = {level: batch.column(site_column(level)) for level in LEVELS if site_column(level) in batch.schema.names}
+    for column in sites.values():
+        column.validate(full=True)
+        values += [column, column.values, column.values.values]
     if any(array.null_count for array in values):
         raise StoreFault("values of its molecules, targets or descriptors are null")
     if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
@@ -75,6 +80,10 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
         present = np.diff(_offsets(column)) > 0
         if (wrong := present & ~valid_rows(column)).any():
             raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} has {name} where it says null")
+    for level, column in sites.items():
+        lengths, there = np.diff(_offsets(column)), np.diff(_offsets(atoms if level == ATOM else bonds))
+        if (wrong := (lengths != 0) & (lengths != there)).any():
+            raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} has not as many {level} targets as {level}s")
 
 
 def _molecule_fault(batch: pa.RecordBatch, max_atoms: int) -> tuple[int, str] | None:

@@ -12,7 +12,7 @@ import rdkit
 
 from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.chem.molecule import MolArrays
-from graphslice.config import GraphConfig
+from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data import checksum
 from graphslice.data.arrow import bool_array, number_array, text_array
 from graphslice.data.splits import NO_SPLIT, SPLITS
@@ -48,6 +48,7 @@ class StoreInfo:
         fingerprint: hash of molecules, labels and splits.
         targets: names of the labels.
         tasks: of those labels that are places of classes.
+        atom_targets, bond_targets: names of the labels of atoms, and of bonds.
         atom_order, max_atoms: how molecules became graphs (see :class:`~graphslice.config.GraphConfig`).
         features: :data:`FEATURES` of the code that wrote it.
         descriptors: names of the numbers beside the graph: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`,
@@ -62,6 +63,13 @@ class StoreInfo:
     features: str = FEATURES
     descriptors: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
+    atom_targets: tuple[str, ...] = ()
+    bond_targets: tuple[str, ...] = ()
+
+    @property
+    def site_targets(self) -> dict[str, tuple[str, ...]]:
+        """The names of the labels of atoms and of bonds, by level; of those levels that have some."""
+        return {level: names for level, names in ((ATOM, self.atom_targets), (BOND, self.bond_targets)) if names}
 
     def to_metadata(self) -> dict[str, str]:
         return {
@@ -76,6 +84,7 @@ class StoreInfo:
             **{f"graphslice.{column}": text for column, text in _HOW_TO_READ.items()},
             **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
             **({"graphslice.descriptors": json.dumps(self.descriptors)} if self.descriptors else {}),
+            **{f"graphslice.{level}_targets": json.dumps(names) for level, names in self.site_targets.items()},
         }
 
     @classmethod
@@ -84,15 +93,17 @@ class StoreInfo:
         names = ("source", "fingerprint", "atom_order", "features")
         text = {name: metadata[f"graphslice.{name}".encode()].decode() for name in names}
         targets, max_atoms = (json.loads(metadata[f"graphslice.{name}".encode()]) for name in ("targets", "max_atoms"))
-        descriptors = json.loads(metadata.get(b"graphslice.descriptors", b"[]"))
-        for name, found in (("targets", targets), ("descriptors", descriptors)):
+        others = ("descriptors", "atom_targets", "bond_targets")
+        lists = {name: json.loads(metadata.get(f"graphslice.{name}".encode(), b"[]")) for name in others}
+        for name, found in (("targets", targets), *lists.items()):
             if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
                 raise ValueError(f"graphslice.{name} is no list of names")
         if type(max_atoms) is not int:
             raise ValueError("graphslice.max_atoms is no whole number")
         GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # refuses others
         tasks = tuple(Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]")))
-        return cls(**text, targets=tuple(targets), max_atoms=max_atoms, descriptors=tuple(descriptors), tasks=tasks)
+        named = {"targets": tuple(targets)} | {name: tuple(found) for name, found in lists.items()}
+        return cls(**text, max_atoms=max_atoms, tasks=tasks, **named)  # type: ignore[arg-type]
 
     def schema(self) -> pa.Schema:
         columns = [("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
@@ -100,12 +111,22 @@ class StoreInfo:
             columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
         columns.append(("split", pa.dictionary(pa.int8(), pa.string())))
         columns += [(column_of(name), _descriptor_type(name)) for name in self.descriptors]
+        columns += [(site_column(level), _site_type(len(names))) for level, names in self.site_targets.items()]
         return pa.schema(columns, metadata=self.to_metadata())
 
 
 def column_of(descriptor: str) -> str:
     """The column of a store that holds a kind of descriptors, or a column of the user's own."""
     return f"descriptor {descriptor}"
+
+
+def site_column(level: str) -> str:
+    """The column of a store that holds the labels of atoms, or of bonds: in each row a list, which may be empty."""
+    return f"{level} targets"
+
+
+def _site_type(width: int) -> pa.DataType:
+    return pa.list_(pa.field("item", pa.list_(pa.field("item", pa.float32(), nullable=False), width), nullable=False))
 
 
 def _descriptor_type(name: str) -> pa.DataType:

@@ -114,12 +114,11 @@ def test_views_of_larger_arrays_are_taken(graphs):
 def test_moving_keeps_everything(graphs):
     batch = collate(graphs, targets=np.zeros((6, 1)))
     moved = batch.to("meta")
-    for name, value in vars(batch).items():
-        other = getattr(moved, name)
+    for field in dataclasses.fields(batch):
+        value, other = getattr(batch, field.name), getattr(moved, field.name)
         assert (value is None) == (other is None)
         if value is not None:
             assert (other.device.type, other.shape, other.dtype) == ("meta", value.shape, value.dtype)
-    assert vars(batch.to("cpu")).keys() == vars(batch).keys()
 
 
 @pytest.mark.gpu

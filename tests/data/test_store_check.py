@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,43 @@ BATCHES = {
 def test_columns_that_are_not_those_of_a_store(kind, tmp_path):
     make, reason = BATCHES[kind]
     assert reason in refusal(write(tmp_path / "s.arrow", make()))
+
+
+SITES = replace(INFO, atom_targets=("charge", "spin"), bond_targets=("order",))
+
+
+def with_sites(atoms: list, bonds: list) -> pa.RecordBatch:
+    """The three molecules, of 3, 7 and 1 atoms and 2, 7 and 0 bonds, with labels of these."""
+    schema, plain = SITES.schema(), batch_of(arrays())
+    columns = [
+        pa.array(each, schema.field(f"{level} targets").type) for level, each in (("atom", atoms), ("bond", bonds))
+    ]
+    return pa.RecordBatch.from_arrays([*plain.columns, *columns], schema=schema)
+
+
+def test_labels_of_atoms_and_bonds(tmp_path):
+    nan = float("nan")
+    batch = with_sites([[[1, 2], [3, nan], [5, 6]], [], [[7, 8]]], [[], [[float(i)] for i in range(7)], []])
+    store = GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=SITES.to_metadata()))
+    assert store.info == SITES and store.info.site_targets == {"atom": ("charge", "spin"), "bond": ("order",)}
+    atoms, bonds = store.site_labels("atom"), store.site_labels("bond")
+    np.testing.assert_array_equal(atoms.values, [[1, 2], [3, nan], [5, 6], [7, 8]])
+    assert atoms.ptr.tolist() == [0, 3, 3, 4] and atoms.names == ("charge", "spin")
+    np.testing.assert_array_equal(bonds[np.array([1])][:, 0], np.arange(7.0))
+    assert bonds.ptr.tolist() == [0, 0, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("atoms", "bonds", "reason"),
+    [
+        ([[[1, 2]], [], []], [[], [], []], "row 1 has not as many atom targets as atoms"),
+        ([[], [], []], [[], [], [[1]]], "row 3 has not as many bond targets as bonds"),
+        ([None, [], []], [[], [], []], "null"),
+    ],
+)
+def test_labels_of_other_atoms_and_bonds(atoms, bonds, reason, tmp_path):
+    path = write(tmp_path / "s.arrow", with_sites(atoms, bonds), metadata=SITES.to_metadata())
+    assert reason in refusal(path)
 
 
 def test_fewer_splits_are_fine(tmp_path):

@@ -5,8 +5,10 @@
 DATA is a folder with tables of MoleculeNet and TDC's ADMET group (``tdc_admet/``), ``zinc12k.csv`` and
 ``qm9_xtbgap.csv.gz``, as far as they are there; the demo's molecules are added. Of all these only the SMILES are read,
 but for the HOMO-LUMO gaps of QM9's molecules by GFN2-xTB, which are no benchmark's labels. Written are canonical SMILES
-with ``homo``, ``lumo``, ``gap`` (eV) and ``dipole`` (debye) where ``label_xtb.py`` has them in the folder of --labels;
-and to --held the molecules that the demo and QM9 validate and test with, for ``graphslice pretrain --without``.
+with ``homo``, ``lumo``, ``gap`` (eV) and ``dipole`` (debye) where ``label_xtb.py`` has them in the folder of --labels,
+and lists of the charges of the atoms, of the hydrogens at each and of the bonds' orders (``charge``,
+``hydrogen_charge``, ``bond_order``); and to --held the molecules that the demo and QM9 validate and test with, for
+``graphslice pretrain --without``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 from rdkit import RDLogger
 
-from label_xtb import QUANTITIES, corpus, key_of, read_labels
+from label_xtb import LISTS, QUANTITIES, corpus, key_of, read_labels
 
 DEMO = Path(__file__).parents[1] / "data" / "demo.csv"
 QM9 = "qm9_xtbgap.csv.gz"
@@ -47,9 +49,10 @@ def main() -> None:
     finally:
         learned.unlink()
     labels = read_labels(sorted(options.labels.glob("*.npz")))
-    unknown = ([None] * len(QUANTITIES),)
-    rows = [(text, *labels.get(key_of(text), unknown)[0][:-1]) for text in smiles]
-    drugs = pd.DataFrame(rows, columns=["smiles", *QUANTITIES[:-1]])
+    unknown = ([None] * len(QUANTITIES), *[None] * len(LISTS))
+    found = [labels.get(key_of(text), unknown) for text in smiles]
+    rows = [(text, *some[0][:-1], *some[1:]) for text, some in zip(smiles, found, strict=True)]
+    drugs = pd.DataFrame(rows, columns=["smiles", *QUANTITIES[:-1], *LISTS])
     of_qm9 = small[small["split"] != "test"].rename(columns={"gap_ev": "gap"})[["smiles", "gap"]]
     table = pd.concat([drugs, of_qm9])
     table.to_csv(options.out, index=False, float_format="%.5g")

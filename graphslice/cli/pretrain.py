@@ -21,7 +21,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     run = parser.add_argument_group("the run")
     run.add_argument("-o", "--out", required=True, help="the run folder, which other runs take with --init-from")
     run.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
-    run.add_argument("--targets", help="columns of the tables that are learned too, separated by commas")
+    run.add_argument(
+        "--targets",
+        help="columns that are learned too, separated by commas: of numbers, or of lists, one for each atom or bond",
+    )
     run.add_argument("--without", nargs="+", metavar="TABLE", help="molecules that are left out: those of a test, say")
     run.add_argument("--cache", help="folder that keeps what is computed (default: the user's cache folder)")
     add_settings(parser, arguments)

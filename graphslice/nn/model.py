@@ -110,7 +110,17 @@ class GraphTransformer(nn.Module):
 
     def standardised(self, batch: GraphBatch) -> Tensor:
         """:meth:`forward` of ``(target - target_mean) / target_std``."""
-        read = self.represent(batch) if self.sites is None else self._read_sites(batch)
+        return self._answered(self.represent(batch) if self.sites is None else self._read_sites(batch))
+
+    def standardised_with_rows(self, batch: GraphBatch) -> tuple[Tensor, Tensor]:
+        """:meth:`standardised` of molecules, and the rows behind the last norm, ``[B, N + 1, C]``, of which heads of
+        atoms and bonds read."""
+        context, rows = self._rows(batch)
+        with torch.autocast(rows.device.type, enabled=False):
+            rows = rows.to(self.target_mean.dtype)
+            return self.head(self._joined(rows, context.mask, batch.descriptors)), rows
+
+    def _answered(self, read: Tensor) -> Tensor:
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(read.device.type, enabled=False):
             return self.head(read)
@@ -128,11 +138,14 @@ class GraphTransformer(nn.Module):
         """What the head reads of each atom or bond, ``[M, C]``."""
         if self.sites is None or batch.sites is None:
             raise ValueError(f"the model answers for {self.config.level}s, and the batch has no sites")
-        context, rows = self._recorded(batch, rows=True)
-        if rows is None:
-            rows = self._through_blocks(self.embed(batch), context)
+        _, rows = self._rows(batch)
         with torch.autocast(rows.device.type, enabled=False):
             return self.sites(rows.to(self.target_mean.dtype), batch.sites)
+
+    def _rows(self, batch: GraphBatch) -> tuple[AttentionContext, Tensor]:
+        """The context of a batch, and the rows behind the last norm."""
+        context, rows = self._recorded(batch, rows=True)
+        return context, self._through_blocks(self.embed(batch), context) if rows is None else rows
 
     def _recorded(self, batch: GraphBatch, *, rows: bool) -> tuple[AttentionContext, Tensor | None]:
         """The context of a batch, and what a program makes of both where one fits: see :func:`run_recorded`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import GraphConfig
+from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import check_unique
 from graphslice.data.featurize import store_of
@@ -17,11 +17,14 @@ from graphslice.data.featurize.build import build_store_of_tables
 from graphslice.data.hashes import hash_rows
 from graphslice.data.labels import LabelColumns, find_smiles_column, labelled_rows
 from graphslice.data.rows import Rows
+from graphslice.data.sites import SiteLabels
 from graphslice.data.source import Source
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
+from graphslice.data.store_schema import site_column
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError, nearest
+from graphslice.pretraining.sites import labels_of_molecules, levels_of, read_site_labels, site_array
 from graphslice.pretraining.targets import DESCRIPTOR_KINDS, ChosenTargets, choose_targets
 
 # Of every hundred families of molecules so many validate, and so many test.
@@ -39,10 +42,10 @@ class Corpus:
         store: of the molecules, their targets and splits.
         rows: that the tables have.
         unreadable: of these, how many are no molecule.
-        unlabelled: how many cells of labels are no numbers.
+        unlabelled: how many rows have labels that are no numbers, nor lists of as many as there are atoms or bonds.
         left_out: how many molecules are those of the tables that were to be left out.
         targets: what is computed of each molecule.
-        own: names of the labels that the tables have themselves.
+        own: names of the labels of molecules that the tables have themselves.
     """
 
     store: GraphStore
@@ -73,8 +76,9 @@ def build_corpus(
         path: of the store.
         tables: files or folders with a column of SMILES.
         config: how molecules become graphs.
-        labels: columns of numbers that are targets too, each in at least one of the tables; where a molecule has
-            several, their mean is.
+        labels: columns that are targets too, each in at least one of the tables: of numbers, of which where a molecule
+            has several their mean is; or of lists, which are labels of its atoms or bonds, as their lengths say, and of
+            which the first is taken.
         without: tables of molecules that are left out, with all of their families: those of a test, say.
         cache: folder of what is computed of the molecules; the user's when not given.
         progress: called with the number of molecules read, from time to time.
@@ -82,46 +86,86 @@ def build_corpus(
     Raises:
         InputError: if a table cannot be read, no table has a label, one has no number, or no molecule is left.
     """
-    rows = _read(tables, labels)
+    levels = levels_of(tables, labels)
+    numbers = [name for name in labels if all(name not in names for names in levels.values())]
+    rows = _read(tables, numbers)
     place = {text: number for number, text in enumerate(dict.fromkeys(rows.smiles))}
     of_row = np.array([place[text] for text in rows.smiles])
     store = store_of(_unlabelled("corpus", [*place]), config, cache, progress, DESCRIPTOR_KINDS)
     kept = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
     if not len(kept):
         raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a molecule")
+    molecules = _choose(store, kept, _families_of(without, config, cache))
+    own = _means(rows.targets, molecules.of_store[of_row], len(molecules.rows))
+    _check_labelled(own, numbers)
+    targets = _choose_targets(store, molecules, labels)
+    if not (numbers or targets.tasks):
+        raise InputError("the molecules for training are too few: nothing of them differs")
+    sites, wrong = {}, len(rows.rejected)
+    read, unread = read_site_labels(tables, levels)
+    for level, some in read.items():
+        places = molecules.of_store[of_row], of_row
+        sites[level], faults = labels_of_molecules(some, rows.smiles, *places, store, molecules.rows, config)
+        wrong += faults
+    info = StoreInfo(
+        "corpus",
+        targets=(*numbers, *targets.names),
+        atom_order=config.atom_order,
+        max_atoms=config.max_atoms,
+        tasks=tuple(task for task in targets.tasks if task.classes),
+        atom_targets=tuple(levels.get(ATOM, ())),
+        bond_targets=tuple(levels.get(BOND, ())),
+    )
+    made = build_store_of_tables(path, _tables(store, molecules, own, targets, info, sites), info)
+    lost = len(rows) - int(np.isin(of_row, kept).sum())
+    return Corpus(made, len(rows), lost, wrong + unread, molecules.left_out, targets, numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Molecules:
+    """The G molecules of a corpus, in the order in which the tables have them.
+
+    Attributes:
+        rows: ``int64 [G]``, of the store of all that was read.
+        split: ``int8 [G]``, of each.
+        of_store: ``int64 [rows of the store]``, which molecule each is; -1 of none.
+        left_out: how many rows of the store are of molecules that the corpus shall not have.
+    """
+
+    rows: np.ndarray
+    split: np.ndarray
+    of_store: np.ndarray
+    left_out: int
+
+
+def _choose(store: GraphStore, kept: np.ndarray, families: np.ndarray) -> _Molecules:
+    """Every molecule once, without those of some families. ``kept``: rows that are molecules."""
     hashes = hash_rows(store, kept)
-    families = _families_of(without, config, cache)
     allowed = ~np.isin(hashes.family, families)
     if not allowed.any():
         raise InputError("--without leaves no molecule of the corpus")
     _, first, group = np.unique(hashes.identity[allowed], return_index=True, return_inverse=True)
-    order = np.argsort(first)  # as they come in the tables
-    chosen, split = kept[allowed][first[order]], split_of(hashes.family[allowed][first[order]])
-    molecule = np.full(len(store), -1)
-    molecule[kept[allowed]] = np.argsort(order)[group]
-    own = _means(rows.targets, molecule[of_row], len(chosen))
-    for name, values in zip(labels, own.T, strict=True):
-        if np.isnan(values).all():
+    order = np.argsort(first)
+    of_store = np.full(len(store), -1)
+    of_store[kept[allowed]] = np.argsort(order)[group]
+    chosen = first[order]
+    return _Molecules(kept[allowed][chosen], split_of(hashes.family[allowed][chosen]), of_store, int((~allowed).sum()))
+
+
+def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
+    for name, column in zip(names, values.T, strict=True):
+        if np.isnan(column).all():
             raise InputError(
-                f"the column {name!r} has no number for a molecule of the corpus: what pretrain learns of tables are "
-                "numbers of molecules"
+                f"the column {name!r} has no number for a molecule of the corpus, nor a list of them for its atoms or "
+                "bonds"
             )
-    looked_at = chosen[split == SPLITS.index("train")]
+
+
+def _choose_targets(store: GraphStore, molecules: _Molecules, taken: Sequence[str]) -> ChosenTargets:
+    looked_at = molecules.rows[molecules.split == SPLITS.index("train")]
     if len(looked_at) > _MOST_LOOKED_AT:
         looked_at = np.sort(np.random.default_rng(0).choice(looked_at, _MOST_LOOKED_AT, replace=False))
-    targets = choose_targets(store, looked_at, labels)
-    if not (labels or targets.tasks):
-        raise InputError(f"{len(looked_at)} molecules for training are too few: nothing of them differs")
-    info = StoreInfo(
-        "corpus",
-        targets=(*labels, *targets.names),
-        atom_order=config.atom_order,
-        max_atoms=config.max_atoms,
-        tasks=tuple(task for task in targets.tasks if task.classes),
-    )
-    made = build_store_of_tables(path, _tables(store, chosen, own, split, targets, info), info)
-    lost = len(rows) - int(np.isin(of_row, kept).sum())
-    return Corpus(made, len(rows), lost, len(rows.rejected), int((~allowed).sum()), targets, list(labels))
+    return choose_targets(store, looked_at, taken)
 
 
 def split_of(family: np.ndarray) -> np.ndarray:
@@ -178,10 +222,15 @@ def _means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
 
 
 def _tables(
-    store: GraphStore, rows: np.ndarray, own: np.ndarray, split: np.ndarray, targets: ChosenTargets, info: StoreInfo
+    store: GraphStore,
+    molecules: _Molecules,
+    own: np.ndarray,
+    targets: ChosenTargets,
+    info: StoreInfo,
+    sites: Mapping[str, SiteLabels],
 ) -> Iterator[pa.Table]:
     """The rows of the corpus in the columns of its store."""
-    schema = info.schema()
+    schema, rows, split = info.schema(), molecules.rows, molecules.split
     for number, batch in enumerate(store.batches):
         here = np.flatnonzero(rows // BATCH_ROWS == number)
         if not len(here):
@@ -191,4 +240,6 @@ def _tables(
         columns = [some.column(name) for name in ("atoms", "bonds", "error")]
         columns.append(pa.FixedSizeListArray.from_arrays(number_array(values.reshape(-1)), values.shape[1]))
         columns.append(pa.DictionaryArray.from_arrays(number_array(split[here]), text_array(SPLITS)))
+        for level in info.site_targets:
+            columns.append(site_array(sites[level], here, schema.field(site_column(level)).type))
         yield pa.table(columns, names=schema.names)

@@ -43,7 +43,8 @@ def pretrain(
         tables: of molecules; whatever else they hold is not read.
         config: of the run, but for its data.
         out: the run folder, which keeps the corpus too.
-        labels: columns that are targets beside what is computed: together they weigh as much as that.
+        labels: columns that are targets beside what is computed: together they weigh as much as that, but for those of
+            atoms or bonds, of which see :mod:`~graphslice.training.auxiliary`.
         without: tables of molecules that the corpus shall not have.
         overwrite: replace the run that ``out`` holds.
         command: that began it; None where Python does.
@@ -92,8 +93,10 @@ def _check(config: RunConfig, labels: Sequence[str]) -> None:
 
 def _of_corpus(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig:
     """The configuration of a run on its corpus."""
-    count = len(GraphStore.open(out / CORPUS).info.targets) - len(labels)
-    weights = ",".join(f"{name}={max(1, count) / len(labels):g}" for name in labels)
+    known = GraphStore.open(out / CORPUS).info.targets
+    numbers = [name for name in labels if name in known]  # the others are of atoms or bonds
+    count = len(known) - len(numbers)
+    weights = ",".join(f"{name}={max(1, count) / len(numbers):g}" for name in numbers)
     metric = config.trainer.metric or _METRIC
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
     data = replace(config.data, dataset=str(out / CORPUS), targets=None)
@@ -103,8 +106,9 @@ def _of_corpus(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig
 def _describe(console: Console, corpus: Corpus) -> None:
     numbers = sum(not task.classes for task in corpus.targets.tasks)
     questions = len(corpus.targets.tasks) - numbers
-    lost = f"; {corpus.unlabelled:,} labels are no numbers" if corpus.unlabelled else ""
+    lost = f"; {corpus.unlabelled:,} rows have other labels than numbers" if corpus.unlabelled else ""
     learned = [f"{numbers} numbers and {questions} yes or no of RDKit's descriptors and fingerprints", *corpus.own]
+    learned += [f"{name} of {level}s" for level, names in corpus.store.info.site_targets.items() for name in names]
     console.print(
         f"corpus: {len(corpus.store):,} different molecules of {corpus.rows:,} rows ({corpus.unreadable:,} are none, "
         f"{corpus.left_out:,} left out); targets: {', '.join(learned)}{lost}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytorch_lightning as pl
@@ -15,11 +15,12 @@ from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
 from graphslice.compat import current_weight_name
 from graphslice.config import RunConfig
-from graphslice.data.sites import pointers, rows_of_sites
+from graphslice.data.sites import SiteLabels, pointers, rows_of_sites
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_answers
 from graphslice.training.adamw import AdamW, clip_gradients
+from graphslice.training.auxiliary import AuxiliaryHeads
 from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
 from graphslice.training.schedule import linear_schedule
@@ -60,6 +61,10 @@ class PropertyModule(pl.LightningModule):
         metric: of :data:`~graphslice.evaluation.metrics.METRICS`, which chooses the best epoch.
         steps: length of the run in optimiser steps.
         elapsed: gives the fraction of the run's minutes that are over; 0 where only its steps are limited.
+        auxiliary: labels of the atoms and bonds of the training molecules, by level, that are learned beside.
+
+    Attributes:
+        auxiliary_errors: the mean absolute error of each of these targets, when validated last.
     """
 
     _numbers: Tensor
@@ -74,12 +79,15 @@ class PropertyModule(pl.LightningModule):
         metric: str,
         steps: int,
         elapsed: Callable[[], float] = lambda: 0.0,
+        auxiliary: Mapping[str, SiteLabels] | None = None,
     ) -> None:
         super().__init__()
         self.config, self.tasks, self.metric, self.steps, self.elapsed = config, tasks, metric, steps, elapsed
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self.loss = Loss(tasks, config.trainer, labels)
+        self.auxiliary = AuxiliaryHeads(config.model.dim, auxiliary) if auxiliary else None
+        self.auxiliary_errors: dict[str, float] = {}
         mean, std = standardisation(tasks, labels, config.model.tasks)
         self.model.target_mean.copy_(torch.from_numpy(mean))
         self.model.target_std.copy_(torch.from_numpy(std))
@@ -94,8 +102,11 @@ class PropertyModule(pl.LightningModule):
 
     def configure_optimizers(self):
         settings = self.config.optimizer
+        groups = parameter_groups(self.model, settings)
+        if self.auxiliary is not None:
+            groups.append({"params": list(self.auxiliary.parameters()), "lr": settings.peak_lr})
         optimizer = AdamW(
-            parameter_groups(self.model, settings),
+            groups,
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
             # The scaler of 16-bit floats and the clipping do not go together with a fused one.
@@ -126,18 +137,31 @@ class PropertyModule(pl.LightningModule):
         assert batch.targets is not None
         mean, std = self.model.target_mean[self._outputs], self.model.target_std[self._outputs]
         wanted = torch.where(self._numbers, (batch.targets - mean) / std, batch.targets)
-        total, weight = self.loss(self.model.standardised(batch) + self._prior, wanted)
-        weight = weight.detach()
-        world = self.trainer.world_size
-        if world > 1:  # the mean over the whole batch, however its labels fall on the devices
-            torch.distributed.all_reduce(weight)
-        loss = total * world / torch.where(weight > 0, weight, 1)
+        if self.auxiliary is None:
+            parts = [self.loss(self.model.standardised(batch) + self._prior, wanted)]
+        else:
+            outputs, rows = self.model.standardised_with_rows(batch)
+            parts = [self.loss(outputs + self._prior, wanted), *self.auxiliary.losses(rows, batch)]
+        loss = torch.stack([self._mean(*part) for part in parts]).sum()
         self.log("train_loss", loss, on_step=True, on_epoch=True, batch_size=len(batch))
         return loss
 
+    def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
+        """The mean over the whole batch, however its labels fall on the devices."""
+        weight, world = weight.detach(), self.trainer.world_size
+        if world > 1:
+            torch.distributed.all_reduce(weight)
+        return total * world / torch.where(weight > 0, weight, 1)
+
     def validation_step(self, batch: GraphBatch, batch_idx: int) -> None:
         assert batch.rows is not None
-        found = batch.rows, batch.site_counts(), self.model(batch).float()
+        if self.auxiliary is None:
+            answers = self.model(batch)
+        else:
+            outputs, read = self.model.standardised_with_rows(batch)
+            self.auxiliary.validate(read, batch)
+            answers = outputs * self.model.target_std + self.model.target_mean
+        found = batch.rows, batch.site_counts(), answers.float()
         rows, counts, values = (tensor.cpu().numpy() for tensor in found)
         self._validated.append((rows, counts, values))
 
@@ -156,6 +180,9 @@ class PropertyModule(pl.LightningModule):
         if not math.isfinite(value):
             value = METRICS[self.metric].loss(math.inf)  # the worst there is
         self.log(f"val_{self.metric}", value)
+        if self.auxiliary is not None:
+            self.auxiliary_errors = self.auxiliary.mean_errors(self.trainer.world_size)
+            self.log_dict({f"val_mae {name}": error for name, error in self.auxiliary_errors.items()})
         self._recent = [*self._recent, value][-_WINDOW:]
         self.log(CHOICE, sum(self._recent) / len(self._recent))
 

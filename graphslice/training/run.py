@@ -100,7 +100,9 @@ def run(
     steps = steps_of_run(config.trainer, len(data.splits["train"]), steps_per_epoch)
     budget = TimeBudget(config.trainer.max_minutes)
     metric = choose_metric(config.trainer.metric, data)
-    module = PropertyModule(config, source.tasks, data.train_labels, metric, steps, elapsed=lambda: budget.fraction)
+    module = PropertyModule(
+        config, source.tasks, data.train_labels, metric, steps, lambda: budget.fraction, data.train_auxiliary()
+    )
     if module.model.descriptors is not None:
         module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     # A run that begins has none; what another process may still see there is of the run that the first one removes.
@@ -180,6 +182,7 @@ def _what_it_took(module: PropertyModule, trainer: pl.Trainer, seconds: float, c
     steps, device = trainer.global_step, trainer.strategy.root_device  # the module is back in the main memory
     return {
         "parameters": module.model.num_parameters,
+        **({"auxiliary_mae": module.auxiliary_errors} if module.auxiliary_errors else {}),
         "steps": steps,
         "seconds": round(seconds, 3),
         "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),

@@ -119,10 +119,73 @@ def test_what_cannot_be_used(tables, tmp_path):
     (tmp_path / "two.csv").write_text("smiles,gap,gap\nCCO,1,2\n")
     with pytest.raises(InputError, match="two columns called 'gap'"):
         build_corpus(tmp_path / "x.arrow", [tmp_path / "two.csv"], GRAPH, labels=["gap"])
-    (tmp_path / "lists.csv").write_text('smiles,charge\nCCO,"[0.1, 0.2, -0.3]"\n')
+    (tmp_path / "words.csv").write_text("smiles,charge\nCCO,low\n")
     with pytest.raises(InputError, match="the column 'charge' has no number for a molecule"):
-        build_corpus(tmp_path / "x.arrow", [tmp_path / "lists.csv"], GRAPH, labels=["charge"])
+        build_corpus(tmp_path / "x.arrow", [tmp_path / "words.csv"], GRAPH, labels=["charge"])
+    for smiles, cell, what in (
+        ("CCO", "[0.1, 0.2, -0.3, 0.1]", "not of one length with the atoms"),
+        ("C1CC1", "[0.1, 0.2, -0.3]", "what they are of is not known"),
+        ("oops", "[0.1]", "texts that are no molecules"),
+    ):
+        (tmp_path / "lists.csv").write_text(f'smiles,charge\n{smiles},"{cell}"\n')
+        with pytest.raises(InputError, match=what):
+            build_corpus(tmp_path / "x.arrow", [tmp_path / "lists.csv"], GRAPH, labels=["charge"])
     assert not (tmp_path / "x.arrow").exists()
+
+
+def degrees(mol: Chem.Mol) -> list[int]:
+    return [atom.GetDegree() for atom in mol.GetAtoms()]
+
+
+def orders(mol: Chem.Mol) -> list[float]:
+    return [bond.GetBondTypeAsDouble() for bond in mol.GetBonds()]
+
+
+@pytest.fixture(scope="module")
+def with_lists(demo_smiles, tmp_path_factory):
+    """Half of the molecules have lists, in the order of another SMILES than that of the first table."""
+    folder = tmp_path_factory.mktemp("lists")
+    texts = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:80]]
+    mols = [Chem.MolFromSmiles(text) for text in texts[::2]]
+    frame = pd.DataFrame(
+        {"smiles": texts[::2], "degree": map(str, map(degrees, mols)), "order": map(str, map(orders, mols))}
+    )
+    frame.loc[1, "degree"] = "[1, 2]"
+    frame.loc[2, "order"] = "oops"
+    frame["note"] = "x"
+    pd.DataFrame({"smiles": demo_smiles[:80], "gap": 1.0}).to_csv(folder / "a.csv", index=False)
+    frame.to_csv(folder / "b.csv", index=False)
+    return [folder / "a.csv", folder / "b.csv"]
+
+
+def test_lists_are_of_atoms_and_of_bonds(with_lists, tmp_path):
+    """Each label stands where the graph has its atom or bond, of which the graph says the same."""
+    made = build_corpus(tmp_path / "x.arrow", with_lists, GRAPH, labels=["gap", "order", "degree"])
+    store = GraphStore.open(made.store.name)
+    assert store.info.site_targets == {"atom": ("degree",), "bond": ("order",)} and made.own == ["gap"]
+    assert store.info.targets[0] == "gap" and "degree" not in store.info.targets and made.unlabelled == 2
+    atoms, bonds = store.site_labels("atom"), store.site_labels("bond")
+    for row, graph in enumerate(store):
+        labels = atoms[np.array([row])][:, 0]
+        assert len(labels) in (0, graph.num_atoms)
+        if len(labels):
+            np.testing.assert_array_equal(labels, np.bincount(graph.bonds.ravel(), minlength=graph.num_atoms))
+        kinds = bonds[np.array([row])][:, 0]
+        if len(kinds):
+            np.testing.assert_array_equal(kinds, np.array([1, 2, 3, 1.5])[graph.bond_features[:, 0]])
+    assert (atoms.counts > 0).sum() == 39 and (bonds.counts > 0).sum() == 39 - (len(store.sizes) < 80)
+
+
+def test_lists_in_the_order_of_the_input(with_lists, tmp_path):
+    """Where graphs have their atoms as they are written, only the row that a molecule was taken from can label it."""
+    config = GraphConfig(atom_order="input")
+    made = build_corpus(tmp_path / "x.arrow", with_lists[::-1], config, labels=["degree"])
+    labels = made.store.site_labels("atom")
+    assert (labels.counts > 0).sum() == 39
+    for row in np.flatnonzero(labels.counts).tolist():
+        graph = made.store[row]
+        expected = np.bincount(graph.bonds.ravel(), minlength=graph.num_atoms)
+        np.testing.assert_array_equal(labels[np.array([row])][:, 0], expected)
 
 
 def test_a_label_may_have_the_name_of_a_descriptor(demo_smiles, tmp_path):

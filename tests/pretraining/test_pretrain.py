@@ -6,6 +6,7 @@ import re
 import pandas as pd
 import pytest
 import torch
+from rdkit import Chem
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.training.run_folder import CORPUS
@@ -16,10 +17,13 @@ def pretrained(tmp_path_factory, demo_smiles, tiny_flags, cache):
     from graphslice.cli.main import main
 
     folder = tmp_path_factory.mktemp("pretrained")
-    table = pd.DataFrame({"smiles": demo_smiles[:150], "gap": range(150)})
+    charges = [str([0.1] * Chem.MolFromSmiles(text).GetNumAtoms()) for text in demo_smiles[:150]]
+    table = pd.DataFrame({"smiles": demo_smiles[:150], "gap": range(150), "charge": charges})
     table.to_csv(folder / "molecules.csv", index=False)
     out = folder / "run"
-    assert main(["pretrain", str(folder / "molecules.csv"), "--targets", "gap", "-o", str(out), *tiny_flags]) == 0
+    assert (
+        main(["pretrain", str(folder / "molecules.csv"), "--targets", "gap,charge", "-o", str(out), *tiny_flags]) == 0
+    )
     return out
 
 
@@ -31,6 +35,7 @@ def test_a_run_of_many_targets(pretrained):
     weights = checkpoint.config.trainer.target_weights
     assert weights == f"gap={len(checkpoint.tasks) - 1}"
     assert checkpoint.config.data.dataset == str((pretrained / CORPUS).resolve())
+    assert json.loads((pretrained / "training.json").read_text())["auxiliary_mae"].keys() == {"charge"}
     assert json.loads((pretrained / "metrics.json").read_text())["test"]["targets"].keys() >= {"gap", "MolWt"}
 
 

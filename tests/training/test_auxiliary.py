@@ -1,0 +1,140 @@
+"""Labels of atoms and bonds that are learned beside targets of molecules."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rdkit import Chem
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.chem import smiles_to_graph
+from graphslice.config import GraphConfig, ModelConfig
+from graphslice.data.collate import collate_rows
+from graphslice.data.sites import SiteLabels, pointers
+from graphslice.data.store import GraphStore
+from graphslice.nn import GraphTransformer
+from graphslice.pretraining.corpus import build_corpus
+from graphslice.training import resume, train
+from graphslice.training.auxiliary import AuxiliaryHead, AuxiliaryHeads
+
+SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def store():
+    return GraphStore.from_graphs([smiles_to_graph(text) for text in SMILES])
+
+
+@pytest.fixture(scope="module")
+def labels(store):
+    """Of the first, the third and the last molecule's atoms, and of the last one's bonds."""
+    generator = np.random.default_rng(0)
+    atoms = generator.normal(size=(8, 2))
+    atoms[1, 0] = NAN
+    bonds = generator.normal(size=(3, 1))
+    return {
+        "atom": SiteLabels("atom", atoms, pointers([3, 0, 1, 4]), ("charge", "spin")),
+        "bond": SiteLabels("bond", bonds, pointers([0, 0, 0, 3]), ("order",)),
+    }
+
+
+def test_a_batch_has_the_sites_that_are_labelled(store, labels):
+    batch = collate_rows(store, np.array([3, 1, 2]), auxiliary=labels)
+    assert batch.atom_sites[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [2, 0]]
+    torch.testing.assert_close(batch.atom_targets, torch.tensor(labels["atom"].values[[4, 5, 6, 7, 3]]).float())
+    graph = store[3]
+    assert batch.bond_sites[:, 0].tolist() == [0, 0, 0] and batch.bond_sites[:, 1:3].tolist() == graph.bonds.tolist()
+    plain = collate_rows(store, np.array([3, 1, 2]))
+    assert plain.atom_sites is None and plain.bond_targets is None
+    nothing = collate_rows(store, np.array([1]), auxiliary=labels)
+    assert nothing.atom_sites.shape == (0, 4) and nothing.atom_targets.shape == (0, 2)
+
+
+def test_errors_are_those_of_a_loop(store, labels):
+    torch.manual_seed(0)
+    head = AuxiliaryHead(16, labels["atom"])
+    batch = collate_rows(store, np.arange(4), auxiliary=labels)
+    rows = torch.randn(4, 8, 16)
+    values, found = labels["atom"].values, head(rows, batch)
+    mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    sums, counts, at = np.zeros(2), np.zeros(2), 0
+    for molecule, size in enumerate([3, 0, 1, 4]):
+        for atom in range(size):
+            said = head.head(rows[molecule, atom + 1]).detach().numpy()
+            for t in range(2):
+                if not np.isnan(values[at, t]):
+                    sums[t] += abs(said[t] - (values[at, t] - mean[t]) / std[t])
+                    counts[t] += 1
+            at += 1
+    np.testing.assert_allclose(found[0].detach().numpy(), sums, rtol=1e-5)
+    assert found[1].tolist() == counts.tolist() == [7, 8]
+
+
+def test_mean_errors_are_in_the_unit_of_the_targets(store, labels):
+    heads = AuxiliaryHeads(16, labels)
+    rows = torch.randn(4, 8, 16)
+    for some in (np.array([0, 1, 2]), np.array([3])):
+        heads.validate(rows[some], collate_rows(store, some, auxiliary=labels))
+    found = heads.mean_errors(1)
+    head = heads["bond"]
+    with torch.no_grad():
+        sums, counts = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
+    assert list(found) == ["charge", "spin", "order"] and counts.tolist() == [3]
+    assert found["order"] == pytest.approx(float(sums / 3 * np.std(labels["bond"].values)), rel=1e-5)
+    assert heads.mean_errors(1) == {}
+
+
+@pytest.mark.parametrize("readout", ["mean+max", "token", "mean+quantiles"])
+def test_rows_and_answers_belong_together(store, readout):
+    """What a program computes of the molecules is what the readouts say of its rows; gradients too."""
+    torch.manual_seed(0)
+    settings = {"mixer": "slice-quantile", "layers": 2, "dim": 32, "heads": 4, "ffn_dim": 32, "readout": readout}
+    model = GraphTransformer(ModelConfig(**settings, dropout=0.0, input_dropout=0.0, attention_dropout=0.0))
+    batch = collate_rows(store, np.arange(4))
+    answers, rows = model.standardised_with_rows(batch)
+    assert rows.shape == (4, 8, 32)
+    torch.testing.assert_close(answers, model.standardised(batch), rtol=1e-4, atol=1e-5)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    one = torch.autograd.grad(answers.square().sum(), parameters, allow_unused=True)
+    other = torch.autograd.grad(model.standardised(batch).square().sum(), parameters, allow_unused=True)
+    for a, b in zip(one, other, strict=True):
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def corpus(demo_smiles, tmp_path_factory):
+    """Degrees of the atoms, and whether bonds lie in rings, of three of four molecules."""
+    folder = tmp_path_factory.mktemp("auxiliary")
+    mols = [Chem.MolFromSmiles(text) for text in demo_smiles[:160]]
+    degrees = [str([atom.GetDegree() for atom in mol.GetAtoms()]) for mol in mols]
+    rings = [str([float(bond.IsInRing()) for bond in mol.GetBonds()]) for mol in mols]
+    frame = pd.DataFrame({"smiles": demo_smiles[:160], "gap": range(160), "degree": degrees, "ring": rings})
+    frame.loc[::4, ["degree", "ring"]] = None
+    frame.to_csv(folder / "t.csv", index=False)
+    return build_corpus(folder / "c.arrow", [folder / "t.csv"], GraphConfig(), labels=["gap", "degree", "ring"])
+
+
+def test_a_run_learns_them_and_is_continued(corpus, tiny_config, tmp_path):
+    model = {"mixer": "slice-quantile", "dim": 32, "heads": 4, "ffn_dim": 32, "layers": 2, "dropout": 0.0}
+    config = tiny_config(
+        corpus.store.name, model=model | {"init": "balanced"}, trainer={"max_epochs": 12}, optimizer={"peak_lr": 4e-3}
+    )
+    config = replace(config, data=replace(config.data, targets="gap,degree,ring"))
+    made = train(config, tmp_path / "run")
+    errors = json.loads((tmp_path / "run" / "training.json").read_text())["auxiliary_mae"]
+    assert list(errors) == ["degree", "ring"] and errors["degree"] < 0.4 and errors["ring"] < 0.25, errors
+    assert [task.name for task in read_checkpoint(tmp_path / "run").tasks] == ["gap"]
+    again = resume(tmp_path / "run")
+    assert again.metrics["test"] == made.metrics["test"]
+    alone = train(replace(config, data=replace(config.data, targets="gap")), tmp_path / "alone")
+    assert "auxiliary_mae" not in alone.training
+    wrong = replace(config, data=replace(config.data, targets="degree"))
+    with pytest.raises(ValueError, match="'degree' is no target of molecules"):
+        train(wrong, tmp_path / "wrong")

@@ -31,6 +31,7 @@ class _Estimator(BaseEstimator):
         features: str | Sequence[str] | None = None,
         ensemble: int = 1,
         preset: str | None = None,
+        init_from: str | None = None,
         epochs: int | None = None,
         minutes: float | None = None,
         config: RunConfig | Mapping | None = None,
@@ -40,6 +41,7 @@ class _Estimator(BaseEstimator):
         self.features = features
         self.ensemble = ensemble
         self.preset = preset
+        self.init_from = init_from
         self.epochs = epochs
         self.minutes = minutes
         self.config = config
@@ -62,7 +64,7 @@ class _Estimator(BaseEstimator):
         first, *targets = table.column_names
         split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
         table = table.append_column(split, pa.array(["train"] * len(table)))
-        whole = base_config(self.preset, self.config)
+        whole = base_config(self.preset, self.config, self.init_from)
         state = self.random_state
         seed = state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))
         model = fit(
@@ -96,6 +98,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         features: what is read beside the graph: ``morgan``, ``rdkit2d``, or both.
         ensemble: train so many models, whose mean is the prediction.
         preset: of :data:`graphslice.config.PRESETS`; ``small`` when not given.
+        init_from: whose weights it starts from, as of :func:`graphslice.fit`.
         epochs: passes over the training molecules (default: by their number).
         minutes: the longest that training may take.
         config: everything else, as of :func:`graphslice.fit`.

@@ -14,7 +14,8 @@ import pyarrow as pa
 from rich.console import Console
 
 from graphslice.api.model import Model, load
-from graphslice.config import MOLECULE, RunConfig, check_keys, read_preset, with_sections
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import MOLECULE, SCRATCH, RunConfig, check_keys, read_preset, with_sections
 from graphslice.data.frames import as_table, is_frame
 from graphslice.data.labels import joined_names
 from graphslice.errors import InputError
@@ -38,6 +39,7 @@ def fit(
     ensemble: int | None = None,
     folds: int | str | None = None,
     preset: str | None = None,
+    init_from: str | Path | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
     seed: int | None = None,
@@ -66,6 +68,9 @@ def fit(
         ensemble: train so many models, whose mean is the prediction and whose deviation its spread.
         folds: 5, or "5x3" for three times five: cross-validation; ``model.metrics`` has what came of it.
         preset: of :data:`graphslice.config.PRESETS`; ``small`` when not given.
+        init_from: whose weights and settings it starts from: a run folder, a checkpoint, or a model that comes with the
+            package, ``"small"`` or ``"gap"``; ``"none"`` for random weights. Where it is not given a table that is
+            small starts from ``small``.
         epochs: passes over the training molecules (default: by their number).
         minutes: the longest that training may take.
         seed: of the split, the initial weights and the order of the molecules.
@@ -83,7 +88,7 @@ def fit(
         InputError: if the data or the settings cannot be used; nothing is written then.
         KeyboardInterrupt: if it was stopped; ``graphslice train --resume OUT`` continues a run that has an ``out``.
     """
-    config = base_config(preset, config)
+    config = base_config(preset, config, None if init_from is None else str(init_from))
     frame, found = _labelled(data, targets, (level or config.data.level) != MOLECULE)
     given = {
         "smiles_column": smiles,
@@ -126,18 +131,27 @@ def _labelled(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tu
     )
 
 
-def base_config(preset: str | None, config: RunConfig | Mapping[str, Any] | None) -> RunConfig:
-    """A preset, with what a mapping of sections says; or a whole configuration.
+def base_config(
+    preset: str | None, config: RunConfig | Mapping[str, Any] | None, init_from: str | None = None
+) -> RunConfig:
+    """A preset, or the run that is started from, with what a mapping of sections says; or a whole configuration.
 
     Raises:
-        InputError: for both of these, or a key or value that no configuration has.
+        InputError: for several of these, a key or value that no configuration has, or a run that cannot be read.
     """
     if isinstance(config, RunConfig):
-        if preset is not None:
-            raise InputError("a preset and a RunConfig are two answers to one question: give one of them")
+        for name, other in (("preset", preset), ("init_from", init_from)):
+            if other is not None:
+                raise InputError(f"{name} and a RunConfig are two answers to one question: give one of them")
         return config
     check_keys(dict(config or {}), RunConfig)
-    return RunConfig.from_dict(with_sections(read_preset(preset or "small"), config or {}))
+    base = read_preset(preset or "small")
+    if init_from not in (None, SCRATCH):
+        if preset is not None:
+            raise InputError("init_from brings its own model: leave out the preset")
+        base = RunConfig.from_dict(base).continued_from(read_checkpoint(init_from).config, init_from).to_dict()
+    found = RunConfig.from_dict(with_sections(base, config or {}))
+    return replace(found, init_from=SCRATCH) if init_from == SCRATCH else found
 
 
 def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, *, lists: bool = False) -> pa.Table:

@@ -44,6 +44,17 @@ def table(demo_rows) -> pd.DataFrame:
 # --- the same as the command line ---------------------------------------------------------------
 
 
+def test_it_starts_from_another_run(table, tmp_path):
+    """With its model and its weights; from what comes with the package; from random ones."""
+    first = fit(table, "gap_ev", out=tmp_path / "first")
+    settings = {"trainer": SETTINGS["trainer"], "optimizer": {"peak_lr": 1e-9}}
+    second = fit(table, "gap_ev", init_from=tmp_path / "first", config=settings)
+    np.testing.assert_allclose(second.predict(table), first.predict(table), atol=1e-4)
+    assert second.config.model == first.config.model and second.metrics["init_from"] == str(tmp_path / "first")
+    none = fit(table, "gap_ev", init_from="none", config={"trainer": SETTINGS["trainer"]})
+    assert none.config.model.dim == RunConfig.preset("small").model.dim and "init_from" not in none.metrics
+
+
 def test_the_run_is_that_of_the_command_line(table, cli, tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "c.yaml").write_text(json.dumps(SETTINGS))
@@ -139,6 +150,9 @@ def test_bad_molecules_are_told(demo_rows):
         ("absent.csv", {"targets": "y"}, "no file at absent.csv"),
         ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
         ({"smiles": ["C"], "y": [1]}, {"preset": "small", "config": RunConfig()}, "two answers"),
+        ({"smiles": ["C"], "y": [1]}, {"init_from": "none", "config": RunConfig()}, "init_from and a RunConfig"),
+        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "init_from": "gap"}, "leave out the preset"),
+        ({"smiles": ["C"], "y": [1]}, {"init_from": "smal"}, "smal"),
         ({"smiles": ["C"], "y": [1]}, {"epochs": 0}, "max_epochs must be at least 1"),
     ],
     ids=str,

@@ -1,12 +1,14 @@
 """Sliceformer, Table 3: steps a second and peak memory for sequences of 1K to 4K rows.
 
-Every combination of mixer, rows and mode (training, inference) is timed once a round, in turns: what else the
-machine does meets all of them alike. A rate is that of the median time over the rounds, drawn with its quartiles.
+Every combination of mixer, rows and mode (training, inference) is timed once a round, in an order of the round's own:
+what else the machine does meets all of them alike. On a CPU the time is that of one core, without what others had of
+it; a rate is that of the median over the rounds, drawn with its quartiles.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -52,9 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def draw(options: argparse.Namespace) -> None:
     batch = options.batch or (32 if options.device == "cuda" else 1)
-    print(
-        f"{options.device}, batch {batch}, {options.rounds} rounds; four layers, C = 256, H = 4, feed-forward 1,024\n"
-    )
+    print(f"{options.device}, batch {batch}, {options.rounds} rounds; 4 layers, C = 256, H = 4, feed-forward 1,024\n")
     cells = [(mixer, rows) for rows in options.rows for mixer in options.mixers]
     # First, while this process is small: one that it starts counts the memory of its parent as its own peak.
     memory = {cell: _memory_alone(*cell, batch, options.device) for cell in cells}
@@ -63,7 +63,8 @@ def draw(options: argparse.Namespace) -> None:
     for mixer, mode in product(options.mixers, MODES):  # compile, fill the caches
         steps[mixer].step(inputs[min(options.rows)], mode)
     timed = [(mixer, rows, mode) for mixer, rows in cells if memory[mixer, rows] is not None for mode in MODES]
-    found = in_turns({name: partial(steps[name[0]].step, inputs[name[1]], name[2]) for name in timed}, options.rounds)
+    functions = {name: partial(steps[name[0]].step, inputs[name[1]], name[2]) for name in timed}
+    found = in_turns(functions, options.rounds, time.perf_counter if options.device == "cuda" else time.process_time)
     _print_table(options, found, memory)
     _print_spread(found)
     figure, axes = panels(3)
@@ -87,6 +88,7 @@ class Steps:
 
     def __init__(self, mixer: str, device: str) -> None:
         torch.manual_seed(0)
+        torch.set_num_threads(1)  # the time of the process is then that of a core
         config = ModelConfig(mixer=mixer, layers=4, dim=256, heads=4, ffn_dim=1024, dropout=0.0, attention_dropout=0.0)
         self.blocks = torch.nn.ModuleList(Block(config, layer) for layer in range(1, 5)).to(device)
         self.norm = AddNorm(256).to(device)
@@ -115,14 +117,16 @@ def _sequences(batch: int, rows: int, device: str) -> torch.Tensor:
     return torch.randn(batch, rows, 256, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def in_turns(functions: dict[tuple, Callable[[], None]], rounds: int) -> dict[tuple, np.ndarray]:
+def in_turns(
+    functions: dict[tuple, Callable[[], None]], rounds: int, clock: Callable[[], float]
+) -> dict[tuple, np.ndarray]:
     """``float64 [3]`` of each function: how often a second it runs, the quartiles of one timing a round."""
     times: dict[tuple, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            begin = time.perf_counter()
-            function()
-            times[name].append(time.perf_counter() - begin)
+    for number in range(rounds):
+        for name in random.Random(number).sample(list(functions), len(functions)):
+            begin = clock()
+            functions[name]()
+            times[name].append(clock() - begin)
     return {name: 1 / np.percentile(values, [75, 50, 25]) for name, values in times.items()}
 
 

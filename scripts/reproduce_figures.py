@@ -1,6 +1,6 @@
 """The papers' figures, drawn again beside their own numbers.
 
-``python scripts/reproduce_figures.py smoothing|speed|spectra``
+``python scripts/reproduce_figures.py smoothing|speed|spectra|depth``
 
 Each prints a table and writes a figure to --out.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graphslice.machine import machine
 
-FIGURES = ("smoothing", "speed", "spectra")
+FIGURES = ("smoothing", "speed", "spectra", "depth")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from graphslice.data.labels import (
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
 from graphslice.data.rows import Rows
 from graphslice.data.site_tables import as_learned, read_sites, refuse_lists, site_tasks
-from graphslice.data.sites import SiteLabels
+from graphslice.data.sites import SiteLabels, pointers
 from graphslice.data.splits import SPLIT_METHODS, Splits, name_splits, names_in, number_splits
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
@@ -95,6 +95,10 @@ class Source:
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """``float64 [B, T]``: those of some rows; of targets of atoms or bonds ``[M, T]``, row by row."""
         return self.targets[rows] if self.sites is None else self.sites[rows]
+
+    def molecules(self, rows: np.ndarray) -> np.ndarray:
+        """``int64 [B]``, or ``[M]``: which of some rows, counted from 0, each of their :meth:`labels` is of."""
+        return np.repeat(np.arange(len(rows)), 1 if self.sites is None else self.sites.counts[rows])
 
     def unreadable(self) -> dict[int, str]:
         """The reason by row, in order, for rows that have a label of which nothing can be made, or are malformed."""
@@ -177,11 +181,9 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
 
 def _joined(parts: list[Source], splits: Splits) -> Source:
     """The rows of tables with the same targets, one table after the other, under the name of the first."""
-    rejected: dict[int, str] = {}
-    first = 0
-    for part in parts:
-        rejected |= {first + row: why for row, why in part.rejected.items()}
-        first += len(part)
+    firsts = pointers([len(part) for part in parts]).tolist()[:-1]
+    faults = [(first, part.rejected) for first, part in zip(firsts, parts, strict=True)]
+    rejected = {first + row: why for first, each in faults for row, why in each.items()}
     smiles = [text for part in parts for text in part.smiles]
     targets = np.concatenate([part.targets for part in parts])
     own = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
@@ -345,6 +347,4 @@ def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int
 
 def usable(rows: int, rejected: dict[int, str]) -> np.ndarray:
     """``bool [rows]``: which are not rejected."""
-    usable = np.ones(rows, dtype=bool)
-    usable[list(rejected)] = False
-    return usable
+    return ~np.isin(np.arange(rows), list(rejected))

@@ -14,6 +14,7 @@ from rdkit.Chem import AllChem
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.report import write_report
 from graphslice.training import resume, train
 
@@ -105,7 +106,39 @@ def test_commands(runs, table, cli, tmp_path):
     code, _, err = cli("inspect", runs / "atom", "CCO")
     assert code == 2 and "answers for atoms" in err
     text = write_report(runs / "bond").read_text()
-    assert "bonds" in text and "the targets are of bonds" in text
+    assert (
+        "bonds" in text and "the targets are of bonds" in text and "how many labels of a molecule&#39;s bonds" in text
+    )
+
+
+@pytest.mark.parametrize("level", ["atom", "bond"])
+def test_intervals(level, runs, table, cli):
+    """What is said of their coverage and width, counted molecule by molecule in the order of the SMILES."""
+    rows, model = pd.read_csv(table), gs.load(runs / level, "cpu")
+    known = rows.iloc[splits_of_run(runs / level)["test"]]
+    found = model.predict(known.smiles.tolist(), interval=90)
+    for t, task in enumerate(model.tasks):
+        inside, sizes = [], []
+        for begin, end, cell in zip(found.ptr[:-1], found.ptr[1:], known[task.name], strict=True):
+            low, high, y = (
+                found.interval.low[begin:end, t],
+                found.interval.high[begin:end, t],
+                np.array(json.loads(cell)),
+            )
+            if not task.classes:
+                inside.append(((low <= y) & (y <= high)).mean())
+                sizes.append((high - low).mean())
+            elif len(y):
+                sets = found.interval.sets[task.name][begin:end]
+                inside.append(sets[np.arange(len(y)), y.astype(int)].mean())
+                sizes.append(sets.sum(axis=1).mean())
+        told = model.metrics["test"]["targets"][task.name]
+        assert told["coverage_90"] == pytest.approx(np.mean(inside)) and np.mean(inside) > 0.8
+        assert told["classes_90" if task.classes else "width_90"] == pytest.approx(np.mean(sizes), rel=1e-3)
+        scores = model.calibration.targets[t].scores
+        assert sum((1 / each.counts).sum() for each in scores[:1]) == pytest.approx(20)  # molecules of validation
+    code, out, _ = cli("evaluate", runs / level)
+    assert code == 0 and f"of the labels of a molecule's {level}s lie in the intervals of 90%" in out
 
 
 def test_resumed_runs_are_the_same(table, config_of, tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ class Predictor:
         details: Literal[False] = False,
         interval: None = None,
         nearest: Literal[False] = False,
-    ) -> np.ndarray: ...
+    ) -> np.ndarray | list[np.ndarray]: ...
     @overload
     def predict(
         self,

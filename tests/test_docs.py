@@ -45,8 +45,8 @@ def test_what_the_readme_does_in_python_runs(monkeypatch, tmp_path, demo_rows, t
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("graphslice.api.fitting.base_config", lambda preset, config: tiny_config())
-    monkeypatch.setattr("graphslice.api.estimators.base_config", lambda preset, config: tiny_config())
+    monkeypatch.setattr("graphslice.api.fitting.base_config", lambda *_: tiny_config())
+    monkeypatch.setattr("graphslice.api.estimators.base_config", lambda *_: tiny_config())
     monkeypatch.setattr("graphslice.config.RunConfig.preset", lambda name: tiny_config())
     found: dict = {}
     for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.calibration.conformal import CONSTANT, conformal_quantile, fit_scale, scale_of
+from graphslice.calibration.conformal import CONSTANT, Scores, fit_scale, scale_of
 from graphslice.calibration.domain import Domain
 from graphslice.calibration.temperature import fit_temperature, tempered
 from graphslice.errors import InputError
@@ -16,7 +16,7 @@ from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_network
 
 # So many parts, each of which is judged by weights that the others give.
 _PARTS = 5
-#: By name ``float [R, T]``, none negative: what may tell of the size of the errors of R molecules.
+#: By name ``float [R, T]``, none negative: what may tell of the size of the errors of R rows.
 Difficulty = Mapping[str, np.ndarray]
 
 
@@ -25,31 +25,35 @@ class TargetCalibration:
     """Of one target.
 
     Attributes:
-        scores: of molecules that the model did not learn, in ascending order: of numbers one array, their absolute
-            errors over their scale, in logarithms where these are learned; of classes one for each, which holds what
-            the probability of that class lacked to 1 where it was the true one.
+        scores: of molecules that the model did not learn: of numbers one, of their absolute errors over their scale, in
+            logarithms where these are learned; of classes one for each, of what the probability of that class lacked to
+            1 where it was the true one.
         weights: with which kinds of difficulty make the scale of a number's error.
         temperature: by which logits are divided; 1 of numbers.
     """
 
-    scores: tuple[np.ndarray, ...]
+    scores: tuple[Scores, ...]
     weights: dict[str, float]
     temperature: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values and arrays, such as a checkpoint holds."""
-        return {"scores": list(self.scores), "weights": dict(self.weights), "temperature": self.temperature}
+        found = {"scores": [each.values for each in self.scores], "weights": dict(self.weights)}
+        if any((each.counts > 1).any() for each in self.scores):  # rows are molecules elsewhere
+            found["counts"] = [each.counts for each in self.scores]
+        return {**found, "temperature": self.temperature}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
         """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
-        scores = tuple(np.sort(np.asarray(each, np.float64).reshape(-1)) for each in values["scores"])
+        scores = [np.asarray(each, np.float64).reshape(-1) for each in values["scores"]]
+        counts = [np.asarray(each, np.int64) for each in values.get("counts", map(np.ones_like, scores))]
         weights = {str(name): float(weight) for name, weight in values["weights"].items()}
         temperature = float(values["temperature"])
-        sound = all(np.isfinite(each).all() for each in scores) and min(weights.values()) >= 0
+        sound = all((np.diff(each) >= 0).all() for each in scores) and min(weights.values()) >= 0
         if not scores or not sound or weights.get(CONSTANT, 0) <= 0 or not 0 < temperature < np.inf:
             raise ValueError("the calibration of a target")
-        return cls(scores, weights, temperature)
+        return cls(tuple(Scores(*each) for each in zip(scores, counts, strict=True)), weights, temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +83,10 @@ class Calibration:
 
         Args:
             answers: ``float32 [R, W]``.
-            difficulty: of the molecules.
+            difficulty: of the same rows.
             tasks: T targets.
-            share: of the molecules whose label is to lie within, between 0 and 1.
+            share: of the molecules whose label is to lie within, between 0 and 1; of atoms or bonds the share of those
+                of a molecule, in the mean over molecules.
 
         Returns:
             Two arrays ``float32 [R, T]``: nan of classes; infinite where too few molecules were at hand for this share.
@@ -93,7 +98,7 @@ class Calibration:
                 continue
             own = self.targets[t]
             scale = scale_of(_of_target(difficulty, t), own.weights, len(answers))
-            half = conformal_quantile(own.scores[0], share) * scale
+            half = own.scores[0].quantile(share) * scale
             middle = to_network(answers[:, where].astype(np.float64), [task])[:, 0]
             low[:, t], high[:, t] = middle - half, middle + half
             if task.transform == "log":
@@ -101,9 +106,10 @@ class Calibration:
         return low.astype(np.float32), high.astype(np.float32)
 
     def sets(self, answers: np.ndarray, tasks: Sequence[Task], share: float) -> dict[str, np.ndarray]:
-        """Of each target of classes ``bool [R, K]``: which classes a molecule may have.
+        """Of each target of classes ``bool [R, K]``: which classes each row may have.
 
-        The true class is among them for a share of the molecules of every class (label-conditional: Vovk et al. 2005).
+        The true class is among them for a share of the molecules of every class (label-conditional: Vovk et al. 2005);
+        of atoms or bonds for the share of a class's in a molecule, in the mean over the molecules that have some.
 
         Args:
             answers: ``float32 [R, W]``, after :meth:`probabilities`.
@@ -113,7 +119,7 @@ class Calibration:
         found = {}
         for t, task, where in each_target(tasks):
             if task.classes:
-                borders = [conformal_quantile(scores, share) for scores in self.targets[t].scores]
+                borders = [scores.quantile(share) for scores in self.targets[t].scores]
                 found[task.name] = 1 - _of_classes(answers[:, where], task) <= np.array(borders)
         return found
 
@@ -132,14 +138,20 @@ class Calibration:
 
 
 def fit_calibration(
-    answers: np.ndarray, difficulty: Difficulty, labels: np.ndarray, tasks: Sequence[Task], domain: Domain
+    answers: np.ndarray,
+    difficulty: Difficulty,
+    labels: np.ndarray,
+    molecules: np.ndarray,
+    tasks: Sequence[Task],
+    domain: Domain,
 ) -> Calibration:
-    """Calibrate a model on molecules that it did not learn.
+    """Calibrate a model on molecules that it did not learn, each of which counts as one.
 
     Args:
         answers: ``float32 [R, W]``, of the model.
-        difficulty: of the molecules.
+        difficulty: of the same rows.
         labels: ``float64 [R, T]``, in the user's unit and places of classes; nan where unknown.
+        molecules: ``int64 [R]``, ascending: which molecule each row is, or of which it is an atom or a bond.
         tasks: T targets.
         domain: of the training molecules.
 
@@ -153,32 +165,36 @@ def fit_calibration(
         known = np.isfinite(labels[:, t]) & np.isfinite(answers[:, where]).all(axis=1)
         own, y = answers[known, where].astype(np.float64), labels[known, t]
         if task.classes:
-            targets.append(_of_classed(own, y, task))
+            targets.append(_of_classed(own, y.astype(int), molecules[known], task))
         else:
             errors = np.abs(to_network(y[:, None], [task]) - to_network(own, [task]))[:, 0]
-            targets.append(_of_number(errors, {name: each[known] for name, each in _of_target(difficulty, t).items()}))
+            difficult = {name: each[known] for name, each in _of_target(difficulty, t).items()}
+            targets.append(_of_number(errors, difficult, molecules[known]))
     return Calibration(tuple(targets), domain)
 
 
-def _of_classed(answers: np.ndarray, y: np.ndarray, task: Task) -> TargetCalibration:
-    temperature = fit_temperature(answers, y)
+def _of_classed(answers: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task) -> TargetCalibration:
+    temperature = fit_temperature(answers, y, molecules)
     lacking = 1 - _of_classes(tempered(answers, temperature).astype(np.float32), task)
-    scores = tuple(np.sort(lacking[y == place, place]) for place in range(len(task.classes)))
+    places = range(len(task.classes))
+    scores = tuple(Scores.of(lacking[y == place, place], molecules[y == place]) for place in places)
     return TargetCalibration(scores, {CONSTANT: 1.0}, temperature)
 
 
-def _of_number(errors: np.ndarray, difficulty: Mapping[str, np.ndarray]) -> TargetCalibration:
+def _of_number(errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecules: np.ndarray) -> TargetCalibration:
     """The scores are those by weights that were found without the molecule, which would favour itself."""
     finite = np.isfinite(errors)
-    errors, difficulty = errors[finite], {name: each[finite] for name, each in difficulty.items()}
-    weights = fit_scale(difficulty, errors)
+    errors, molecules = errors[finite], np.unique(molecules[finite], return_inverse=True)[1]
+    difficulty = {name: each[finite] for name, each in difficulty.items()}
+    weights = fit_scale(difficulty, errors, molecules)
     scores = np.zeros(len(errors))
     for part in range(_PARTS):
-        inside = np.arange(len(errors)) % _PARTS == part
-        others = fit_scale({name: each[~inside] for name, each in difficulty.items()}, errors[~inside])
+        inside = molecules % _PARTS == part
+        rest = {name: each[~inside] for name, each in difficulty.items()}
+        others = fit_scale(rest, errors[~inside], molecules[~inside])
         scale = scale_of({name: each[inside] for name, each in difficulty.items()}, others, inside.sum())
         scores[inside] = errors[inside] / scale
-    return TargetCalibration((np.sort(scores),), weights)
+    return TargetCalibration((Scores.of(scores, molecules),), weights)
 
 
 def _of_target(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:

@@ -1,16 +1,23 @@
-"""Conformal intervals (Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116)."""
+"""Conformal intervals (Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116).
+
+Rows are molecules, or their atoms or bonds. Those of one molecule are alike, so that not the rows but the molecules can
+be exchanged for each other: every molecule counts as one, whatever its size (hierarchical conformal prediction: Lee,
+Barber and Willett 2023, arXiv:2306.06342). What is promised then is of an atom drawn at random from a new molecule: in
+the mean over molecules a share of the atoms, not of all atoms together, and of no single molecule.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from graphslice.choosing import near_best, shares
 from graphslice.errors import InputError
 
-# With fewer molecules all intervals are equally wide.
-_FEWEST_ROWS = 20
+#: With fewer molecules all intervals are equally wide, and probabilities stay as they are.
+FEWEST_MOLECULES = 20
 # The parts that the shares are made of.
 _STEPS = 8
 #: What is the same for every molecule, and 1 minus the similarity of the nearest training molecule.
@@ -28,18 +35,50 @@ def check_level(level: float) -> float:
     return level / 100
 
 
-def conformal_quantile(scores: np.ndarray, share: float) -> float:
-    """What at least a share of all molecules stay below, if they are like those of the scores.
+def over_molecules(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
+    """``float64 [..., M]``: the mean over the rows of each molecule.
 
     Args:
-        scores: ``float [n]`` of molecules that the model did not learn, in ascending order.
-        share: of the molecules, between 0 and 1.
-
-    Returns:
-        The ``ceil((n + 1) share)``-th score; infinite where there are too few for this share.
+        values: ``float [..., n]``.
+        molecules: ``int64 [n]``, ascending, which molecule each row is of; M different ones.
     """
-    rank = int(np.ceil((len(scores) + 1) * share - 1e-9))
-    return float(scores[rank - 1]) if rank <= len(scores) else float("inf")
+    starts = np.flatnonzero(np.diff(molecules, prepend=-1))
+    return np.add.reduceat(values, starts, axis=-1, dtype=np.float64) / np.diff(starts, append=len(molecules))
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How far off a model was on molecules that it did not learn.
+
+    Attributes:
+        values: ``float64 [n]``, ascending.
+        counts: ``int64 [n]``, how many of the values are of the same molecule as each: 1 where rows are molecules.
+    """
+
+    values: np.ndarray
+    counts: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.values.shape != self.counts.shape or not np.isfinite(self.values).all() or (self.counts < 1).any():
+            raise ValueError("scores")
+
+    @classmethod
+    def of(cls, values: np.ndarray, molecules: np.ndarray) -> Scores:
+        """Those of some rows: ``float [n]``, and ``int64 [n]``, which molecule each is of."""
+        _, inverse, counts = np.unique(molecules, return_inverse=True, return_counts=True)
+        order = np.argsort(values, kind="stable")
+        return cls(np.asarray(values, np.float64)[order], counts[inverse][order])
+
+    def quantile(self, share: float) -> float:
+        """What at least a share of all molecules stay below, if they are like those of the scores.
+
+        Of atoms or bonds it is one drawn at random of each molecule. ``share``: between 0 and 1. Infinite where there
+        are too few molecules for this share. Where rows are molecules it is the ``ceil((n + 1) share)``-th score.
+        """
+        below = np.cumsum(1 / self.counts)
+        molecules = round(below[-1]) if len(below) else 0
+        place = int(np.searchsorted(below, (molecules + 1) * share - 1e-6))  # a third is not three times a ninth
+        return float(self.values[place]) if place < len(below) else float("inf")
 
 
 def scale_of(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float], rows: int) -> np.ndarray:
@@ -57,34 +96,36 @@ def scale_of(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float],
     return scale
 
 
-def fit_scale(difficulty: Mapping[str, np.ndarray], errors: np.ndarray) -> dict[str, float]:
+def fit_scale(difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecules: np.ndarray) -> dict[str, float]:
     """How much each kind of difficulty tells of the size of an error.
 
     The scale of an error is taken as a weighted sum, its distribution as Laplace's. The weights are not the best ones
     alone, but the mean of all on a grid whose likelihood lies within one standard error of the best, paired over the
-    rows: so few rows, or difficulties that tell nothing, give intervals that are nearly equally wide.
+    molecules: so few of them, or difficulties that tell nothing, give intervals that are nearly equally wide.
 
     Args:
         difficulty: ``float [n]`` by name, none negative.
         errors: ``float [n]``, absolute ones.
+        molecules: ``int64 [n]``, ascending, which molecule each row is of.
 
     Returns:
         The weight of each; that of :data:`CONSTANT` is above 0.
     """
-    if len(errors) < _FEWEST_ROWS:
+    if len(np.unique(molecules)) < FEWEST_MOLECULES:
         return {CONSTANT: 1.0}
-    means = {CONSTANT: 1.0} | {name: float(np.mean(values)) for name, values in difficulty.items()}
+    means = {name: float(over_molecules(values, molecules).mean()) for name, values in difficulty.items()}
+    means = {CONSTANT: 1.0} | means
     names = [name for name, mean in means.items() if mean > 0]
     if len(names) == 1:
         return {CONSTANT: 1.0}
     parts = np.stack([np.ones(len(errors)), *(difficulty[name] / means[name] for name in names[1:])])
     grid = np.array([given for given in shares(_STEPS, len(names)) if given[0] > 0]) / _STEPS
-    losses = np.stack([_laplace_losses(given @ parts, errors) for given in grid])
+    losses = np.stack([_laplace_losses(given @ parts, errors, molecules) for given in grid])
     weights = grid[near_best(losses)].mean(axis=0)
     return {name: float(weight / means[name]) for name, weight in zip(names, weights, strict=True) if weight > 0}
 
 
-def _laplace_losses(scale: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """``[n]``: minus the logarithm of the likelihood of each error, but for a constant."""
-    scale = scale * max(float(np.mean(errors / scale)), 1e-12)
-    return np.log(scale) + errors / scale
+def _laplace_losses(scale: np.ndarray, errors: np.ndarray, molecules: np.ndarray) -> np.ndarray:
+    """``[M]``: minus the logarithm of the likelihood of the errors of each molecule, their mean, but for a constant."""
+    scale = scale * max(float(over_molecules(errors / scale, molecules).mean()), 1e-12)
+    return over_molecules(np.log(scale) + errors / scale, molecules)

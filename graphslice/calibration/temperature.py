@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphslice.calibration.conformal import FEWEST_MOLECULES, over_molecules
 from graphslice.choosing import near_best
 
-# With fewer rows nothing is changed.
-_FEWEST_ROWS = 20
 _TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(5.0), 65))
 # Probabilities are kept so far from 0 and 1 where their logarithm is taken.
 _LEAST = 1e-4
@@ -29,33 +28,35 @@ def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def fit_temperature(probabilities: np.ndarray, y: np.ndarray) -> float:
-    """The temperature with which probabilities have the least log loss.
+def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndarray) -> float:
+    """The temperature with which probabilities have the least log loss, every molecule counted as one.
 
-    Labels count as a little less than sure, by their number, as of Platt (1999): few molecules that are all right
-    shall not make the model surer than so few can show. The result is the geometric mean of all temperatures of a grid
-    from 0.2 to 5 whose log loss lies within one standard error of the best, paired over the rows; 1 where that is one
-    of them.
+    Labels count as a little less than sure, by how many molecules have them, as of Platt (1999): few molecules that are
+    all right shall not make the model surer than so few can show. The result is the geometric mean of all temperatures
+    of a grid from 0.2 to 5 whose log loss lies within one standard error of the best, paired over the molecules; 1
+    where that is one of them.
 
     Args:
         probabilities: as of :func:`tempered`.
-        y: ``float [R]``, places of the classes; nan where unknown.
+        y: ``int [R]``, places of the classes.
+        molecules: ``int64 [R]``, ascending, which molecule each row is of.
     """
-    known = np.isfinite(y)
-    p, y = probabilities[known], y[known].astype(int)
-    if len(y) < _FEWEST_ROWS or len(np.unique(y)) < 2:
+    if len(np.unique(molecules)) < FEWEST_MOLECULES or len(np.unique(y)) < 2:
         return 1.0
-    p = np.clip(p, _LEAST, 1 - _LEAST)
-    losses = np.stack([_log_losses(tempered(p, t), y) for t in (*_TEMPERATURES, 1.0)])
-    near = near_best(losses)
+    p = np.clip(probabilities, _LEAST, 1 - _LEAST)
+    wanted = _wanted(y, molecules, max(2, p.shape[1]))
+    losses = [over_molecules(_log_losses(tempered(p, t), wanted), molecules) for t in (*_TEMPERATURES, 1.0)]
+    near = near_best(np.stack(losses))
     return 1.0 if near[-1] else float(np.exp(np.log(_TEMPERATURES[near[:-1]]).mean()))
 
 
-def _log_losses(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """``[R]``: minus the mean logarithm of the probabilities, where a class of N labels has (N + 1) / (N + K) of each,
-    and the others of K the rest."""
+def _wanted(y: np.ndarray, molecules: np.ndarray, classes: int) -> np.ndarray:
+    """``float64 [R, K]``: (N + 1) / (N + K) of a row's class, which N molecules have, and the others share the rest."""
+    counts = np.array([len(np.unique(molecules[y == place])) for place in range(classes)])[y, None]
+    return np.where(np.arange(classes) == y[:, None], counts + 1, 1) / (counts + classes)
+
+
+def _log_losses(p: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """``[R]``: minus the mean logarithm of the probabilities, by how much of each class is wanted."""
     p = np.concatenate([1 - p, p], axis=1) if p.shape[1] == 1 else p
-    classes = p.shape[1]
-    counts = np.bincount(y, minlength=classes)[y, None]
-    wanted = np.where(np.arange(classes) == y[:, None], counts + 1, 1) / (counts + classes)
     return -(wanted * np.log(np.maximum(p, 1e-12))).sum(axis=1)

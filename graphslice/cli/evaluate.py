@@ -33,7 +33,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     split = options.split or ("all" if splits is None else "valid" if source.is_pcqm4m else "test")
     result = evaluate(predictor, source, split, splits)
     print(describe_scores(f"{source.name} {split}:", result, targets=True, digits=6))
-    for line in describe_doubt(split, result["targets"], LEVEL):
+    for line in describe_doubt(split, result, LEVEL):
         print(line)
     if lost := source.unreadable():
         row, reason = next(iter(lost.items()))

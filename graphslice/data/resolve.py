@@ -26,8 +26,6 @@ def check_sites(config: RunConfig) -> None:
         "--features": bool(data.descriptors),
         "--transform": data.transform not in (None, "none"),
         "--duplicates merge": data.duplicates == "merge",
-        "--folds": data.folds is not None,
-        "--ensemble": trainer.ensemble > 1,
         "--baselines on": trainer.baselines == "on",
     }
     for option, there in asked.items():

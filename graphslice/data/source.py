@@ -86,6 +86,10 @@ class Source:
         """``float64 [B, T]``: those of some rows; of targets of atoms or bonds ``[M, T]``, row by row."""
         return self.targets[rows] if self.sites is None else self.sites[rows]
 
+    def molecules(self, rows: np.ndarray) -> np.ndarray:
+        """``int64 [B]``, or ``[M]``: which of some rows, counted from 0, each of their :meth:`labels` is of."""
+        return np.repeat(np.arange(len(rows)), 1 if self.sites is None else self.sites.counts[rows])
+
     def unreadable(self) -> dict[int, str]:
         """The reason by row, in order, for rows that have a label of which nothing can be made, or are malformed."""
         lost = np.isnan(self.targets).all(axis=1)

@@ -24,7 +24,7 @@ from graphslice.data.labels import (
 from graphslice.data.ogb_lsc import FOLDERS, TARGET, load_pcqm4m
 from graphslice.data.rows import Rows
 from graphslice.data.site_tables import as_learned, read_sites, refuse_lists, site_tasks
-from graphslice.data.sites import SiteLabels
+from graphslice.data.sites import SiteLabels, pointers
 from graphslice.data.source import Source, reject_unlabelled, tasks_for, usable
 from graphslice.data.splits import SPLIT_METHODS, Splits, name_splits, names_in
 from graphslice.data.store import STORE_SUFFIX, GraphStore
@@ -88,11 +88,9 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
 
 def _joined(parts: list[Source], splits: Splits) -> Source:
     """The rows of tables with the same targets, one table after the other, under the name of the first."""
-    rejected: dict[int, str] = {}
-    first = 0
-    for part in parts:
-        rejected |= {first + row: why for row, why in part.rejected.items()}
-        first += len(part)
+    firsts = pointers([len(part) for part in parts]).tolist()[:-1]
+    faults = [(first, part.rejected) for first, part in zip(firsts, parts, strict=True)]
+    rejected = {first + row: why for first, each in faults for row, why in each.items()}
     smiles = [text for part in parts for text in part.smiles]
     targets = np.concatenate([part.targets for part in parts])
     own = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphslice.calibration import over_molecules
 from graphslice.inference.predictions import Interval
 from graphslice.tasks import Task
 
@@ -14,32 +15,34 @@ LEVEL = 90
 
 
 def coverage(
-    interval: Interval, labels: np.ndarray, tasks: Sequence[Task], answered: np.ndarray
+    interval: Interval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
 ) -> dict[str, dict[str, float]]:
     """Of each target how many labels lie within its intervals or sets, and how wide these are.
 
     Args:
-        interval: of R molecules.
+        interval: of R molecules that have an answer, or of the R atoms or bonds of some.
         labels: ``float64 [R, T]``, nan where unknown.
+        molecules: ``int64 [R]``, ascending, which molecule each row is of.
         tasks: T targets.
-        answered: ``bool [R]``, whether the molecule has an answer.
 
     Returns:
-        By target ``coverage``, a share of the molecules that have a label and an answer; ``width``, the mean of
-        ``high - low`` in the user's unit, or ``classes``, the mean number of classes. nan without molecules.
+        By target ``coverage``, a share of the molecules that have a label; ``width``, the mean of
+        ``high - low`` in the user's unit, or ``classes``, the mean number of classes. nan without molecules. Of atoms
+        and bonds each is the mean over molecules of that in the molecule, of which intervals speak.
     """
     found = {}
     for t, task in enumerate(tasks):
         y = labels[:, t]
-        known = np.isfinite(y) & answered
+        known = np.isfinite(y)
+        of = molecules[known]
         if task.classes:
             sets = interval.sets[task.name]
             inside = sets[known, y[known].astype(int)]
-            found[task.name] = {"coverage": _mean(inside), "classes": _mean(sets[known].sum(axis=1))}
+            found[task.name] = {"coverage": _mean(inside, of), "classes": _mean(sets[known].sum(axis=1), of)}
         else:
             low, high = interval.low[:, t], interval.high[:, t]
             inside = (low[known] <= y[known]) & (y[known] <= high[known])
-            found[task.name] = {"coverage": _mean(inside), "width": _mean(high[known] - low[known])}
+            found[task.name] = {"coverage": _mean(inside, of), "width": _mean(high[known] - low[known], of)}
     return found
 
 
@@ -55,5 +58,5 @@ def add_coverage(found: dict, covered: dict[str, dict[str, float]]) -> None:
         found["targets"][name] |= {f"{key}_{LEVEL}": value for key, value in finite.items()}
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")
+def _mean(values: np.ndarray, molecules: np.ndarray) -> float:
+    return float(over_molecules(values, molecules).mean()) if len(values) else float("nan")

@@ -162,10 +162,12 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
         raise InputError(f"{source.name} has no labels in {split}: nothing to compare with")
     level = None if predictor.calibration is None else LEVEL
     found = predict_rows(predictor, source, rows, level)
-    answered = np.array([error is None for error in found.errors])
-    if not answered.any():
+    answered = np.flatnonzero([error is None for error in found.errors])
+    if not len(answered):
         raise InputError(f"no molecule of {source.name} {split} could be predicted; the first: {found.errors[0]}")
-    result = scores_of_rows(source, rows[answered], found.of_rows(np.flatnonzero(answered)))
+    own, places = rows[answered], found.places(answered)
+    result = scores_of_rows(source, own, found.values[places])
     if found.interval is not None:
-        add_coverage(result, coverage(found.interval, source.targets[rows], source.tasks, answered))
-    return {**result, "unanswered": int((~answered).sum())}
+        given = (found.interval.of_rows(places), source.labels(own), source.molecules(own), source.tasks)
+        add_coverage(result, coverage(*given))
+    return {**result, "unanswered": len(rows) - len(answered)}

@@ -48,27 +48,27 @@ def describe_scores(
     return "\n".join(lines)
 
 
-def describe_doubt(split: str, targets: dict, level: int) -> list[str]:
+def describe_doubt(split: str, found: dict, level: int) -> list[str]:
     """How many labels lie where they were expected, and what temperatures changed: a line of numbers, one of classes.
 
     Args:
         split: its name.
-        targets: scores by target with what :func:`~graphslice.evaluation.coverage.add_coverage` puts there; of classes
-            there may be ``temperature`` and ``calibration_error_before``.
+        found: scores, of each target with what :func:`~graphslice.evaluation.coverage.add_coverage` puts there; of
+            classes there may be ``temperature`` and ``calibration_error_before``.
         level: in percent.
     """
-    lines = []
+    targets, labels, lines = found["targets"], labels_of(found), []
     covered, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
     numbers = [one for one in targets.values() if covered in one and one["kind"] == REGRESSION]
     if bounded := [one for one in numbers if widths in one]:
         width = f", on average {bounded[0][widths]:.3g} wide" if len(targets) == 1 else ""
-        lines.append(f"{split}: {_mean(bounded, covered):.0%} of the labels lie in the intervals of {level}%{width}")
+        lines.append(f"{split}: {_mean(bounded, covered):.0%} of the {labels} lie in the intervals of {level}%{width}")
     elif numbers:
         lines.append(f"too few validation molecules for intervals of {level}%: they have no end")
     if classes := [one for one in targets.values() if covered in one and sizes in one]:
         certain = [one for one in classes if one[sizes] < len(one["counts"])]
         line = (
-            f"{split}: {_mean(classes, covered):.0%} of the labels are in the sets of {level}%, of "
+            f"{split}: {_mean(classes, covered):.0%} of the {labels} are in the sets of {level}%, of "
             f"{_mean(classes, sizes):.2f} classes on average"
         )
         if any(one.get("temperature", 1) != 1 for one in classes):
@@ -77,6 +77,12 @@ def describe_doubt(split: str, targets: dict, level: int) -> list[str]:
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
         lines.append(line if certain else f"too few validation molecules for sets of {level}%: they hold all classes")
     return lines
+
+
+def labels_of(found: dict) -> str:
+    """Of what some scores' intervals hold a share, in words: of atoms and bonds of those of a molecule, in the mean."""
+    many = counted(found)[1]
+    return "labels" if many == "molecules" else f"labels of a molecule's {many}"
 
 
 def _mean(found: list[dict], name: str) -> float:

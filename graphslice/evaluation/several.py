@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphslice.data.sites import pointers, rows_of_sites
 from graphslice.data.splits import Splits
 from graphslice.data.store import GraphStore
 from graphslice.inference.doubt import difficulty_of, nearest_of
@@ -15,27 +16,28 @@ from graphslice.inference.predictor import Predictor
 
 @dataclass(frozen=True)
 class OwnAnswers:
-    """What M models answer for R molecules, each for those of its own split; T targets, W numbers.
+    """What M models answer for some molecules, each for those of its own split; T targets, W numbers.
 
     Attributes:
-        rows: ``int64 [R]``, ascending.
-        each: ``float32 [M, R, W]``, without a calibration; nan where a model was not asked.
-        difficulty: by name ``float32 [R, T]``, means over the models that were asked: how much the parts of a model
+        ptr: ``int64 [R + 1]``: the answers for row r are those from ``ptr[r]`` to ``ptr[r + 1]``, S of all. A molecule
+            has one, or as many as it has atoms or bonds.
+        each: ``float32 [M, S, W]``, without a calibration; nan where a model was not asked.
+        difficulty: by name ``float32 [S, T]``, means over the models that were asked: how much the parts of a model
             disagree and, where all are calibrated, how far the molecule is from what they learned.
     """
 
-    rows: np.ndarray
+    ptr: np.ndarray
     each: np.ndarray
     difficulty: dict[str, np.ndarray]
 
     @property
     def asked(self) -> np.ndarray:
-        """``int64 [R]``: how many models were."""
+        """``int64 [S]``: how many models were."""
         return np.isfinite(self.each[..., 0]).sum(axis=0)
 
     @property
     def mean(self) -> np.ndarray:
-        """``float32 [R, W]``, over the models that were asked."""
+        """``float32 [S, W]``, over the models that were asked."""
         return (np.nansum(self.each, axis=0, dtype=np.float64) / self.asked[:, None]).astype(np.float32)
 
 
@@ -56,18 +58,21 @@ def ask_each(
         store: with the molecules.
         rows: ``int64 [R]``, ascending, some of :func:`rows_of`.
     """
-    each = np.full((len(predictors), len(rows), len(predictors[0].columns)), np.nan, np.float32)
+    counts = store.site_counts(predictors[0].level, rows)
+    ptr = pointers(counts)
+    each = np.full((len(predictors), ptr[-1], len(predictors[0].columns)), np.nan, np.float32)
     sums: dict[str, np.ndarray] = {}
     for model, predictor in enumerate(predictors):
         own = np.intersect1d(rows, splits[model].get(split, []))
         if not len(own):
             continue
-        places = np.searchsorted(rows, own)
+        among = np.searchsorted(rows, own)
+        places = rows_of_sites(ptr, among)
         each[model, places], found = predictor.measure(store, own)
         if predictor.calibration is not None:
             similarity = nearest_of(predictor.calibration.domain, store, own)[0]
-            found = difficulty_of(found, similarity, len(predictor.tasks))
+            found = difficulty_of(found, similarity, counts[among], len(predictor.tasks))
         for name, values in found.items():
-            sums.setdefault(name, np.zeros((len(rows), values.shape[1])))[places] += values
+            sums.setdefault(name, np.zeros((len(each[model]), values.shape[1])))[places] += values
     asked = np.isfinite(each[..., 0]).sum(axis=0)[:, None]
-    return OwnAnswers(rows, each, {name: (total / asked).astype(np.float32) for name, total in sums.items()})
+    return OwnAnswers(ptr, each, {name: (total / asked).astype(np.float32) for name, total in sums.items()})

@@ -11,6 +11,7 @@ from graphslice.calibration import DISTANCE, Calibration, check_level
 from graphslice.calibration.domain import BITS, Domain
 from graphslice.checkpoint import read_domain
 from graphslice.data.hashes import fingerprint_rows
+from graphslice.data.sites import rows_of_sites
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictions import Interval, Neighbours
 from graphslice.tasks import Task
@@ -27,21 +28,25 @@ def nearest_of(domain: Domain, store: GraphStore, rows: np.ndarray) -> tuple[np.
     return domain.nearest(fingerprint_rows(store, rows, BITS))
 
 
-def difficulty_of(found: dict[str, np.ndarray], similarity: np.ndarray, targets: int) -> dict[str, np.ndarray]:
-    """What may tell of the size of the errors of T targets: by name ``float32 [R, T]``.
+def difficulty_of(
+    found: dict[str, np.ndarray], similarity: np.ndarray, counts: np.ndarray, targets: int
+) -> dict[str, np.ndarray]:
+    """What may tell of the size of the errors of T targets: by name ``float32 [S, T]``.
 
     Args:
-        found: how much the parts of a model, and several models, disagree.
+        found: how much the parts of a model, and several models, disagree, ``float32 [S, T]``.
         similarity: ``float32 [R]``, of :func:`nearest_of`.
+        counts: ``int64 [R]``, how many answers each molecule has, S together: 1, or its number of atoms or bonds.
         targets: T.
     """
-    return found | {DISTANCE: np.repeat(1 - similarity[:, None], targets, axis=1)}
+    return found | {DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
 
 
 def doubt(
     calibration: Calibration,
     store: GraphStore,
     rows: np.ndarray,
+    ptr: np.ndarray,
     values: np.ndarray,
     found: dict[str, np.ndarray],
     tasks: Sequence[Task],
@@ -52,8 +57,9 @@ def doubt(
     Args:
         calibration: of the model.
         store: of the molecules.
-        rows: ``int64 [R]``, some of which may have no molecule: P have one.
-        values: ``float32 [R, W]``, the answers.
+        rows: ``int64 [R]``, some of which may have no molecule.
+        ptr: ``int64 [R + 1]``, where the answers for each row begin, and the last ones end: of molecules one each.
+        values: ``float32 [S, W]``, the answers: P are for rows that have a molecule.
         found: how much parts and models disagree, ``float32 [P, T]``.
         tasks: T targets.
         interval: a level in percent, or None.
@@ -69,14 +75,15 @@ def doubt(
     neighbours = Neighbours(similarity, np.nan_to_num(similarity, nan=-1.0) >= calibration.domain.border - 1e-6, None)
     if interval is None:
         return None, neighbours, places
-    share, own = check_level(interval), values[present]
-    low, high = (np.full((len(rows), len(tasks)), np.nan, np.float32) for _ in range(2))
-    difficulty = difficulty_of(found, near, len(tasks))
-    low[present], high[present] = calibration.bounds(own, difficulty, tasks, share)
+    answered = rows_of_sites(ptr, np.flatnonzero(present))
+    share, own = check_level(interval), values[answered]
+    low, high = (np.full((len(values), len(tasks)), np.nan, np.float32) for _ in range(2))
+    difficulty = difficulty_of(found, near, np.diff(ptr)[present], len(tasks))
+    low[answered], high[answered] = calibration.bounds(own, difficulty, tasks, share)
     sets = {}
     for name, classes in calibration.sets(own, tasks, share).items():
-        sets[name] = np.zeros((len(rows), classes.shape[1]), bool)
-        sets[name][present] = classes
+        sets[name] = np.zeros((len(values), classes.shape[1]), bool)
+        sets[name][answered] = classes
     return Interval(interval, low, high, sets), neighbours, places
 
 

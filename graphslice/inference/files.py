@@ -64,10 +64,10 @@ def predict_file(
     models the standard deviation of each of these, ``_std``; of an interval ``_low`` and ``_high`` of a number, and
     ``_set`` of classes, such as ``no|yes``. Behind the targets come ``in_domain`` and ``similarity`` where an interval
     or the nearest molecule was asked for, ``nearest``, and ``error``. A row with more or fewer fields than the header
-    has the first of them, no prediction, and the reason. Of a model of atoms or bonds each of these columns holds
-    lists, with an item for each atom or bond of the SMILES in RDKit's order; in a text they are JSON. Memory does not
-    grow with the file. Of a store of ``graphslice featurize``, which has no SMILES, the one column before those is
-    ``row``, from 1.
+    has the first of them, no prediction, and the reason. Of a model of atoms or bonds each column of a target holds
+    lists, with an item for each atom or bond of the SMILES in RDKit's order; in a text they are JSON, but that a bound
+    without end is ``Infinity``. Memory does not grow with the file. Of a store of ``graphslice featurize``, which has
+    no SMILES, the one column before those is ``row``, from 1.
 
     Args:
         predictor: the model.

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Interval:
-    """What the labels of R molecules are expected to be, T targets.
+    """What the labels of R molecules are expected to be, T targets; or those of the R atoms or bonds of some.
 
     Attributes:
-        level: in percent, the share of molecules whose label is expected here.
+        level: in percent, the share of molecules whose label is expected here; of atoms or bonds the share of those of
+            a molecule, in the mean over molecules (see :mod:`graphslice.calibration.conformal`).
         low: ``float32 [R, T]``, the smallest number; nan of classes, and where there is no answer.
         high: ``float32 [R, T]``, the largest. Both are infinite where the model was calibrated on too few molecules.
         sets: of each target of classes ``bool [R, K]``, which of its K classes; none where there is no answer.
@@ -41,6 +42,19 @@ class Interval:
         low, high = (np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high"))
         sets = {name: np.concatenate([part.sets[name] for part in parts]) for name in parts[0].sets}
         return cls(parts[0].level, low, high, sets)
+
+    def of_rows(self, rows: np.ndarray) -> Interval:
+        """Those of some of the R; ``rows``: ``int64 [B]``."""
+        sets = {name: each[rows] for name, each in self.sets.items()}
+        return replace(self, low=self.low[rows], high=self.high[rows], sets=sets)
+
+    def alike(self, groups: np.ndarray) -> Interval:
+        """What is alike gets the mean of its bounds, and every class that any of it may have.
+
+        ``groups``: ``int64 [R]``, the same for what is alike.
+        """
+        sets = {name: _means(each, groups) > 0 for name, each in self.sets.items()}
+        return replace(self, low=_means(self.low, groups), high=_means(self.high, groups), sets=sets)
 
 
 @dataclass
@@ -62,8 +76,8 @@ class Neighbours:
 class Predictions:
     """Answers, row by row.
 
-    Of a model of atoms, or of bonds, ``values`` and ``spread`` have a row for each of these, molecule by molecule, and
-    ``ptr`` says which are whose.
+    Of a model of atoms, or of bonds, ``values``, ``spread`` and ``interval`` have a row for each of these, molecule by
+    molecule, and ``ptr`` says which are whose.
 
     Attributes:
         values: ``float32 [R, W]``; nan where there is no answer. A number in its unit for a target that is one, the
@@ -92,9 +106,9 @@ class Predictions:
         ptr = np.arange(len(self.errors) + 1) if self.ptr is None else self.ptr
         return [self.values[begin:end] for begin, end in pairwise(ptr.tolist())]
 
-    def of_rows(self, rows: np.ndarray) -> np.ndarray:
-        """``float32 [B, W]``: the values of some rows; of a model of atoms or bonds ``[M, W]``, row by row."""
-        return self.values[rows if self.ptr is None else rows_of_sites(self.ptr, rows)]
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """``int64 [B]``: where the values of some rows stand; of a model of atoms or bonds ``[M]``, row by row."""
+        return rows if self.ptr is None else rows_of_sites(self.ptr, rows)
 
     def in_order(self, orders: Sequence[SiteOrder | None]) -> Predictions:
         """Answers of atoms or bonds in the order of the SMILES, in place of that of the graphs; those that are alike
@@ -108,7 +122,8 @@ class Predictions:
                 if order.groups is not None:
                     groups[begin : begin + len(order)] = begin + order.groups
         spread = None if self.spread is None else _means(self.spread[places], groups)
-        return replace(self, values=_means(self.values[places], groups), spread=spread)
+        interval = None if self.interval is None else self.interval.of_rows(places).alike(groups)
+        return replace(self, values=_means(self.values[places], groups), spread=spread, interval=interval)
 
     @classmethod
     def joined(cls, parts: Sequence[Predictions]) -> Predictions:
@@ -193,9 +208,12 @@ def _names_of_interval(task: Task) -> list[str]:
 
 
 def columns_of(answers: Predictions) -> dict[str, pa.Array]:
-    """The columns of :func:`added_columns` with what they hold: numbers and texts, of atoms or bonds lists of them."""
-    if answers.ptr is not None:
-        return _lists_of(answers, answers.ptr)
+    """The columns of :func:`added_columns` with what they hold; those of targets of atoms or bonds hold lists."""
+    found = _of_targets(answers) if answers.ptr is None else _lists_of_targets(answers, answers.ptr)
+    return found | _of_domain(answers) | {"error": text_array(list(answers.errors))}
+
+
+def _of_targets(answers: Predictions) -> dict[str, pa.Array]:
     found = {}
     for t, task, where in each_target(answers.tasks):
         predicted, *probabilities = _names_of(task)
@@ -208,15 +226,13 @@ def columns_of(answers: Predictions) -> dict[str, pa.Array]:
             for name, column in zip(_names_of_spread(task), answers.spread[:, where].T, strict=True):
                 found[name] = number_array(column)
         found |= _of_interval(answers.interval, task, t, np.isfinite(values).all(axis=1))
-    return found | _of_domain(answers) | {"error": text_array(list(answers.errors))}
+    return found
 
 
-def _lists_of(answers: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
-    """:func:`columns_of` of atoms or bonds: the columns of a table that has a row for each of these, as lists."""
-    each = replace(answers, errors=[None] * len(answers.values), ptr=None)
+def _lists_of_targets(answers: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
+    """:func:`_of_targets` of atoms or bonds: the columns of a table that has a row for each of these, as lists."""
     answered = np.array([error is None for error in answers.errors], bool)
-    found = {name: list_array(column, ptr, answered) for name, column in columns_of(each).items()}
-    return found | {"error": text_array(list(answers.errors))}
+    return {name: list_array(column, ptr, answered) for name, column in _of_targets(answers).items()}
 
 
 def _of_interval(interval: Interval | None, task: Task, t: int, answered: np.ndarray) -> dict[str, pa.Array]:

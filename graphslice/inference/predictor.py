@@ -107,7 +107,7 @@ class Predictor:
         details: Literal[False] = False,
         interval: None = None,
         nearest: Literal[False] = False,
-    ) -> np.ndarray: ...
+    ) -> np.ndarray | list[np.ndarray]: ...
     @overload
     def predict(
         self,
@@ -129,14 +129,15 @@ class Predictor:
                 where unknown, for which the mean of the training stands.
             details: also say why a molecule has no answer.
             interval: a level in percent, such as 90: also say between which numbers, or among which classes, so many
-                of the labels are expected, and how near the training molecules are.
+                of the labels are expected, and how near the training molecules are. Of atoms or bonds so many of those
+                of a molecule are, in the mean over molecules.
             nearest: also say which training molecules are nearest.
 
         Returns:
             ``float32 [R, W]``, the values of :class:`Predictions`: a number in the unit of its target, and
-            probabilities of classes; with ``details``, ``interval`` or ``nearest`` all of it. Of a model of atoms or
-            bonds a list of R arrays ``float32 [n, W]``: a row for each atom of the SMILES, or for each bond, in RDKit's
-            order, of a graph in its own; none of what is no molecule.
+            probabilities of classes. Of a model of atoms or bonds a list of R arrays ``float32 [n, W]``: a row for each
+            atom of the SMILES, or for each bond, in RDKit's order, of a graph in its own; none of what is no molecule.
+            With ``details``, ``interval`` or ``nearest`` all of the :class:`Predictions`.
 
         Raises:
             InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs; if
@@ -151,8 +152,9 @@ class Predictor:
         if self.level != MOLECULE:
             texts = [one if isinstance(one, str) else "" for one in molecules]
             answers = answers.in_order(orders_of(texts, self.level, self.config.graph, alike=True))
-            return answers if details else answers.by_row
-        return answers if details or interval is not None or nearest else answers.values
+        if details or interval is not None or nearest:
+            return answers
+        return answers.values if answers.ptr is None else answers.by_row
 
     def store_of(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
         """The molecules as the model reads them, row by row; arguments and errors of :meth:`predict`."""
@@ -162,10 +164,6 @@ class Predictor:
         """Raise :class:`InputError` if there is no such interval, or no calibration for what is asked for."""
         if interval is not None:
             check_level(interval)
-        if (interval is not None or nearest) and self.level != MOLECULE:
-            raise InputError(
-                f"the model answers for {self.level}s, of which there are no intervals and no nearest molecules"
-            )
         if (interval is not None or nearest) and self.calibration is None:
             raise InputError(
                 "the model has no calibration, which intervals and nearest molecules need: train it again with this "
@@ -239,7 +237,8 @@ class Predictor:
             store, rows: as of :meth:`predict_store`.
 
         Returns:
-            ``float32 [R, W]``, and by name ``float32 [R, T]``.
+            ``float32 [R, W]``, and by name ``float32 [R, T]``; of a model of atoms or bonds S rows, as those of
+            :meth:`predict_store`.
         """
         each, difficulty = self._predict(store, rows)
         return each.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
@@ -303,7 +302,7 @@ class Predictor:
         found = Predictions(values, errors, self.tasks, spread, ptr=None if self.level == MOLECULE else ptr)
         if interval is not None or nearest:
             assert self.calibration is not None
-            given = (self.calibration, store, rows, values, difficulty, self.tasks)
+            given = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
             found.interval, found.neighbours, places = doubt(*given, interval)
             if nearest:
                 found.neighbours.nearest = names_of(self.calibration.domain, places, self.folder)

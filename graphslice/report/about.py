@@ -9,6 +9,7 @@ import numpy as np
 
 from graphslice.evaluation.coverage import LEVEL
 from graphslice.evaluation.metrics import METRICS, counted
+from graphslice.evaluation.report import labels_of
 from graphslice.report.figures import curves, score_histogram, split_name
 from graphslice.report.gather import Run, read_curve
 from graphslice.report.parts import Code, Figure, Figures, Heading, Section, Table, Text
@@ -111,7 +112,8 @@ _OF_TEMPERATURES = "; the temperature of probabilities, and their calibration er
 
 def _intervals(run: Run) -> list[Heading | Table]:
     """How many test labels lie in the intervals and sets of the model, and what its temperatures change."""
-    targets = run.metrics.get("test", {}).get("targets", {})
+    judged = run.metrics.get("test", {})
+    targets = judged.get("targets", {})
     covered, width, classes = (f"{name}_{LEVEL}" for name in ("coverage", "width", "classes"))
     rows = []
     for name, found in targets.items():
@@ -127,8 +129,8 @@ def _intervals(run: Run) -> list[Heading | Table]:
     if not rows:
         return []
     caption = (
-        f"Intervals and sets of {LEVEL}%: how many test labels lie in them, and how large they are on average, in the "
-        f"unit of the table or in classes{_OF_TEMPERATURES}"
+        f"Intervals and sets of {LEVEL}% on test: how many {labels_of(judged)} lie in them, and how large they are on "
+        f"average, in the unit of the table or in classes{_OF_TEMPERATURES}"
     )
     if len(rows) > MOST_TARGETS:
         caption += f" The first {MOST_TARGETS} of {len(rows):,} targets; metrics.json has all."

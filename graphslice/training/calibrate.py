@@ -31,12 +31,13 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
         data: what it was trained on.
         device: that predicts.
     """
-    predictor = Predictor(replace(read_checkpoint(folder), calibration=None), device)
+    predictor, source = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.source
     rows, seed = _some(data.splits["valid"], MOST_ROWS, data), data.config.trainer.seed
     domain = _domain_of(data, data.splits["train"], seed)
-    answers, found = predictor.measure(data.store, rows)
-    difficulty = difficulty_of(found, nearest_of(domain, data.store, rows)[0], len(predictor.tasks))
-    calibration = fit_calibration(answers, difficulty, data.source.targets[rows], predictor.tasks, domain)
+    answers, difficulty = _measured(predictor, domain, data, rows)
+    calibration = fit_calibration(
+        answers, difficulty, source.labels(rows), source.molecules(rows), source.tasks, domain
+    )
     add_to_checkpoint(folder / BEST, calibration)
     _write_names(folder, data, domain)
     return calibration
@@ -57,20 +58,30 @@ def calibrate_members(
         split: whose molecules each did not learn.
         data: what they were trained on.
     """
-    source, tasks = data.source, data.source.tasks
+    source = data.source
     learned = np.unique(np.concatenate([each["train"] for each in splits]))  # by any of them, but no common test
     domain = _domain_of(data, learned, data.config.trainer.seed)
     rows = np.sort(_some(rows_of(splits, split), MOST_ROWS, data))
     if all(np.array_equal(each[split], splits[0][split]) for each in splits):
-        answers, found = load(out).measure(data.store, rows)
-        difficulty = difficulty_of(found, nearest_of(domain, data.store, rows)[0], len(tasks))
+        answers, difficulty = _measured(load(out), domain, data, rows)
     else:
         own = ask_each(models, splits, split, data.store, rows)
         answers, difficulty = own.mean, own.difficulty
-    calibration = fit_calibration(answers, difficulty, source.targets[rows], tasks, domain)
+    calibration = fit_calibration(
+        answers, difficulty, source.labels(rows), source.molecules(rows), source.tasks, domain
+    )
     save_together(calibration, out)
     _write_names(out, data, domain)
     return calibration
+
+
+def _measured(
+    predictor: Predictor, domain: Domain, data: MoleculeData, rows: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What a model answers for some rows, and what may tell of the size of its errors; see :func:`fit_calibration`."""
+    answers, found = predictor.measure(data.store, rows)
+    similarity, counts = nearest_of(domain, data.store, rows)[0], data.store.site_counts(predictor.level, rows)
+    return answers, difficulty_of(found, similarity, counts, len(predictor.tasks))
 
 
 def _domain_of(data: MoleculeData, rows: np.ndarray, seed: int) -> Domain:

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from graphslice.calibration import Calibration, tempered
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.source import Source
 from graphslice.errors import InputError
@@ -46,7 +45,7 @@ def judge_split(
     answers: np.ndarray,
     metric: str,
     console: Console,
-    calibration: Calibration | None,
+    calibration: Calibration,
     interval: Interval | None,
 ) -> dict:
     """Score answers for the rows of a split, report them, and draw those of the test split.
@@ -59,7 +58,7 @@ def judge_split(
         answers: ``float32 [R, W]``; of atoms or bonds ``[M, W]``, row by row.
         metric: that is reported first.
         console: where to report.
-        calibration: of what answered, if it has one.
+        calibration: of what answered.
         interval: of :data:`LEVEL`, where the molecules are none that it was calibrated on.
 
     Returns:
@@ -71,14 +70,14 @@ def judge_split(
     found = scores_of_rows(source, rows, answers)
     console.print(describe_scores(split, found, first=metric), highlight=False, markup=False, soft_wrap=True)
     for t, task, where in each_target(source.tasks):
-        if task.classes and calibration is not None:
+        if task.classes:
             temperature = calibration.targets[t].temperature
             labels, before = true[:, t : t + 1], tempered(answers[:, where], 1 / temperature)
             error = score("calibration_error", source.name, [task], labels, before)
             found["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
     if interval is not None:
-        add_coverage(found, coverage(interval, true, source.tasks, np.ones(len(rows), bool)))
-        for line in describe_doubt(split, found["targets"], LEVEL):
+        add_coverage(found, coverage(interval, true, source.molecules(rows), source.tasks))
+        for line in describe_doubt(split, found, LEVEL):
             console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
         draw_predicted_against_true(folder / PICTURE, source.tasks, true, answers)
@@ -89,8 +88,6 @@ def judge(
     folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console, baselines: dict | None = None
 ) -> dict:
     """Calibrate the best checkpoint, score it on each split, and draw its answers for the test split.
-
-    A model of atoms or bonds is not calibrated: those of one molecule are too much alike to count as so many.
 
     Args:
         folder: of the run.
@@ -107,16 +104,14 @@ def judge(
         InputError: if the training diverged.
     """
     source = data.source
-    calibration = calibrate(folder, data, device) if source.level == MOLECULE else None
-    if calibration is None:
-        console.print(f"no intervals for targets of {source.level}s", highlight=False)
+    calibration = calibrate(folder, data, device)
     predictor = Predictor(read_checkpoint(folder), device)
     metrics: dict = {"metric": metric}
     for split in ("valid", "test"):
         rows = data.splits.get(split, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
-        found = predictor.answers(data.store, rows, interval=LEVEL if split == "test" and calibration else None)
+        found = predictor.answers(data.store, rows, interval=LEVEL if split == "test" else None)
         if any(found.errors):
             raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
         given = (folder, source, split, rows, found.values, metric, console)

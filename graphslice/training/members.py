@@ -14,8 +14,12 @@ from rich.console import Console
 
 from graphslice.checkpoint import CONFIG, MEMBER, find_members
 from graphslice.config import RunConfig
+from graphslice.data.arrow import json_lists, list_array, number_array
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.featurize import featurizers
 from graphslice.data.pyg_source import pyg_source
+from graphslice.data.site_orders import orders_of
+from graphslice.data.sites import pointers
 from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.data.splits import SPLITS
@@ -24,6 +28,7 @@ from graphslice.evaluation.coverage import LEVEL
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.several import ask_each, rows_of
+from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
 from graphslice.processes import each_in_a_process
@@ -193,7 +198,7 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
         given = (out, source, split, rows, answers, metric, console)
         metrics[split] = judge_split(*given, calibration, interval)
         if split == "test" and data.config.data.folds:
-            write_answers(out / OUT_OF_FOLD, source, rows, answers)
+            write_answers(out / OUT_OF_FOLD, data, rows, answers)
             said = "intervals are made of these errors, so that no molecules are left to count how many they hold"
             console.print(said, highlight=False)
             console.print(f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False)
@@ -205,20 +210,30 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
     return metrics
 
 
-def write_answers(path: Path, source: Source, rows: np.ndarray, answers: np.ndarray) -> None:
+def write_answers(path: Path, data: MoleculeData, rows: np.ndarray, answers: np.ndarray) -> None:
     """Write the answers for some rows as CSV: row from 1, SMILES where there is one, and a column a number.
 
     Args:
         path: of the file.
-        source: that the rows are of.
+        data: that the rows are of.
         rows: ``int64 [R]``.
-        answers: ``float32 [R, W]``.
+        answers: ``float32 [R, W]``; of atoms or bonds ``[M, W]``, row by row in the order of the store. They are
+            written as lists in that of the SMILES.
     """
+    source = data.source
+    smiles = [source.smiles[row] if source.smiles else "" for row in rows.tolist()]
+    if source.sites is None:
+        columns = [[f"{value:.7g}" for value in column] for column in answers.T.tolist()]
+    else:
+        ptr, known = pointers(source.sites.counts[rows]), np.ones(len(rows), bool)
+        with featurizers(len(rows)) as pool:
+            orders = orders_of(smiles, source.level, data.config.graph, pool, alike=True)
+        found = Predictions(answers, [None] * len(rows), source.tasks, ptr=ptr).in_order(orders).values
+        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in found.T]
     with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["row", "smiles", *(f"{name}_pred" for name in answer_columns(source.tasks))])
-        for row, values in zip(rows.tolist(), answers.tolist(), strict=True):
-            writer.writerow([row + 1, source.smiles[row] if source.smiles else "", *(f"{v:.7g}" for v in values)])
+        writer.writerows(zip((rows + 1).tolist(), smiles, *columns, strict=True))
 
 
 def _describe_members(

@@ -110,9 +110,9 @@ def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dic
     smiles, labels = table["smiles"].to_numpy()[rows].tolist(), y[rows, None]
     found = {level: predictor.predict(smiles, interval=level) for level in LEVELS}
     values = found[LEVELS[0]].values
+    labelled, molecules = np.where(np.isfinite(values[:, :1]), labels, np.nan), np.arange(len(rows))
     covered = {
-        str(level): coverage(each.interval, labels, predictor.tasks, np.isfinite(values[:, 0]))["y"]
-        for level, each in found.items()
+        str(level): coverage(each.interval, labelled, molecules, predictor.tasks)["y"] for level, each in found.items()
     }
     near = found[LEVELS[0]].neighbours
     line: dict[str, Any] = {"intervals": covered, "rows": {name: len(each) for name, each in splits.items()}}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from graphslice.calibration import Calibration, Domain, fit_calibration
@@ -15,6 +16,11 @@ TASKS = [
     Task("kind", "multiclass", ("a", "b", "c")),
 ]
 DOMAIN = Domain.of(np.ones((1, BITS), bool), np.array([0]), 0)
+
+
+def fitted(answers, difficulty, labels):
+    """Rows are molecules."""
+    return fit_calibration(answers, difficulty, labels, np.arange(len(labels)), TASKS, DOMAIN)
 
 
 def drawn(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
@@ -33,7 +39,7 @@ def drawn(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.n
 
 @pytest.fixture(scope="module")
 def calibration():
-    return fit_calibration(*drawn(2000, 0), TASKS, DOMAIN)
+    return fitted(*drawn(2000, 0))
 
 
 @pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
@@ -59,7 +65,7 @@ def test_wide_where_it_is_hard(calibration):
     assert np.corrcoef(width, hard)[0, 1] > 0.95
     known = ~np.isnan(labels[:, 0])
     inside = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
-    constant = fit_calibration(answers, {}, labels, TASKS, DOMAIN)
+    constant = fitted(answers, {}, labels)
     low, high = constant.bounds(answers, {}, TASKS, 0.9)
     assert np.ptp(high[:, 0] - low[:, 0]) < 1e-5 and width.mean() < (high[:, 0] - low[:, 0]).mean()
     equal = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
@@ -69,15 +75,15 @@ def test_wide_where_it_is_hard(calibration):
 
 def test_few_molecules_promise_nothing():
     answers, difficulty, labels = drawn(12, 3)
-    found = fit_calibration(answers, difficulty, labels, TASKS, DOMAIN)
+    found = fitted(answers, difficulty, labels)
     low, high = found.bounds(answers, difficulty, TASKS, 0.95)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
     assert (low[:, 1] == 0).all() and all(sets.all() for sets in found.sets(answers, TASKS, 0.95).values())
-    none = fit_calibration(answers, difficulty, np.full_like(labels, np.nan), TASKS, DOMAIN)
+    none = fitted(answers, difficulty, np.full_like(labels, np.nan))
     assert (none.bounds(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
     np.testing.assert_array_equal(none.probabilities(answers, TASKS), answers)
     with pytest.raises(InputError, match="12 answers do not go with 11 labels"):
-        fit_calibration(answers, difficulty, labels[1:], TASKS, DOMAIN)
+        fitted(answers, difficulty, labels[1:])
 
 
 def test_written_and_read(calibration):
@@ -92,6 +98,9 @@ def test_written_and_read(calibration):
     for change in (
         {"temperature": 0},
         {"scores": [np.array([np.nan])]},
+        {"scores": [np.array([0.2, 0.1])]},
+        {"counts": [np.ones(3)]},
+        {"counts": [np.zeros(len(calibration.targets[0].scores[0].values))]},
         {"weights": {"constant": 0.0}},
         {"scores": []},
     ):
@@ -99,3 +108,57 @@ def test_written_and_read(calibration):
         values["targets"][0] = values["targets"][0] | change
         with pytest.raises(ValueError):
             Calibration.from_dict(values, TASKS)
+
+
+@pytest.fixture(scope="module")
+def of_atoms():
+    """A calibration on atoms that are as their molecule is, which has 1 to 6 of them; and on the molecules."""
+    answers, difficulty, labels = drawn(300, 5)
+    of = np.repeat(np.arange(300), np.random.default_rng(6).integers(1, 7, 300))
+    given = answers[of], {name: each[of] for name, each in difficulty.items()}, labels[of]
+    return fit_calibration(*given, of, TASKS, DOMAIN), fitted(answers, difficulty, labels)
+
+
+def test_atoms_that_are_as_their_molecule(of_atoms):
+    """Whatever a molecule's size, it counts as one: in scales, temperatures, intervals and sets."""
+    answers, difficulty, _ = drawn(200, 7)
+    found, expected = ([each.targets[t].temperature for t in range(4)] for each in of_atoms)
+    np.testing.assert_allclose(found, expected)
+    found, expected = (np.stack(each.bounds(answers, difficulty, TASKS, 0.9)) for each in of_atoms)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    found, expected = (each.sets(each.probabilities(answers, TASKS), TASKS, 0.9) for each in of_atoms)
+    assert all((found[name] == expected[name]).mean() > 0.999 for name in ("active", "kind"))
+
+
+def test_those_of_atoms_written_and_read(of_atoms):
+    answers, difficulty, _ = drawn(20, 8)
+    values = of_atoms[0].to_dict()
+    back = Calibration.from_dict(values, TASKS)
+    for found, expected in zip(
+        (*back.bounds(answers, difficulty, TASKS, 0.9), *back.sets(answers, TASKS, 0.9).values()),
+        (*of_atoms[0].bounds(answers, difficulty, TASKS, 0.9), *of_atoms[0].sets(answers, TASKS, 0.9).values()),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert "counts" in values["targets"][0] and "counts" not in of_atoms[1].to_dict()["targets"][0]
+
+
+def test_classes_of_atoms_hold_in_the_mean_over_molecules():
+    """Small molecules are the harder ones. Each class holds its share of the atoms of a molecule that has some."""
+    random = np.random.default_rng(9)
+
+    def made(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sizes = random.choice([1, 12], count)
+        of = np.repeat(np.arange(count), sizes)
+        y = (random.random(len(of)) < 0.3).astype(float)
+        sure = (np.where(sizes == 1, 0.5, 3.0) + random.normal(size=count))[of]
+        return 1 / (1 + np.exp(-np.where(y == 1, sure, -sure)))[:, None].astype(np.float32), y[:, None], of
+
+    answers, labels, of = made(3000)
+    found = fit_calibration(answers, {}, labels, of, TASKS[2:3], DOMAIN)
+    answers, labels, of = made(3000)
+    sets = found.sets(found.probabilities(answers, TASKS[2:3]), TASKS[2:3], 0.9)["active"]
+    for place in (0, 1):
+        own = labels[:, 0] == place
+        held = pd.Series(sets[own, place]).groupby(of[own]).mean()
+        assert held.mean() == pytest.approx(0.9, abs=0.02) and sets[own, place].mean() > 0.93

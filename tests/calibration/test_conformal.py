@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.calibration.conformal import CONSTANT, check_level, conformal_quantile, fit_scale, scale_of
+from graphslice.calibration.conformal import CONSTANT, Scores, check_level, fit_scale, over_molecules, scale_of
 from graphslice.errors import InputError
 
 
@@ -20,7 +23,7 @@ def test_the_rank_of_the_quantile(count, level):
     """By counting: the smallest score that at least ceil((n + 1) level) scores do not exceed."""
     scores = np.sort(np.random.default_rng(count).random(count))
     needed = -(-(count + 1) * level // 100)
-    found = conformal_quantile(scores, check_level(level))
+    found = Scores.of(scores, np.arange(count)).quantile(check_level(level))
     if needed > count:
         assert found == np.inf
     else:
@@ -32,7 +35,8 @@ def test_coverage_of_new_molecules():
     random = np.random.default_rng(0)
     for level in (0.8, 0.9):
         inside = [
-            random.normal() ** 2 <= conformal_quantile(np.sort(random.normal(size=30) ** 2), level) for _ in range(4000)
+            random.normal() ** 2 <= Scores.of(random.normal(size=30) ** 2, np.arange(30)).quantile(level)
+            for _ in range(4000)
         ]
         assert level - 0.02 < np.mean(inside) < level + 0.04
 
@@ -41,7 +45,7 @@ def test_what_tells_of_the_error_is_found():
     random = np.random.default_rng(0)
     useful, noise = random.gamma(2, size=500), random.gamma(2, size=500)
     errors = np.abs(random.normal(size=500)) * useful
-    weights = fit_scale({"useful": useful, "noise": noise}, errors)
+    weights = fit_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
     share = {name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()}  # a gamma's mean is 2
     assert share["useful"] > 0.5 > share.get("noise", 0) + share[CONSTANT] and sum(share.values()) == pytest.approx(
         1, abs=0.1
@@ -52,8 +56,70 @@ def test_what_tells_of_the_error_is_found():
 
 def test_few_rows_or_no_difference_give_equal_scales():
     random = np.random.default_rng(1)
-    assert fit_scale({"a": random.random(10)}, random.random(10)) == {CONSTANT: 1.0}
-    assert fit_scale({"a": np.zeros(50)}, random.random(50)) == {CONSTANT: 1.0}
+    assert fit_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
+    assert fit_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
     assert scale_of({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
-    weights = fit_scale({"a": random.random(50)}, np.zeros(50))  # no error at all
+    weights = fit_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # no error at all
     assert np.isfinite(list(weights.values())).all() and weights[CONSTANT] > 0
+
+
+# --- atoms: several rows of a molecule ------------------------------------------------------------
+
+
+@st.composite
+def scored(draw):
+    """Scores of the atoms of some molecules, with ties, and molecules of one atom."""
+    return draw(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=9), min_size=1, max_size=25))
+
+
+@given(scored(), st.integers(50, 99))
+def test_the_quantile_of_atoms(molecules, level):
+    """By its definition in fractions: an atom of n counts 1/n, and one molecule more is infinitely bad."""
+    atoms = [(score, Fraction(1, len(each))) for each in molecules for score in each]
+    expected = next(
+        (
+            s
+            for s in range(7)
+            if sum(w for score, w in atoms if score <= s) >= Fraction(level, 100) * (len(molecules) + 1)
+        ),
+        np.inf,
+    )
+    of = np.repeat(np.arange(len(molecules)), [len(each) for each in molecules])
+    scores = Scores.of(np.array([score for score, _ in atoms], float), of)
+    assert scores.quantile(check_level(level)) == expected
+    assert (np.diff(scores.values) >= 0).all() and np.isclose((1 / scores.counts).sum(), len(molecules))
+
+
+def molecules_drawn(random: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Errors of the atoms of some molecules: those of one are alike, and small ones are harder."""
+    sizes = random.choice([1, 2, 30], count)
+    return [random.gamma(3, 1 / (1 + (n > 2) * 4)) * (1 + 0.1 * random.random(n)) for n in sizes.tolist()]
+
+
+def test_coverage_of_an_atom_of_a_new_molecule():
+    """Over many calibrations it is what was asked for, where all atoms in one pot hold too few."""
+    random = np.random.default_rng(0)
+    inside: dict[str, list[float]] = {"molecules": [], "atoms": []}
+    for _ in range(1500):
+        *known, new = molecules_drawn(random, 41)
+        of, scores = np.repeat(np.arange(40), [len(each) for each in known]), np.concatenate(known)
+        for name, ids in (("molecules", of), ("atoms", np.arange(len(of)))):
+            inside[name].append((new <= Scores.of(scores, ids).quantile(0.8)).mean())
+    assert 0.78 < np.mean(inside["molecules"]) < 0.84 and np.mean(inside["atoms"]) < 0.65
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_means_over_molecules(ids):
+    random, ids = np.random.default_rng(0), np.sort(np.array(ids, np.int64))
+    values = random.random((2, len(ids)))
+    expected = pd.DataFrame(values.T).groupby(ids).mean().to_numpy().T
+    np.testing.assert_allclose(over_molecules(values, ids), expected, rtol=1e-12)
+
+
+def test_atoms_that_are_all_alike_count_as_their_molecule():
+    random = np.random.default_rng(2)
+    hard, sizes = random.gamma(2, size=60), random.integers(1, 9, 60)
+    errors, of = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)
+    expected = fit_scale({"hard": hard}, errors, np.arange(60))
+    assert fit_scale({"hard": hard[of]}, errors[of], of) == pytest.approx(expected)
+    assert fit_scale({"hard": hard[of[:50]]}, errors[of[:50]], of[:50]) == {CONSTANT: 1.0}  # of few molecules

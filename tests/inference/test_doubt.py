@@ -188,7 +188,7 @@ def test_models_together(demo_rows, tiny_config, tmp_path):
         assert (found.interval.low[:, 0] < found.values[:, 0]).all()
         assert set(predictor.calibration.domain.rows.tolist()) == learned
         (scores,) = predictor.calibration.targets[0].scores
-        assert len(scores) == (
+        assert len(scores.values) == (
             60
             if name == "folds"
             else len({row for member in (1, 2) for row in splits_of_run(tmp_path / name / f"member-{member}")["valid"]})
@@ -206,4 +206,4 @@ def test_models_together(demo_rows, tiny_config, tmp_path):
     errors = np.sort(np.abs(out_of_fold["gap_ev_pred"] - demo_rows["gap_ev"]))
     weights = predictor.calibration.targets[0].weights
     if set(weights) == {"constant"}:
-        np.testing.assert_allclose(np.sort(scores), errors, rtol=1e-4)
+        np.testing.assert_allclose(scores.values, errors, rtol=1e-4)

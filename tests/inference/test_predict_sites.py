@@ -12,13 +12,17 @@ from rdkit import Chem
 
 import graphslice as gs
 from graphslice.analysis import attribute
+from graphslice.calibration import Calibration, Domain, Scores, TargetCalibration
+from graphslice.calibration.domain import BITS
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.featurize import featurize_dataset
+from graphslice.data.hashes import fingerprint_rows
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, load_labelled
 from graphslice.inference import Predictor
 from graphslice.inference.embedding import represent
 from graphslice.inference.files import predict_file
+from graphslice.inference.predictions import Interval
 from graphslice.tasks import Task
 
 MOLECULES = [
@@ -101,7 +105,7 @@ def test_what_has_no_order_or_no_meaning_is_refused(predictors, tmp_path, demo_c
         with pytest.raises(InputError, match="these are RDKit molecules"):
             model.predict(given)
     for asked in ({"interval": 90}, {"nearest": True}):
-        with pytest.raises(InputError, match="answers for atoms, of which there are no intervals"):
+        with pytest.raises(InputError, match="the model has no calibration"):
             model.predict("CCO", **asked)
     with pytest.raises(InputError, match="what atoms add"):
         attribute(model, "CCO")
@@ -152,6 +156,77 @@ def test_classes_and_several_models(make_predictor, tmp_path):
     assert [len(cell) for cell in frame.k_pred] == [3, 1] and set(frame.k_pred[0]) <= {"no", "yes"}
     np.testing.assert_allclose(frame.q_pred[0], np.mean(each, axis=0)[:, 1], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(frame.q_std[0], np.std(each, axis=0, ddof=1)[:, 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def doubtful(make_predictor):
+    """By level: a number and yes or no, calibrated on 30 molecules, which are harder far from phenol."""
+    found = {}
+    for level in LEVELS:
+        (part,) = make_predictor(8.0, ("a", "b"), level=level, layers=2).checkpoints
+        random, of = np.random.default_rng(0), np.repeat(np.arange(30), 3)
+        scores = [Scores.of(random.random(90), of) for _ in range(3)]
+        number = TargetCalibration((scores[0],), {"constant": 1.0, "distance": 2.0})
+        classes = TargetCalibration(tuple(scores[1:]), {"constant": 1.0}, 1.5)
+        store = Predictor(part, "cpu").store_of(["c1ccccc1O"])
+        domain = Domain.of(fingerprint_rows(store, np.arange(1), BITS), np.arange(1), 0)
+        tasks = [Task("q"), Task("k", "binary", ("no", "yes"))]
+        made = Checkpoint(part.config, tasks, part.weights, calibration=Calibration((number, classes), domain))
+        found[level] = Predictor(made, "cpu")
+    return found
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_intervals_in_the_order_of_the_smiles(level, doubtful):
+    """As wide as the molecule is far, around the answers, whatever the spelling and the batch."""
+    model, molecules = doubtful[level], ["oops", *MOLECULES]
+    found = model.predict(molecules, interval=80, nearest=True)
+    near, values = found.neighbours.similarity, found.values
+    assert len(near) == len(molecules) and np.isnan(near[0]) and found.neighbours.nearest[:2] == [None, "row 1"]
+    half = model.calibration.targets[0].scores[0].quantile(0.8) * (1 + 2 * (1 - near))
+    half = np.repeat(half, np.diff(found.ptr))
+    np.testing.assert_allclose(found.interval.low[:, 0], values[:, 0] - half, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.interval.high[:, 0], values[:, 0] + half, rtol=1e-4, atol=1e-5)
+    assert np.isnan(found.interval.low[:, 1]).all()
+    borders = [scores.quantile(0.8) for scores in model.calibration.targets[1].scores]
+    lacking = np.stack([values[:, 1], 1 - values[:, 1]], axis=1)
+    differs = found.interval.sets["k"] != (lacking <= borders)
+    assert not (differs & (np.abs(lacking - borders) > 1e-4)).any()
+    for place, smiles in enumerate(molecules[1:], 1):
+        text, atoms = respelled(smiles, place)
+        again = model.predict(text, interval=80).interval
+        low = found.interval.low[found.ptr[place] : found.ptr[place + 1], :1]
+        np.testing.assert_allclose(
+            again.low[:, :1], in_other_order(low, level, smiles, text, atoms), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_bounds_of_what_is_alike():
+    """Means of bounds, without end where one has none; every class that one of them may have."""
+    low, sets = np.array([[1.0], [-np.inf], [3], [5]], np.float32), np.array([[1, 0], [0, 0], [0, 1], [0, 0]], bool)
+    found = Interval(90, low, low + 1, {"k": sets}).alike(np.array([0, 1, 0, 1]))
+    assert found.low[:, 0].tolist() == [2, -np.inf, 2, -np.inf] and found.high[:, 0].tolist() == [
+        3,
+        -np.inf,
+        3,
+        -np.inf,
+    ]
+    assert found.sets["k"].tolist() == [[True, True], [False, False]] * 2
+
+
+def test_files_with_intervals(doubtful, tmp_path):
+    model = doubtful["bond"]
+    pd.DataFrame({"smiles": ["CCO", "C", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
+    report = predict_file(model, tmp_path / "in.csv", tmp_path / "out.parquet", interval=80)
+    table = pq.read_table(tmp_path / "out.parquet")
+    expected = model.predict(["CCO", "C", "oops"], interval=80).to_frame()
+    assert report.failed == 1 and table.column_names == ["smiles", *expected]
+    assert [one for one in table.column_names if one.startswith("q")] == ["q_pred", "q_low", "q_high"]
+    cells = table.to_pydict()
+    for name in ("q_low", "q_high", "k_set"):
+        assert [None if cell is None else len(cell) for cell in cells[name]] == [2, 0, None]
+        assert cells[name][0] == list(expected[name][0])
+    assert cells["in_domain"] == [True, True, None] and np.isnan(cells["similarity"][2])  # of molecules
 
 
 def test_embeddings_are_of_molecules(predictors):

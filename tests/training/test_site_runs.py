@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -14,6 +15,7 @@ from rdkit.Chem import AllChem
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.report import write_report
 from graphslice.training import resume, train
 
@@ -105,7 +107,138 @@ def test_commands(runs, table, cli, tmp_path):
     code, _, err = cli("inspect", runs / "atom", "CCO")
     assert code == 2 and "answers for atoms" in err
     text = write_report(runs / "bond").read_text()
-    assert "bonds" in text and "the targets are of bonds" in text
+    assert (
+        "bonds" in text and "the targets are of bonds" in text and "how many labels of a molecule&#39;s bonds" in text
+    )
+
+
+@pytest.mark.parametrize("level", ["atom", "bond"])
+def test_intervals(level, runs, table, cli):
+    """What is said of their coverage and width, counted molecule by molecule in the order of the SMILES."""
+    rows, model = pd.read_csv(table), gs.load(runs / level, "cpu")
+    known = rows.iloc[splits_of_run(runs / level)["test"]]
+    found = model.predict(known.smiles.tolist(), interval=90)
+    for t, task in enumerate(model.tasks):
+        inside, sizes = [], []
+        for begin, end, cell in zip(found.ptr[:-1], found.ptr[1:], known[task.name], strict=True):
+            low, high, y = (
+                found.interval.low[begin:end, t],
+                found.interval.high[begin:end, t],
+                np.array(json.loads(cell)),
+            )
+            if not task.classes:
+                inside.append(((low <= y) & (y <= high)).mean())
+                sizes.append((high - low).mean())
+            elif len(y):
+                sets = found.interval.sets[task.name][begin:end]
+                inside.append(sets[np.arange(len(y)), y.astype(int)].mean())
+                sizes.append(sets.sum(axis=1).mean())
+        told = model.metrics["test"]["targets"][task.name]
+        assert told["coverage_90"] == pytest.approx(np.mean(inside)) and np.mean(inside) > 0.8
+        assert told["classes_90" if task.classes else "width_90"] == pytest.approx(np.mean(sizes), rel=1e-3)
+        scores = model.calibration.targets[t].scores
+        assert sum((1 / each.counts).sum() for each in scores[:1]) == pytest.approx(20)  # molecules of validation
+    code, out, _ = cli("evaluate", runs / level)
+    assert code == 0 and f"of the labels of a molecule's {level}s lie in the intervals of 90%" in out
+
+
+# --- several models -------------------------------------------------------------------------------
+
+UGLY = ["C", "[Na+].[Cl-]", "OCC", "O"]
+
+
+@pytest.fixture(scope="module")
+def small(demo_smiles, tmp_path_factory) -> pd.DataFrame:
+    """40 molecules, with some of one atom and without bonds, and labels that are not known."""
+    frame = pd.DataFrame({"smiles": [*demo_smiles[:40], *UGLY]})
+    frame["charge"] = [
+        *(json.dumps(charges(s)) for s in demo_smiles[:40]),
+        "[-0.1]",
+        "[1, -1]",
+        "[null, 0.1, 0]",
+        "[nan]",
+    ]
+    frame["order"] = [json.dumps(bonds(s, "GetBondTypeAsDouble")) for s in frame.smiles]
+    frame["ring"] = [json.dumps(bonds(s, "IsInRing")) for s in frame.smiles]
+    frame["split"] = np.resize(["train", "valid", "train", "test"], len(frame))
+    frame["path"] = str(tmp_path_factory.mktemp("small") / "t.csv")
+    frame.to_csv(frame["path"][0], index=False)
+    return frame
+
+
+@pytest.fixture(scope="module")
+def several(small, config_of, tmp_path_factory):
+    """Two models of bonds that answer together, and models of atoms, one for each of two folds."""
+
+    def one_by_one(work, tasks, jobs, gpus):
+        for name, given in tasks.items():
+            work(*given)
+            yield name, None
+
+    folder, made = tmp_path_factory.mktemp("several"), {}
+    made["ensemble"] = config_of(small["path"][0], "bond", "order,ring", max_epochs=1, ensemble=2)
+    made["folds"] = config_of(small["path"][0], "atom", "charge", max_epochs=1)
+    for name, settings in (("ensemble", {"split": "split"}), ("folds", {"folds": "2", "split": "random"})):
+        config = dataclasses.replace(made[name], data=dataclasses.replace(made[name].data, **settings))
+        with pytest.MonkeyPatch.context() as patch:  # processes of their own take seconds to begin
+            patch.setattr("graphslice.training.members.each_in_a_process", one_by_one)
+            train(config, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["ensemble", "folds"])
+def test_several_models_answer_with_mean_and_spread(name, several, small):
+    model, smiles = gs.load(several / name, "cpu"), [*small.smiles[:3], *UGLY, "C[N"]
+    members = [gs.load(several / name / f"member-{number}", "cpu") for number in (1, 2)]
+    each = np.stack([np.concatenate(member.predict(smiles))[:, 0] for member in members])  # of the number
+    found = model.predict(smiles, details=True)
+    np.testing.assert_allclose(found.values[:, 0], each.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.spread[:, 0], each.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
+    frame = found.to_frame()
+    target = model.targets[0]
+    assert [len(cell) for cell in frame[f"{target}_std"][:-1]] == [len(cell) for cell in frame[f"{target}_pred"][:-1]]
+    assert frame[f"{target}_std"].iloc[-1] is None and frame.error.iloc[-1] == "not a valid SMILES"
+
+
+def test_too_few_molecules_give_no_end(several, cli, tmp_path):
+    """Ten molecules with bonds validate, however many bonds there are: enough for 90%, too few for 95%."""
+    model = gs.load(several / "ensemble", "cpu")
+    for level, ends in ((90, np.isfinite), (95, np.isinf)):
+        found = model.predict(["CCO", "C", "c1ccccc1"], interval=level).interval
+        assert len(found.low) == 8 and ends(found.low[:, 0]).all() and ends(found.high[:, 0]).all()
+    assert found.sets["ring"].all()
+    code, _, _ = cli(
+        "predict", several / "ensemble", "CCO", "C", "--interval", 95, "--nearest", "-o", tmp_path / "o.csv"
+    )
+    table = pd.read_csv(tmp_path / "o.csv", dtype={"nearest": str})
+    assert code == 0 and table.order_low[0] == "[-Infinity, -Infinity]" and json.loads(table.order_high[1]) == []
+    assert json.loads(table.ring_set[0]) == ["0|1", "0|1"] and json.loads(table.order_high[0]) == [np.inf, np.inf]
+    assert (
+        table.nearest.notna().all() and (table.similarity[0] > 0) and table.in_domain.dtype == bool
+    )  # of the molecules
+    code, out, _ = cli("evaluate", several / "ensemble")
+    assert code == 0 and "of the labels of a molecule's bonds lie in the intervals of 90%" in out
+
+
+def test_out_of_fold(several, small):
+    """Each molecule by the model that did not learn it, as lists in the order of the SMILES."""
+    found = pd.read_csv(several / "folds" / "out_of_fold.csv")
+    assert list(found) == ["row", "smiles", "charge_pred"] and list(found.row) == list(range(1, 44))  # one has no label
+    errors = []
+    for number in (1, 2):
+        rows = splits_of_run(several / "folds" / f"member-{number}")["test"]
+        answers = gs.load(several / "folds" / f"member-{number}", "cpu").predict(small.smiles[rows].tolist())
+        for row, values in zip(rows.tolist(), answers, strict=True):
+            cell = json.loads(found.charge_pred[row])
+            np.testing.assert_allclose(cell, values[:, 0], rtol=1e-4, atol=1e-6)
+            labels = np.array(json.loads(small.charge[row]), float)
+            errors.append(np.abs(labels - cell)[~np.isnan(labels)])
+    model = gs.load(several / "folds", "cpu")
+    assert model.metrics["test"]["mae"] == pytest.approx(np.concatenate(errors).mean(), rel=1e-3)
+    (scores,) = model.calibration.targets[0].scores
+    if set(model.calibration.targets[0].weights) == {"constant"}:
+        np.testing.assert_allclose(scores.values, np.sort(np.concatenate(errors)), rtol=1e-3, atol=1e-6)
+    assert (1 / scores.counts).sum() == pytest.approx(43)
 
 
 def test_resumed_runs_are_the_same(table, config_of, tmp_path, monkeypatch):
@@ -150,8 +283,6 @@ def test_it_starts_from_a_model_of_molecules(runs, table, config_of, demo_csv, t
         ("data", {"features": "rdkit2d"}, "--features"),
         ("data", {"transform": "log"}, "--transform"),
         ("data", {"duplicates": "merge"}, "--duplicates merge"),
-        ("data", {"folds": "3"}, "--folds"),
-        ("trainer", {"ensemble": 2}, "--ensemble"),
         ("trainer", {"baselines": "on"}, "--baselines on"),
     ],
 )

@@ -202,8 +202,8 @@ def parts_of(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np
     """What the network, the forest and the boosting of a run answer alone, of the first as many as there are names."""
     predictor = graphslice.load(run, "cpu")
     (blend,) = predictor.blends
-    if blend is None:
-        return {}
+    if blend is None:  # the network has answered alone, and no trees were kept
+        return {names[0]: np.asarray(predictor.predict(smiles), np.float64)}
     x = np.concatenate(list(read_descriptors(smiles, blend.kinds).values()), axis=1, dtype=np.float32)
     predictor.blends = [None]
     answers = [predictor.predict(smiles), *(predict_trees(trees, x) for trees in blend.trees.values())]

@@ -14,6 +14,8 @@ from benchmarks.table_methods import METHODS, PARTS
 from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
 
 PUBLISHED = "published.csv"
+# Beside the results: what the tables do not say by themselves.
+_NOTES = "notes.md"
 #: Methods of TDC's leaderboard, and what they are called.
 BOARDS = {
     "chemprop": "Chemprop",
@@ -76,7 +78,7 @@ def rendered(results: list[dict], published: Path) -> str:
 
     Args:
         results: of :func:`read_results`.
-        published: file of :func:`keep_published`.
+        published: file of :func:`keep_published`; beside it lie the notes that close the document.
     """
     board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=[*BOARDS, "best"])
     scores = grouped(results, "test")
@@ -91,7 +93,8 @@ def rendered(results: list[dict], published: Path) -> str:
         _RANKS + ranks_table(methods, scores, board),
         _SECONDS + seconds_table([name for name in methods if name not in PARTS], grouped(results, "cpu_seconds")),
     ]
-    return "\n".join(parts)
+    notes = published.with_name(_NOTES)
+    return "\n".join(parts + ([notes.read_text(encoding="utf-8")] if notes.exists() else []))
 
 
 _WINS = """\

@@ -146,6 +146,8 @@ def base_config(
         return config
     check_keys(dict(config or {}), RunConfig)
     base = read_preset(preset or "small")
+    if init_from is not None and "init_from" in (config or {}):
+        raise InputError("init_from stands in config too: give it once")
     if init_from not in (None, SCRATCH):
         if preset is not None:
             raise InputError("init_from brings its own model: leave out the preset")

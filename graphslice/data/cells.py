@@ -60,12 +60,10 @@ def number_list(cell: object) -> np.ndarray | None:
     Raises:
         ValueError: with the reason, for what is no list of finite numbers.
     """
-    if cell is None or (isinstance(cell, float) and np.isnan(cell)):
+    if is_empty(cell) or (isinstance(cell, float) and np.isnan(cell)):
         return None
     if isinstance(cell, str):
         text = cell.strip()
-        if text.lower() in _NO_VALUE:
-            return None
         if not (text.startswith("[") and text.endswith("]")):
             raise ValueError(f"is no list of numbers: {_short(text)}")
         inner = text[1:-1].strip()
@@ -86,6 +84,11 @@ def list_or_none(cell: object) -> np.ndarray | None:
         return number_list(cell)
     except ValueError:
         return None
+
+
+def is_empty(cell: object) -> bool:
+    """Whether a cell says that there is no value."""
+    return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
 def cells_of(chunk: pa.Table, column: str) -> list[object]:

@@ -97,7 +97,7 @@ def _auxiliary(labels: Mapping[str, SiteLabels], rows: np.ndarray, *ends: np.nda
     found = {}
     for level, some in labels.items():
         sites = _sites(level, *ends)
-        labelled = torch.from_numpy(some.counts[rows] > 0)
+        labelled = torch.from_numpy(some.counts_of(rows) > 0)
         found[f"{level}_sites"] = sites[labelled[sites[:, 0]]]
         found[f"{level}_targets"] = torch.from_numpy(some[rows].astype(np.float32))
     return found

@@ -150,8 +150,8 @@ class MoleculeData(pl.LightningDataModule):
         if missing.any():
             empty = self.source.target_names[int(np.flatnonzero(missing)[0])]
             raise InputError(f"{self.source.name}: no training row has a value of the target {empty!r}")
-        for labels in self.train_auxiliary().values():
-            missing = np.isnan(labels.values).all(axis=0)
+        for labels in self.source.auxiliary.values():
+            missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
             if missing.any():
                 raise InputError(
                     f"{self.source.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"

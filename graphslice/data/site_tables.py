@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rdkit import Chem, rdBase
 
 from graphslice.config import ATOM, BOND, DataConfig
@@ -108,6 +109,57 @@ def as_learned(labels: SiteLabels, tasks: Sequence[Task]) -> tuple[SiteLabels, d
     return replace(labels, values=values), rejected
 
 
+@dataclass
+class ListLengths:
+    """How long the lists of a column are beside their molecules, by which one knows what they are of.
+
+    Attributes:
+        found: of those that were looked at how many numbers they have, and how many atoms and bonds their molecule.
+        lists: whether there was any list, of a molecule or not.
+    """
+
+    found: list[tuple[int, int, int]] = field(default_factory=list)
+    lists: bool = False
+
+    def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
+        """Look at some lists and their SMILES, unless enough were seen to know what they are of."""
+        with rdBase.BlockLogs():
+            for text, numbers in zip(smiles, lists, strict=True):
+                self.lists = True
+                if len(self.found) >= _LOOKED_AT and len(self.levels) == 1:
+                    return
+                mol = Chem.MolFromSmiles(str(text))
+                if mol is not None:
+                    self.found.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
+
+    @property
+    def levels(self) -> list[str]:
+        """What most of the lists can be of, since single ones may be wrong: atom, bond, both or neither."""
+        fits = {level: sum(n[0] == n[column] for n in self.found) for level, column in ((ATOM, 1), (BOND, 2))}
+        return [level for level, count in fits.items() if count and count == max(fits.values())]
+
+    def level(self, target: str) -> str:
+        """Atom or bond; raises InputError where that cannot be told. ``target``: the column."""
+        if len(levels := self.levels) == 1:
+            return levels[0]
+        if not self.found:
+            raise InputError(f"the lists of {target!r} stand beside texts that are no molecules")
+        said = f"the lists of {target!r} ({self.first}) are "
+        if levels:
+            raise InputError(
+                f"{said}all as long as there are atoms, and as there are bonds: what they are of is not known"
+            )
+        raise InputError(f"{said}not of one length with the atoms of their molecules, nor with the bonds")
+
+    @property
+    def first(self) -> str:
+        """The first list in words."""
+        if not self.found:
+            return "of texts that are no molecules"
+        numbers, atoms, bonds = self.found[0]
+        return f"the first {numbers}, of a molecule of {counted(atoms, 'atom')} and {counted(bonds, 'bond')}"
+
+
 def refuse_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str], name: str) -> None:
     """Raise :class:`InputError` if a target that shall be of molecules holds lists, saying what these are of.
 
@@ -118,58 +170,28 @@ def refuse_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str]
         name: of the table, for messages.
     """
     for target in targets:
-        lengths = _lengths(chunks, smiles, target)
-        if not lengths:
-            continue
-        given = " or ".join(f"--level {level}" for level in _fitting(lengths) or (ATOM, BOND))
-        raise InputError(f"{name}: the target {target!r} holds lists of numbers ({_first_of(lengths)}): give {given}")
+        lengths = ListLengths()
+        for chunk in chunks:
+            some = lists_in(chunk, target)
+            texts = cells_of(chunk.select([smiles]).take(pa.array(list(some))), smiles) if some else []
+            lengths.look(texts, some.values())
+            if lengths.lists:
+                break
+        if lengths.lists:
+            given = " or ".join(f"--level {level}" for level in lengths.levels or (ATOM, BOND))
+            raise InputError(f"{name}: the target {target!r} holds lists of numbers ({lengths.first}): give {given}")
 
 
-def level_of_lists(chunks: Sequence[pa.Table], smiles: str, target: str, name: str) -> str:
-    """What the lists in a column are of, by their lengths: atom or bond.
-
-    Args:
-        chunks: all of the table, or some, with at least one list.
-        smiles, target: columns.
-        name: of the table, for messages.
-
-    Raises:
-        InputError: if they have the lengths of neither, or of both.
-    """
-    lengths = _lengths(chunks, smiles, target)
-    levels = _fitting(lengths)
-    if len(levels) == 1:
-        return levels[0]
-    said = f"{name}: the lists of {target!r} ({_first_of(lengths)}) are "
-    if levels:
-        raise InputError(f"{said}as long as there are atoms, and as there are bonds: what they are of is not known")
-    raise InputError(f"{said}not of one length with the atoms of their molecules, nor with the bonds")
-
-
-def _fitting(lengths: Sequence[tuple[int, int, int]]) -> list[str]:
-    """Of what most of the lists can be that :func:`_lengths` has looked at: single ones may be wrong."""
-    fits = {level: sum(n[0] == n[column] for n in lengths) for level, column in ((ATOM, 1), (BOND, 2))}
-    return [level for level, count in fits.items() if count and count == max(fits.values())]
-
-
-def _first_of(lengths: Sequence[tuple[int, int, int]]) -> str:
-    if not lengths:
-        return "of texts that are no molecules"
-    numbers, atoms, bonds = lengths[0]
-    return f"the first {numbers}, of a molecule of {counted(atoms, 'atom')} and {counted(bonds, 'bond')}"
-
-
-def _lengths(chunks: Sequence[pa.Table], smiles: str, target: str) -> list[tuple[int, int, int]]:
-    """Of the first molecules how many numbers their lists have, and how many atoms and bonds they."""
-    found: list[tuple[int, int, int]] = []
-    for chunk in chunks:
-        some = chunk.filter(chunk.column(target).is_valid()).slice(0, _LOOKED_AT)
-        for text, cell in zip(cells_of(some, smiles), cells_of(some, target), strict=True):
-            if (numbers := list_or_none(cell)) is not None:
-                with rdBase.BlockLogs():
-                    mol = Chem.MolFromSmiles(str(text))
-                if mol is not None:
-                    found.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
-        if found:
-            break
-    return found
+def lists_in(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
+    """The lists of numbers in the cells of a column, by row of the chunk."""
+    cells = chunk.column(column)
+    kind = cells.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return {}
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        rows = np.flatnonzero(pc.match_substring(cells, "[").fill_null(False).to_numpy()).tolist()
+    else:
+        rows = np.flatnonzero(cells.is_valid().to_numpy()).tolist()
+    found = zip(rows, cells_of(chunk.select([column]).take(pa.array(rows, pa.int64())), column), strict=True)
+    lists = {row: list_or_none(cell) for row, cell in found}
+    return {row: numbers for row, numbers in lists.items() if numbers is not None}

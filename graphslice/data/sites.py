@@ -55,6 +55,10 @@ class SiteLabels:
         """``int64 [R]``: how many labels each row has, unknown ones counted."""
         return np.diff(self.ptr)
 
+    def counts_of(self, rows: np.ndarray) -> np.ndarray:
+        """``int64 [B]``: :attr:`counts` of some rows, however many there are of all."""
+        return self.ptr[rows + 1] - self.ptr[rows]
+
     def means(self) -> np.ndarray:
         """``float64 [R, T]``: the means of the known labels of each row, nan where there is none."""
         known = ~np.isnan(self.values)

@@ -46,7 +46,9 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
     dataset = given.get("dataset", trained.dataset)
     if Path(dataset).exists():
         dataset = str(Path(dataset).resolve())
-    targets = given.get("targets") or joined_names(predictor.targets)
+    # The labels that were learned beside belong to the data of the run, and are not judged.
+    learned = trained.targets if dataset == trained.dataset else None
+    targets = given.get("targets") or learned or joined_names(predictor.targets)
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
     if dataset == trained.dataset:
@@ -55,7 +57,7 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
         known = {"root": trained.root, "features": trained.features, "level": predictor.level}
         data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
     whole = load_source(data, predictor.tasks)
-    source = checked(predictor, whole)
+    source = replace(checked(predictor, whole), auxiliary={})
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
         return source, source.splits
     if whole.fingerprint() == trained.fingerprint:

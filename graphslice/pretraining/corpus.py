@@ -24,7 +24,7 @@ from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
 from graphslice.data.store_schema import site_column
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError, nearest
-from graphslice.pretraining.sites import labels_of_molecules, levels_of, read_site_labels, site_array
+from graphslice.pretraining.sites import labels_of_molecules, read_lists, site_array
 from graphslice.pretraining.targets import DESCRIPTOR_KINDS, ChosenTargets, choose_targets
 
 # Of every hundred families of molecules so many validate, and so many test.
@@ -42,7 +42,7 @@ class Corpus:
         store: of the molecules, their targets and splits.
         rows: that the tables have.
         unreadable: of these, how many are no molecule.
-        unlabelled: how many rows have labels that are no numbers, nor lists of as many as there are atoms or bonds.
+        unlabelled: how many rows have labels that are no numbers, or lists that do not fit.
         left_out: how many molecules are those of the tables that were to be left out.
         targets: what is computed of each molecule.
         own: names of the labels of molecules that the tables have themselves.
@@ -86,8 +86,12 @@ def build_corpus(
     Raises:
         InputError: if a table cannot be read, no table has a label, one has no number, or no molecule is left.
     """
-    levels = levels_of(tables, labels)
-    numbers = [name for name in labels if all(name not in names for names in levels.values())]
+    for name in labels:
+        if list(labels).count(name) > 1:
+            raise InputError(f"the target {name!r} is named twice")
+    lists, unfit = read_lists(tables, labels)
+    of_sites = {level: some.names for level, some in lists.items()}
+    numbers = [name for name in labels if all(name not in names for names in of_sites.values())]
     rows = _read(tables, numbers)
     place = {text: number for number, text in enumerate(dict.fromkeys(rows.smiles))}
     of_row = np.array([place[text] for text in rows.smiles])
@@ -101,24 +105,23 @@ def build_corpus(
     targets = _choose_targets(store, molecules, labels)
     if not (numbers or targets.tasks):
         raise InputError("the molecules for training are too few: nothing of them differs")
-    sites, wrong = {}, len(rows.rejected)
-    read, unread = read_site_labels(tables, levels)
-    for level, some in read.items():
+    sites, unfit = {}, unfit | set(rows.rejected)
+    for level, some in lists.items():
         places = molecules.of_store[of_row], of_row
         sites[level], faults = labels_of_molecules(some, rows.smiles, *places, store, molecules.rows, config)
-        wrong += faults
+        unfit |= faults
     info = StoreInfo(
         "corpus",
         targets=(*numbers, *targets.names),
         atom_order=config.atom_order,
         max_atoms=config.max_atoms,
         tasks=tuple(task for task in targets.tasks if task.classes),
-        atom_targets=tuple(levels.get(ATOM, ())),
-        bond_targets=tuple(levels.get(BOND, ())),
+        atom_targets=of_sites.get(ATOM, ()),
+        bond_targets=of_sites.get(BOND, ()),
     )
     made = build_store_of_tables(path, _tables(store, molecules, own, targets, info, sites), info)
     lost = len(rows) - int(np.isin(of_row, kept).sum())
-    return Corpus(made, len(rows), lost, wrong + unread, molecules.left_out, targets, numbers)
+    return Corpus(made, len(rows), lost, len(unfit), molecules.left_out, targets, numbers)
 
 
 @dataclass(frozen=True, eq=False)

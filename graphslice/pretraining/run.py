@@ -106,7 +106,7 @@ def _of_corpus(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig
 def _describe(console: Console, corpus: Corpus) -> None:
     numbers = sum(not task.classes for task in corpus.targets.tasks)
     questions = len(corpus.targets.tasks) - numbers
-    lost = f"; {corpus.unlabelled:,} rows have other labels than numbers" if corpus.unlabelled else ""
+    lost = f"; {corpus.unlabelled:,} rows have labels that do not fit" if corpus.unlabelled else ""
     learned = [f"{numbers} numbers and {questions} yes or no of RDKit's descriptors and fingerprints", *corpus.own]
     learned += [f"{name} of {level}s" for level, names in corpus.store.info.site_targets.items() for name in names]
     console.print(

@@ -2,70 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import GraphConfig
+from graphslice.config import BOND, GraphConfig
 from graphslice.data.arrow import number_array
-from graphslice.data.cells import holds_lists
+from graphslice.data.cells import cells_of, is_empty, list_or_none
 from graphslice.data.columns import check_unique
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.site_orders import ordered
-from graphslice.data.site_tables import level_of_lists, read_sites
+from graphslice.data.site_tables import ListLengths, lists_in
 from graphslice.data.sites import SiteLabels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table
 
 
-def levels_of(tables: Sequence[Path], names: Sequence[str]) -> dict[str, list[str]]:
-    """Which of some columns hold lists in at least one of the tables, by what these are of: atom or bond.
-
-    Raises:
-        InputError: if the lengths of lists are those of neither, or of both.
-    """
-    found: dict[str, str] = {}
-    for path in tables:
-        with open_table(path) as table:
-            asked = [name for name in names if name in table.columns and name not in found]
-            if not asked:
-                continue
-            smiles = find_smiles_column(table.columns, None, str(path))
-            check_unique(table.columns, [smiles, *asked], str(path))
-            for chunk in table.chunks:
-                for name in asked:
-                    if name not in found and holds_lists(chunk, name):
-                        found[name] = level_of_lists([chunk], smiles, name, str(path))
-    return {level: [name for name in names if found.get(name) == level] for level in dict.fromkeys(found.values())}
-
-
-def read_site_labels(tables: Sequence[Path], levels: dict[str, list[str]]) -> tuple[dict[str, SiteLabels], int]:
-    """The labels of all rows of some tables, by level, as written; and in how many rows there is something else.
+def read_lists(tables: Sequence[Path], names: Sequence[str]) -> tuple[dict[str, SiteLabels], set[int]]:
+    """The lists in some columns of tables, which are read once, a chunk at a time.
 
     Args:
         tables: with a column of SMILES.
-        levels: of :func:`levels_of`.
+        names: of columns, in any of the tables, of which some may hold lists.
+
+    Returns:
+        The labels of all rows of the tables, one table's behind another's, by what they are of: atom or bond. And the
+        rows that have something else among lists, or lists of several lengths.
+
+    Raises:
+        InputError: if what lists are of cannot be told.
     """
-    parts: dict[str, list[SiteLabels]] = {level: [] for level in levels}
-    wrong = 0
+    lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
+    lengths = {name: ListLengths() for name in names}
+    rows, wrong = 0, set()
     for path in tables:
         with open_table(path) as table:
-            columns, chunks = table.columns, list(table.chunks)
-        for level, names in levels.items():
-            known = [name for name in names if name in columns]
-            if not known:
-                rows = sum(map(len, chunks))
-                parts[level].append(SiteLabels(level, np.empty((0, len(names))), np.zeros(rows + 1, np.int64)))
-                continue
-            labels, rejected, _ = read_sites(chunks, known, level)
-            wrong += len(rejected)
-            values = np.full((len(labels.values), len(names)), np.nan)
-            values[:, [names.index(name) for name in known]] = labels.values
-            parts[level].append(replace(labels, values=values))
-    return {level: replace(SiteLabels.join(some), names=tuple(levels[level])) for level, some in parts.items()}, wrong
+            present = [name for name in names if name in table.columns]
+            smiles = find_smiles_column(table.columns, None, str(path))
+            check_unique(table.columns, [smiles, *present], str(path))
+            for chunk in table.chunks:
+                for name in present:
+                    some = lists_in(chunk, name)
+                    lengths[name].look(_texts(chunk, smiles, some), some.values())
+                    lists[name] |= {rows + row: numbers for row, numbers in some.items()}
+                    wrong |= {rows + row for row in _neither(chunk, name)} if some else set()
+                rows += len(chunk)
+    levels = {name: lengths[name].level(name) for name in names if lengths[name].lists}
+    found = {}
+    for level in dict.fromkeys(levels.values()):
+        columns = {name: lists[name] for name in names if levels.get(name) == level}
+        found[level], faults = _joined(level, columns, rows)
+        wrong |= faults
+    return found, wrong
+
+
+def _texts(chunk: pa.Table, column: str, rows: Collection[int]) -> list[object]:
+    return cells_of(chunk.select([column]).take(pa.array(list(rows), pa.int64())), column)
+
+
+def _neither(chunk: pa.Table, column: str) -> list[int]:
+    """The rows of a column of lists that have something else."""
+    cells = cells_of(chunk, column)
+    return [row for row, cell in enumerate(cells) if list_or_none(cell) is None and not is_empty(cell)]
+
+
+def _joined(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int) -> tuple[SiteLabels, set[int]]:
+    """Labels of several columns side by side, and the rows whose lists differ in length, which have none."""
+    counts, wrong = np.zeros(rows, np.int64), set()
+    for some in columns.values():
+        for row, numbers in some.items():
+            if counts[row] not in (0, len(numbers)):
+                wrong.add(row)
+            counts[row] = len(numbers)
+    counts[list(wrong)] = 0
+    ptr = pointers(counts)
+    values = np.full((int(ptr[-1]), len(columns)), np.nan)
+    for column, some in enumerate(columns.values()):
+        for row, numbers in some.items():
+            if row not in wrong:
+                values[ptr[row] : ptr[row + 1], column] = numbers
+    return SiteLabels(level, values, ptr, tuple(columns)), wrong
 
 
 def labels_of_molecules(
@@ -76,7 +95,7 @@ def labels_of_molecules(
     store: GraphStore,
     chosen: np.ndarray,
     config: GraphConfig,
-) -> tuple[SiteLabels, int]:
+) -> tuple[SiteLabels, set[int]]:
     """The labels of the molecules of a corpus in the order of their graphs: those of the first row that has some.
 
     Args:
@@ -89,30 +108,33 @@ def labels_of_molecules(
         config: how molecules became graphs.
 
     Returns:
-        The labels of the G molecules; and how many rows have lists of another length than their molecule.
+        The labels of the G molecules; and the rows whose lists cannot be theirs: those of another length, and those
+        of bonds in another order.
     """
     given = np.flatnonzero((labels.counts > 0) & (rows >= 0))
     some = replace(labels, values=labels[given], ptr=pointers(labels.counts[given]))
     some, faults = ordered(some, [smiles[row] for row in given.tolist()], config, labels.names)
+    wrong = set(given[list(faults)].tolist())
     some = some.without(list(faults))
     first: dict[int, int] = {}
     for i in np.flatnonzero(some.counts).tolist():
         molecule, place = int(rows[given[i]]), int(places[given[i]])
-        if molecule not in first and _alike(store, place, int(chosen[molecule])):
+        if molecule in first:
+            continue
+        if labels.level == BOND and not _alike(store, place, int(chosen[molecule])):
+            wrong.add(int(given[i]))
+        else:
             first[molecule] = i
     molecules = sorted(first)
     picked = np.array([first[molecule] for molecule in molecules], np.int64)
     counts = np.zeros(len(chosen), np.int64)
     counts[molecules] = some.counts[picked]
-    return replace(some, values=some[picked], ptr=pointers(counts)), len(faults)
+    return replace(some, values=some[picked], ptr=pointers(counts)), wrong
 
 
 def _alike(store: GraphStore, one: int, other: int) -> bool:
-    """Whether the atoms of two graphs of one molecule stand in the same order."""
-    if one == other:
-        return True
-    a, b = store[one], store[other]
-    return np.array_equal(a.atoms, b.atoms) and np.array_equal(a.bonds, b.bonds)
+    """Whether the bonds of two graphs of one molecule stand in the same order: its atoms do."""
+    return one == other or np.array_equal(store[one].bonds, store[other].bonds)
 
 
 def site_array(labels: SiteLabels, rows: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -34,6 +34,10 @@ def describe_data(console: Console, data: MoleculeData) -> None:
         console.print(f"of {len(labels):,} {level}s of {len(data.kept):,} molecules:", highlight=False)
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
+    for beside, some in data.source.auxiliary.items():
+        names = ", ".join(some.names)
+        count = int(some.counts_of(data.kept).sum())
+        console.print(f"beside: {names} of {count:,} {beside}s, not predicted", highlight=False, markup=False)
     parts = {split: data.source.labels(rows) for split, rows in data.splits.items() if len(rows)}
     for line in [*advise(tasks, labels), *advise_splits(tasks, parts)]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)

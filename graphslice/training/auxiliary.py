@@ -55,7 +55,8 @@ class AuxiliaryHead(nn.Module):
         sites, targets = getattr(batch, f"{self.level}_sites"), getattr(batch, f"{self.level}_targets")
         wanted = (targets - self.mean) / self.std
         known = ~torch.isnan(wanted)
-        errors = (self.head(self.reader(rows, sites)) - wanted.nan_to_num()).abs()
+        with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the model's own head
+            errors = (self.head(self.reader(rows, sites)) - wanted.nan_to_num()).abs()
         return torch.where(known, errors, 0).sum(dim=0), known.sum(dim=0).to(errors.dtype)
 
 

@@ -165,6 +165,8 @@ def _print_table(options: argparse.Namespace, found: dict, memory: dict) -> None
 
 
 def _print_spread(found: dict) -> None:
+    if not found:  # nothing fits the memory
+        return
     spread = {name: (high - low) / middle for name, (low, middle, high) in found.items()}
     widest = max(spread, key=lambda name: spread[name])
     print(f"\nBetween the quartiles of a rate lie {np.median(list(spread.values())):.0%} of it at the median, ", end="")

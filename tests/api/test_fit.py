@@ -153,6 +153,7 @@ def test_bad_molecules_are_told(demo_rows):
         ({"smiles": ["C"], "y": [1]}, {"init_from": "none", "config": RunConfig()}, "init_from and a RunConfig"),
         ({"smiles": ["C"], "y": [1]}, {"preset": "small", "init_from": "gap"}, "leave out the preset"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "smal"}, "smal"),
+        ({"smiles": ["C"], "y": [1]}, {"init_from": "gap", "config": {"init_from": "none"}}, "give it once"),
         ({"smiles": ["C"], "y": [1]}, {"epochs": 0}, "max_epochs must be at least 1"),
     ],
     ids=str,

@@ -108,6 +108,8 @@ def test_it_is_a_store_as_every_other(corpus):
 def test_what_cannot_be_used(tables, tmp_path):
     with pytest.raises(InputError, match=r"no table of the corpus has a column 'gapp' \(did you mean 'gap'"):
         build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gapp"])
+    with pytest.raises(InputError, match="'gap' is named twice"):
+        build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gap", "gap"])
     with pytest.raises(InputError, match="leaves no molecule"):
         build_corpus(tmp_path / "x.arrow", tables[0][:1], GRAPH, without=tables[0][:1])
     (tmp_path / "none.csv").write_text("smiles\noops\n")
@@ -126,6 +128,7 @@ def test_what_cannot_be_used(tables, tmp_path):
         ("CCO", "[0.1, 0.2, -0.3, 0.1]", "not of one length with the atoms"),
         ("C1CC1", "[0.1, 0.2, -0.3]", "what they are of is not known"),
         ("oops", "[0.1]", "texts that are no molecules"),
+        ("CCO", "[0.1, 0.2, 0.3]", "too few"),
     ):
         (tmp_path / "lists.csv").write_text(f'smiles,charge\n{smiles},"{cell}"\n')
         with pytest.raises(InputError, match=what):
@@ -174,6 +177,19 @@ def test_lists_are_of_atoms_and_of_bonds(with_lists, tmp_path):
         if len(kinds):
             np.testing.assert_array_equal(kinds, np.array([1, 2, 3, 1.5])[graph.bond_features[:, 0]])
     assert (atoms.counts > 0).sum() == 39 and (bonds.counts > 0).sum() == 39 - (len(store.sizes) < 80)
+
+
+def test_lists_far_down_a_table(tmp_path):
+    """Behind empty cells, and behind molecules that have as many atoms as bonds."""
+    rings = [f"C{'C' * i}C1CC1" for i in range(60)]
+    counts = [Chem.MolFromSmiles(text).GetNumAtoms() for text in rings]
+    lists = [None] * 55 + [str([0.5] * count) for count in counts] + ["[1, 2, 3]"]
+    frame = pd.DataFrame({"smiles": ["C" * (3 + i) for i in range(55)] + rings + ["CCO"], "charge": lists})
+    for name in ("t.csv", "t.parquet"):
+        frame.to_csv(tmp_path / name, index=False) if name == "t.csv" else frame.to_parquet(tmp_path / name)
+        made = build_corpus(tmp_path / "x.arrow", [tmp_path / name], GRAPH, labels=["charge"])
+        assert made.store.info.atom_targets == ("charge",) and made.unlabelled == 0
+        assert (made.store.site_labels("atom").counts > 0).sum() == 61
 
 
 def test_lists_in_the_order_of_the_input(with_lists, tmp_path):

@@ -39,6 +39,12 @@ def test_a_run_of_many_targets(pretrained):
     assert json.loads((pretrained / "metrics.json").read_text())["test"]["targets"].keys() >= {"gap", "MolWt"}
 
 
+def test_it_is_judged_on_its_own_corpus(pretrained, cli):
+    """The labels that were learned beside belong to the corpus, and are not judged."""
+    code, said, _ = cli("evaluate", pretrained)
+    assert code == 0 and "test" in said and "valid" in said
+
+
 def test_others_start_from_it(pretrained, demo_csv, cli, tiny_flags, tmp_path):
     flags = [flag for flag in tiny_flags if flag.startswith("--trainer")]
     code, _, said = cli("train", "--dataset", demo_csv, "--init-from", pretrained, "-o", tmp_path / "run", *flags)

@@ -72,9 +72,9 @@ class GraphBatch:
 
     @classmethod
     def unchecked(cls, **tensors: Tensor | None) -> GraphBatch:
-        """A batch of tensors that compiled code has just made of molecules that were checked."""
+        """A batch of tensors that compiled code has just made of molecules that were checked; others are None."""
         batch = object.__new__(cls)
-        batch.__dict__.update(tensors)
+        batch.__dict__.update(_OPTIONAL | tensors)
         return batch
 
     def __len__(self) -> int:
@@ -98,6 +98,9 @@ class GraphBatch:
     def pin_memory(self) -> GraphBatch:
         """The same batch in page-locked memory, for asynchronous copies to a GPU."""
         return self._map(Tensor.pin_memory)
+
+
+_OPTIONAL = {field.name: None for field in dataclasses.fields(GraphBatch) if field.default is None}
 
 
 def _check(batch: GraphBatch) -> None:

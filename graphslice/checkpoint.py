@@ -234,6 +234,16 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
     return found
 
 
+def continue_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
+    """The sections of a preset for a run that starts from another: :meth:`RunConfig.continued_from`, as plain values.
+
+    Raises:
+        InputError: if ``init_from`` is no run, checkpoint or model that comes with the package.
+    """
+    origin = read_checkpoint(init_from).config
+    return RunConfig.from_dict(preset).continued_from(origin, init_from).to_dict()
+
+
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint of GraphSlice, given its file or its run folder.
 

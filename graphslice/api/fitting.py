@@ -14,7 +14,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from graphslice.api.model import Model, load
-from graphslice.checkpoint import read_checkpoint
+from graphslice.checkpoint import continue_preset
 from graphslice.config import MOLECULE, SCRATCH, RunConfig, check_keys, read_preset, with_sections
 from graphslice.data.frames import as_table, is_frame
 from graphslice.data.labels import joined_names
@@ -148,10 +148,10 @@ def base_config(
     base = read_preset(preset or "small")
     if init_from is not None and "init_from" in (config or {}):
         raise InputError("init_from stands in config too: give it once")
-    if init_from not in (None, SCRATCH):
+    if init_from is not None and init_from != SCRATCH:
         if preset is not None:
             raise InputError("init_from brings its own model: leave out the preset")
-        base = RunConfig.from_dict(base).continued_from(read_checkpoint(init_from).config, init_from).to_dict()
+        base = continue_preset(base, init_from)
     found = RunConfig.from_dict(with_sections(base, config or {}))
     return replace(found, init_from=SCRATCH) if init_from == SCRATCH else found
 

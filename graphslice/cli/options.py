@@ -151,16 +151,11 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
     if init_from is not None and init_from != SCRATCH:
         if preset is not None:
             raise InputError("--init-from brings its own model: leave out --preset")
-        merged = _continued(merged, init_from)
+        from graphslice.checkpoint import continue_preset
+
+        merged = continue_preset(merged, init_from)
     config = RunConfig.from_dict(with_sections(merged, from_file))
     return replace(config, init_from=SCRATCH) if init_from == SCRATCH else config
-
-
-def _continued(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
-    from graphslice.checkpoint import read_checkpoint
-
-    origin = read_checkpoint(init_from).config
-    return RunConfig.from_dict(preset).continued_from(origin, init_from).to_dict()
 
 
 def _flat(config: RunConfig) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
@@ -91,9 +92,11 @@ def is_empty(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
-def cells_of(chunk: pa.Table, column: str) -> list[object]:
-    """The cells of a column: lists, texts, None, or whatever else it has."""
-    return [decoded(cell) if isinstance(cell, bytes) else cell for cell in chunk.column(column).to_pylist()]
+def cells_of(chunk: pa.Table, column: str, rows: Collection[int] | None = None) -> list[object]:
+    """The cells of a column, or of some rows of it: lists, texts, None, or whatever else it has."""
+    cells = chunk.column(column)
+    some = cells if rows is None else cells.take(pa.array(list(rows), pa.int64()))
+    return [decoded(cell) if isinstance(cell, bytes) else cell for cell in some.to_pylist()]
 
 
 def holds_lists(chunk: pa.Table, column: str) -> bool:

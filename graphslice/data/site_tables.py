@@ -173,8 +173,7 @@ def refuse_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str]
         lengths = ListLengths()
         for chunk in chunks:
             some = lists_in(chunk, target)
-            texts = cells_of(chunk.select([smiles]).take(pa.array(list(some))), smiles) if some else []
-            lengths.look(texts, some.values())
+            lengths.look(cells_of(chunk, smiles, some), some.values())
             if lengths.lists:
                 break
         if lengths.lists:
@@ -192,6 +191,6 @@ def lists_in(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
         rows = np.flatnonzero(pc.match_substring(cells, "[").fill_null(False).to_numpy()).tolist()
     else:
         rows = np.flatnonzero(cells.is_valid().to_numpy()).tolist()
-    found = zip(rows, cells_of(chunk.select([column]).take(pa.array(rows, pa.int64())), column), strict=True)
+    found = zip(rows, cells_of(chunk, column, rows), strict=True)
     lists = {row: list_or_none(cell) for row, cell in found}
     return {row: numbers for row, numbers in lists.items() if numbers is not None}

@@ -110,7 +110,10 @@ class GraphTransformer(nn.Module):
 
     def standardised(self, batch: GraphBatch) -> Tensor:
         """:meth:`forward` of ``(target - target_mean) / target_std``."""
-        return self._answered(self.represent(batch) if self.sites is None else self._read_sites(batch))
+        read = self.represent(batch) if self.sites is None else self._read_sites(batch)
+        # In full precision: bfloat16 would round predictions to three digits.
+        with torch.autocast(read.device.type, enabled=False):
+            return self.head(read)
 
     def standardised_with_rows(self, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """:meth:`standardised` of molecules, and the rows behind the last norm, ``[B, N + 1, C]``, of which heads of
@@ -119,11 +122,6 @@ class GraphTransformer(nn.Module):
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(self.target_mean.dtype)
             return self.head(self._joined(rows, context.mask, batch.descriptors)), rows
-
-    def _answered(self, read: Tensor) -> Tensor:
-        # In full precision: bfloat16 would round predictions to three digits.
-        with torch.autocast(read.device.type, enabled=False):
-            return self.head(read)
 
     def represent(self, batch: GraphBatch) -> Tensor:
         """Each molecule in numbers, ``[B, width]``: readouts after the last norm, and the descriptors."""

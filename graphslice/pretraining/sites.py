@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def read_lists(tables: Sequence[Path], names: Sequence[str]) -> tuple[dict[str, 
             for chunk in table.chunks:
                 for name in present:
                     some = lists_in(chunk, name)
-                    lengths[name].look(_texts(chunk, smiles, some), some.values())
+                    lengths[name].look(cells_of(chunk, smiles, some), some.values())
                     lists[name] |= {rows + row: numbers for row, numbers in some.items()}
                     wrong |= {rows + row for row in _neither(chunk, name)} if some else set()
                 rows += len(chunk)
@@ -57,10 +57,6 @@ def read_lists(tables: Sequence[Path], names: Sequence[str]) -> tuple[dict[str, 
         found[level], faults = _joined(level, columns, rows)
         wrong |= faults
     return found, wrong
-
-
-def _texts(chunk: pa.Table, column: str, rows: Collection[int]) -> list[object]:
-    return cells_of(chunk.select([column]).take(pa.array(list(rows), pa.int64())), column)
 
 
 def _neither(chunk: pa.Table, column: str) -> list[int]:

@@ -262,7 +262,8 @@ def _together(folders: Sequence[Path]) -> dict:
     rate["molecules_per_second"] = round(rate["molecules_per_second"] / max(sums["seconds"], 1e-9), 3)
     peak = max((one["peak_memory_bytes"] or 0) for one in each)
     same = {name: each[0][name] for name in ("device", "devices", "precision", "compiled")}
-    names = each[0].get("auxiliary_mae", {}).keys()
-    errors = {name: float(np.mean([one["auxiliary_mae"][name] for one in each])) for name in names}
+    beside_of = [one.get("auxiliary_mae", {}) for one in each]  # without what no validation molecule has
+    names = [name for name in beside_of[0] if all(name in one for one in beside_of)]
+    errors = {name: float(np.mean([one[name] for one in beside_of])) for name in names}
     beside = {"auxiliary_mae": errors} if errors else {}
     return {**sums, **rate, **beside, "peak_memory_bytes": peak, **same, "members": len(each)}

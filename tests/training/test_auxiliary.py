@@ -21,6 +21,8 @@ from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
 from graphslice.training import resume, train
 from graphslice.training.auxiliary import AuxiliaryHead, AuxiliaryHeads
+from graphslice.training.members import _together
+from graphslice.training.run_folder import write_training
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
 NAN = float("nan")
@@ -138,3 +140,13 @@ def test_a_run_learns_them_and_is_continued(corpus, tiny_config, tmp_path):
     wrong = replace(config, data=replace(config.data, targets="degree"))
     with pytest.raises(ValueError, match="'degree' is no target of molecules"):
         train(wrong, tmp_path / "wrong")
+
+
+def test_members_without_a_validation_label(tmp_path):
+    """What no validation molecule of one of them has is not averaged."""
+    training = {"parameters": 1, "steps": 1, "seconds": 1.0, "molecules_per_second": 1.0, "peak_memory_bytes": 1}
+    training |= {"device": "cpu", "devices": 1, "precision": "32-true", "compiled": False}
+    for name, errors in (("a", {"charge": 1.0, "order": 2.0}), ("b", {"charge": 3.0})):
+        (tmp_path / name).mkdir()
+        write_training(tmp_path / name, training | {"auxiliary_mae": errors})
+    assert _together([tmp_path / "a", tmp_path / "b"])["auxiliary_mae"] == {"charge": 2.0}

@@ -15,11 +15,7 @@ import torch
 
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import (
-    CONFIG,
-    MEMBER,
-    TOGETHER,
     Checkpoint,
-    home_of,
     read_calibration,
     read_checkpoint,
     read_checkpoints,
@@ -36,6 +32,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import represent
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
+from graphslice.model_files import CONFIG, MEMBER, TOGETHER, home_of
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from graphslice.cli.options import load_model
 from graphslice.errors import InputError
+from graphslice.model_files import home_of
 from graphslice.progress import molecule_progress
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write pictures and tables, and print what each atom adds; raises InputError for what cannot be used."""
     from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_listed
-    from graphslice.checkpoint import home_of
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")

@@ -13,6 +13,7 @@ import yaml
 
 from graphslice.config import SCRATCH, DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError, nearest
+from graphslice.model_files import CONFIG
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
@@ -208,8 +209,6 @@ def check_runs(runs: Sequence[Run]) -> None:
 
 def _check_folder(run: Run, data: DataConfig) -> None:
     """Refuse a folder that holds a run of other settings, or of other data than ``data`` as it is now."""
-    from graphslice.checkpoint import CONFIG
-
     if not (run.folder / CONFIG).exists():
         return
     # By way of a configuration: one of a former version lacks the options that came since.

@@ -24,6 +24,7 @@ from graphslice.compare.report import (
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.machine import visible_gpus
+from graphslice.model_files import CONFIG
 from graphslice.processes import each_in_a_process
 
 
@@ -102,7 +103,6 @@ def train_run(config: RunConfig, folder: Path) -> None:
         InputError: if it cannot be trained.
         KeyboardInterrupt: if it was stopped; what was done lies in the folder.
     """
-    from graphslice.checkpoint import CONFIG
     from graphslice.training.entry import resume, train
     from graphslice.training.run import Interrupted
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.checkpoint import find_members, home_of
 from graphslice.config import DataConfig
 from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.labels import joined_names
@@ -22,6 +21,7 @@ from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import scores_of_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
+from graphslice.model_files import find_members, home_of
 
 # Rows that are predicted at a time.
 _CHUNK_ROWS = 16_384

@@ -9,11 +9,11 @@ import numpy as np
 
 from graphslice.calibration import DISTANCE, Calibration, check_level
 from graphslice.calibration.domain import BITS, Domain
-from graphslice.checkpoint import read_domain
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.sites import rows_of_sites
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictions import Interval, Neighbours
+from graphslice.model_files import read_domain
 from graphslice.tasks import Task
 
 

@@ -12,7 +12,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration, check_level
-from graphslice.checkpoint import MEMBER, Checkpoint, home_of, read_calibration, read_checkpoints
+from graphslice.checkpoint import Checkpoint, read_calibration, read_checkpoints
 from graphslice.chem.descriptors import kinds_of, own_of
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
@@ -28,6 +28,7 @@ from graphslice.inference.on_gpu import tf32_products
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.together import blended, of_networks
 from graphslice.machine import default_device
+from graphslice.model_files import MEMBER, home_of
 from graphslice.tasks import answer_columns
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphslice.checkpoint import CONFIG, load_weights
+from graphslice.checkpoint import load_weights
 from graphslice.errors import InputError
+from graphslice.model_files import CONFIG
 
 #: The files of a Hugging Face folder that hold weights, the one to use first.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from graphslice.checkpoint import CONFIG, find_members
 from graphslice.config import MOLECULE, RunConfig, read_yaml
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
+from graphslice.model_files import CONFIG, find_members
 from graphslice.training.members import member_configs
 from graphslice.training.run import splits_begun_with
 from graphslice.training.run_folder import (

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from graphslice.checkpoint import BEST, add_to_checkpoint, read_checkpoint
+from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
+from graphslice.model_files import BEST
 from graphslice.tasks import Task, each_target, output_slices
 from graphslice.trees import Blend, compare_errors, loss_of
 from graphslice.trees.beside import KINDS, add_up, fit_trees, predict_trees, weigh

@@ -11,13 +11,14 @@ import torch
 
 from graphslice.calibration import Calibration, Domain, fit_calibration
 from graphslice.calibration.domain import BITS, MOST_KEPT
-from graphslice.checkpoint import BEST, add_to_checkpoint, read_checkpoint, save_together, write_domain
+from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_together
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import fingerprint_rows
 from graphslice.data.splits import Splits
 from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.doubt import difficulty_of, nearest_of
 from graphslice.inference.predictor import Predictor, load
+from graphslice.model_files import BEST, write_domain
 
 #: The most molecules that a calibration is made of; of more, as many at random.
 MOST_ROWS = 5_000

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from graphslice.checkpoint import LAST
 from graphslice.evaluation.metrics import METRICS
+from graphslice.model_files import LAST
 
 # Steps after which several devices agree on the time or an end: each of them waits for the others then.
 _AGREE_EVERY = 20

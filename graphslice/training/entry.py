@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from graphslice.checkpoint import CONFIG, LAST, read_checkpoint
+from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig, read_yaml
 from graphslice.data.frames import frame_source, is_frame
 from graphslice.data.labels import joined_names, target_names
@@ -19,6 +19,7 @@ from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
+from graphslice.model_files import CONFIG, LAST
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members

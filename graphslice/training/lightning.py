@@ -12,10 +12,10 @@ from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, Mode
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.strategies import DDPStrategy
 
-from graphslice.checkpoint import BEST
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
+from graphslice.model_files import BEST
 from graphslice.training.callbacks import LastCheckpoint, StopTogether
 from graphslice.training.devices import Devices
 from graphslice.training.module import CHOICE

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from graphslice.checkpoint import CONFIG, MEMBER, find_members
 from graphslice.config import RunConfig
 from graphslice.data.arrow import json_lists, list_array, number_array
 from graphslice.data.datamodule import MoleculeData
@@ -31,6 +30,7 @@ from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
+from graphslice.model_files import CONFIG, MEMBER, find_members
 from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data

@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch
 from rich.console import Console
 
-from graphslice.checkpoint import LAST, read_checkpoint
+from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.loader import batches_per_epoch
@@ -19,6 +19,7 @@ from graphslice.data.source import Source
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.machine import device_name, peak_memory
+from graphslice.model_files import LAST
 from graphslice.ops.threads import torch_on_one_core
 from graphslice.progress import molecule_progress
 from graphslice.training.advice import describe_data

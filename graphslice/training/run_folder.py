@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from graphslice._version import __version__
-from graphslice.checkpoint import BEST, CONFIG, DOMAIN, LAST, TOGETHER, find_members
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.machine import machine
+from graphslice.model_files import BEST, CONFIG, DOMAIN, LAST, TOGETHER, find_members
 
 METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
     "metrics.json",

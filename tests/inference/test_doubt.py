@@ -13,9 +13,10 @@ from promises import check_molecule_alone
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.checkpoint import BEST, read_checkpoint
+from graphslice.checkpoint import read_checkpoint
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.inference.predictor import Predictor
+from graphslice.model_files import BEST
 from graphslice.training import train
 
 

@@ -1,0 +1,88 @@
+"""The files in which models lie, and how they are found."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graphslice.errors import InputError
+from graphslice.resources import MODELS, is_shipped
+
+#: The file of a run folder of several models that holds what they have together.
+TOGETHER = "together.ckpt"
+#: The file of a run folder that has the SMILES of the training molecules that its calibration knows. A checkpoint
+#: has none of them: it may be given to others.
+DOMAIN = "domain.csv"
+#: The files of a run folder that hold a model, the one to use first.
+BEST, LAST = "best.ckpt", "last.ckpt"
+#: How the folders of the members of a run folder of several models begin, which each are a run folder.
+MEMBER = "member-"
+#: The file of a run folder that holds its resolved configuration.
+CONFIG = "config.yaml"
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The file of a checkpoint, given that file, its run folder, or the name of a model that comes with the package.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if is_shipped(path):
+        return MODELS[str(path)]
+    path = Path(path)
+    if path.is_dir():
+        for name in (BEST, LAST):
+            if (path / name).is_file():
+                return path / name
+        if members := find_members(path):
+            raise InputError(f"{path} holds {len(members)} models: give one of them, such as {members[0]}")
+        hint = "; graphslice import-checkpoint makes one of it" if (path / "config.json").is_file() else ""
+        raise InputError(f"{path} is no run folder: it holds neither {BEST} nor {LAST}{hint}")
+    if not path.is_file():
+        raise InputError(
+            f"no model at {path}: give a run folder or a checkpoint{_shipped()}; published ones are made one by "
+            "graphslice import-checkpoint"
+        )
+    return path
+
+
+def home_of(path: str | Path) -> Path | None:
+    """The folder of a run, given it or a checkpoint in it; None of a model that comes with the package."""
+    if is_shipped(path):
+        return None
+    return Path(path) if Path(path).is_dir() else Path(path).parent
+
+
+def _shipped() -> str:
+    return f", or {' or '.join(MODELS)}, which come with the package" if MODELS else ""
+
+
+def find_members(path: str | Path) -> list[Path]:
+    """The run folders of the models that answer together, in their order; none of a run of one model."""
+    found = [folder for folder in Path(path).glob(f"{MEMBER}*") if folder.name.removeprefix(MEMBER).isdigit()]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix(MEMBER)))
+
+
+def write_domain(folder: Path, rows: np.ndarray, smiles: Sequence[str]) -> None:
+    """Write the SMILES of the training molecules that the calibration of a run knows.
+
+    Args:
+        folder: of the run.
+        rows: ``int64 [N]``, their places in the source.
+        smiles: N texts.
+    """
+    with (folder / DOMAIN).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["row", "smiles"])
+        writer.writerows(zip((rows + 1).tolist(), smiles, strict=True))
+
+
+def read_domain(folder: Path | None) -> dict[int, str]:
+    """The SMILES of training molecules by their places in the source; empty where a run folder has none."""
+    if folder is None or not (folder / DOMAIN).is_file():
+        return {}
+    with (folder / DOMAIN).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}

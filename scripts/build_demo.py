@@ -38,7 +38,7 @@ class Unlabelled(Exception):
     """Why a molecule gets no label."""
 
 
-def conformer(mol: Chem.Mol) -> Chem.Mol:
+def conformer(mol: Chem.Mol, seed: int = SEED) -> Chem.Mol:
     """One ETKDG conformer with explicit hydrogens, relaxed with MMFF94."""
     mol = Chem.AddHs(mol)
     if mol.GetNumAtoms() > MAX_ATOMS:
@@ -46,7 +46,7 @@ def conformer(mol: Chem.Mol) -> Chem.Mol:
     if not rdForceFieldHelpers.MMFFHasAllMoleculeParams(mol):
         raise Unlabelled("MMFF94 has no parameters for it")
     parameters = rdDistGeom.ETKDGv3()
-    parameters.randomSeed = SEED
+    parameters.randomSeed = seed
     parameters.maxIterations = 20
     if rdDistGeom.EmbedMolecule(mol, parameters) != 0:
         raise Unlabelled("ETKDG found no conformer")

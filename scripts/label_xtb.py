@@ -59,12 +59,12 @@ def corpus(tables: Iterable[Path]) -> list[str]:
     return order
 
 
-def label(smiles: str) -> tuple[list[float], np.ndarray, np.ndarray, np.ndarray]:
+def label(smiles: str, seed: int = SEED) -> tuple[list[float], np.ndarray, np.ndarray, np.ndarray]:
     """Quantities of a molecule, charges of its atoms and of the hydrogens at each, bond orders; raises Unlabelled."""
     from tblite.interface import Calculator
 
     written = Chem.MolFromSmiles(smiles)
-    mol = conformer(written)
+    mol = conformer(written, seed)
     numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
     charge = Chem.GetFormalCharge(mol)
     if (numbers == 0).any() or (numbers.sum() - charge) % 2:

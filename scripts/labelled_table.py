@@ -1,10 +1,10 @@
 """The labelled molecules of a corpus as a table, with the splits that ``graphslice pretrain`` gave them.
 
-    python scripts/labelled_table.py runs/small corpus.csv --targets gap,homo,lumo,dipole -o labelled.csv
+    python scripts/labelled_table.py corpus.csv --targets gap,homo,lumo,dipole --without held.csv -o labelled.csv
 
-For other software, that it learns and is judged by the same molecules as the models that began with the run. CORPUS is
-the table that the run was made of; rows that the run left out are left out. ``--answers FILE.csv`` then measures what
-the software says: a table with the column smiles and the targets, of the test rows.
+What ``gap`` is trained on, and other software beside it. The splits are those of the hashes of the molecules, so a
+test molecule of the pretraining is one here. ``--answers FILE.csv`` then measures what a software says: a table with
+the column smiles and the targets, of the test rows.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import featurize
 from graphslice.data.hashes import hash_rows
 from graphslice.data.splits import SPLITS
-from graphslice.data.store import GraphStore
-from graphslice.training.run_folder import CORPUS
+from graphslice.pretraining.corpus import split_of
 
 # Borders of numbers of heavy atoms.
 SIZES = (1, 10, 20, 30, 40, 10_000)
 
 
-def labelled(run: Path, corpus: Path, targets: list[str]) -> pd.DataFrame:
-    """Columns smiles, the targets and split: each molecule of the run that has a label, once."""
+def labelled(corpus: Path, held: list[Path], targets: list[str]) -> pd.DataFrame:
+    """Columns smiles, the targets and split: each molecule of the corpus that has a label, once."""
     table = pd.read_csv(corpus, low_memory=False)
     table = table[table[targets].notna().any(axis=1)].reset_index(drop=True)
-    store, _ = featurize(table["smiles"].tolist(), GraphConfig())
-    known = GraphStore.open(run / CORPUS)
-    of_run = hash_rows(known, np.arange(len(known))).identity
-    order = np.argsort(of_run)
-    here = hash_rows(store, np.arange(len(store))).identity
-    place = order[np.searchsorted(of_run[order], here).clip(max=len(order) - 1)]
-    table["split"] = np.array(SPLITS)[np.asarray(known.split)[place]]
-    table = table[of_run[place] == here].assign(identity=here[of_run[place] == here])
+    hashes, left_out = hashed(table["smiles"]), [hashed(pd.read_csv(path)["smiles"]).family for path in held]
+    table = table.assign(identity=hashes.identity, split=np.array(SPLITS)[split_of(hashes.family)])
+    table = table[~np.isin(hashes.family, np.concatenate([np.empty(0, np.uint64), *left_out]))]
     return table.drop_duplicates("identity")[["smiles", *targets, "split"]]
+
+
+def hashed(smiles: pd.Series) -> MoleculeHashes:
+    """The hashes of molecules, all of which are such."""
+    store, _ = featurize(smiles.tolist(), GraphConfig())
+    return hash_rows(store, np.arange(len(store)))
 
 
 def measured(table: pd.DataFrame, answers: pd.DataFrame, targets: list[str]) -> list[str]:
@@ -60,15 +61,15 @@ def measured(table: pd.DataFrame, answers: pd.DataFrame, targets: list[str]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path)
     parser.add_argument("corpus", type=Path)
+    parser.add_argument("--without", nargs="*", type=Path, default=[], help="tables of molecules that are left out")
     parser.add_argument("--targets", required=True)
     parser.add_argument("-o", "--out", type=Path, required=True, help="written, or with --answers read")
     parser.add_argument("--answers", type=Path)
     options = parser.parse_args()
     targets = options.targets.split(",")
     if options.answers is None:
-        table = labelled(options.run, options.corpus, targets)
+        table = labelled(options.corpus, options.without, targets)
         table.to_csv(options.out, index=False)
         print(table.groupby("split")[targets].count())
     else:

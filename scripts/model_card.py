@@ -2,8 +2,8 @@
 
     python scripts/model_card.py NAME CORPUS
 
-CORPUS is the run folder of the ``graphslice pretrain`` whose corpus the model learned. Measured are the molecules of
-its test split that have labels. The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced.
+CORPUS is the store that the model learned, as ``graphslice featurize`` wrote it. Measured are the molecules of its test
+split that have labels. The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rdkit import Chem
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor, load
-from graphslice.training.run_folder import CORPUS
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 LEVEL = 90.0
@@ -121,7 +120,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("corpus", type=Path)
     options = parser.parse_args()
-    found = measure(load(options.name), GraphStore.open(options.corpus / CORPUS))
+    found = measure(load(options.name), GraphStore.open(options.corpus))
     caption = f"MAE, in brackets how many molecules, where these are {LEAST} at least:"
     text = "\n".join([*of_targets(found), "", caption, "", *of_groups(found)])
     print(text)

@@ -2,7 +2,7 @@
 
 Weights are kept in float16, but for the mean and deviation of the targets; what the run knows of its files is left out.
 What it knows of its errors stays, with fingerprints of training molecules, and their SMILES where ``--table`` names
-the table that the corpus was made of; ``--bare`` leaves that out too.
+the table that its store was made of; ``--bare`` leaves that out too.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
-    parser.add_argument("--corpus", type=Path, help="the pretrained run that it began with (default: itself)")
+    parser.add_argument("--corpus", type=Path, help="the store that it learned (default: that of a pretraining)")
     parser.add_argument("--peak-lr", type=float, help="of runs that begin with it (default: its own)")
     parser.add_argument("--bare", action="store_true", help="without intervals: for a model that is only begun with")
-    parser.add_argument("--table", type=Path, help="what the corpus was made of, with the column smiles")
+    parser.add_argument("--table", type=Path, help="what the store was made of, with the column smiles")
     options = parser.parse_args()
-    corpus = GraphStore.open((options.corpus or options.run) / CORPUS)
+    corpus = GraphStore.open(options.corpus or options.run / CORPUS)
     known = elements(corpus)
     made = replace(packed(read_checkpoint(options.run), options.bare), extra={"elements": known})
     if options.table and made.calibration:

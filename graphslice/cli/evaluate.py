@@ -15,7 +15,7 @@ MODULE = "graphslice.evaluation.evaluate"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument("model", help="a run folder, a checkpoint, or a model that comes with the package: gap, small")
     add_data_options(parser)
     parser.add_argument("--split", help="train, valid, test or all (default: test, or all of an unsplit file)")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")

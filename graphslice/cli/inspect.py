@@ -26,7 +26,7 @@ _REASONS = 5
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder or a checkpoint")
+    parser.add_argument("model", help="a run folder, a checkpoint, or a model that comes with the package: gap, small")
     parser.add_argument(
         "molecules", nargs="*", help="SMILES, and CSV, TSV, Parquet or .smi files; the first 100 molecules are drawn"
     )

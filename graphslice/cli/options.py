@@ -42,7 +42,7 @@ _DATA_OPTIONS = {
         "targets": "columns to predict, separated by commas (default: the only one)",
         "level": "molecule, atom or bond: what the targets are of; of atoms and bonds cells are lists of numbers",
         "task": "regression, binary or multiclass, or TARGET=binary,... (default: found from the values)",
-        "transform": "log, or TARGET=log,...: learn logarithms, and predict what they are of",
+        "transform": "log, or TARGET=log,...: learn logarithms; answers are in the target's own unit",
         "features": "what is read beside the graph: morgan, rdkit2d, numeric columns; separated by commas",
         "smiles_column": "column of the SMILES (default: found by its name)",
     },

@@ -7,10 +7,10 @@ With NAME=FOLDER the result and the picture of a comparison are first copied fro
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 from graphslice.compare.report import PICTURE, RESULT, table
@@ -30,7 +30,9 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
-    for given in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("given", nargs="*", metavar="NAME=FOLDER", help="a comparison to copy first, of a folder")
+    for given in parser.parse_args().given:
         name, _, folder = given.partition("=")
         shutil.copyfile(Path(folder) / RESULT, DOCS / "comparisons" / f"{name}.json")
         shutil.copyfile(Path(folder) / PICTURE, DOCS / "figures" / f"{name}.png")

@@ -8,6 +8,7 @@ in order and in an empty folder, puts what they gave behind each of them, betwee
 
 from __future__ import annotations
 
+import argparse
 import base64
 import os
 import re
@@ -98,6 +99,7 @@ def text_of(notebook: NotebookNode) -> tuple[str, dict[str, bytes]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     notebook = cells_of(TEXT.read_text())
     with tempfile.TemporaryDirectory() as folder:
         execute(notebook, Path(folder))

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/mixers.md", "docs/kernels.md", "docs/benchmarks.md"]
-DOCUMENTS += ["docs/tutorial.md", "scripts/README.md", "data/README.md", "examples/README.md"]
+DOCUMENTS += ["docs/models.md", "docs/results.md", "docs/intervals.md", "docs/log.md", "docs/tutorial.md"]
+DOCUMENTS += ["scripts/README.md", "data/README.md", "examples/README.md"]
 
 
 def test_the_tables_are_those_of_the_results(monkeypatch):

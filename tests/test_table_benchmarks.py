@@ -17,6 +17,7 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import table_forest, table_methods, table_report, table_tasks, tables
 from benchmarks.table_tasks import TASKS, Table
+from graphslice.chem.descriptors import read_descriptors
 
 CLASSES = TASKS["tox21"]
 NUMBERS = TASKS["caco2_wang"]
@@ -234,9 +235,9 @@ def test_a_command_that_fails_is_told_and_the_others_go_on(tmp_path, chemprop, c
 
 
 def test_a_result_that_lacks_a_metric_is_not_done():
-    line = {"task": "esol", "method": "forest", "seed": 0}
+    line = {"task": "esol", "method": "small-forest", "seed": 0}
     assert tables.done([line | {"metric": "RMSE"}]) == set()
-    assert tables.done([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "forest", 0)}
+    assert tables.done([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "small-forest", 0)}
 
 
 @pytest.mark.parametrize(("task", "ending"), [(CLASSES, "prob_1"), (NUMBERS, "pred")])
@@ -288,7 +289,7 @@ def test_the_forest_learns_from_the_training_rows_alone():
     both = pd.concat([fit, wrong])
 
     def answers(fit: pd.DataFrame, classes: bool) -> pd.DataFrame:
-        known, asked = map(table_forest.fingerprints, (fit["smiles"], ask["smiles"]))
+        known, asked = (read_descriptors(table["smiles"].tolist(), ["morgan"])["morgan"] for table in (fit, ask))
         return table_forest.answers(fit, ask, known, asked, classes=classes, seed=0, threads=1)
 
     found = answers(both, True)
@@ -307,8 +308,8 @@ def test_the_forest_reads_embeddings(tmp_path, monkeypatch):
     for name, table, rows in zip(("fit", "ask"), (fit, ask), read, strict=True):
         table.to_csv(tmp_path / f"{name}.csv", index=False)
         np.save(tmp_path / f"{name}.npy", rows)
-    files = [str(tmp_path / name) for name in ("fit.csv", "ask.csv", "out.csv", "fit.npy", "ask.npy")]
-    monkeypatch.setattr(sys, "argv", ["table_forest", *files[:3], "--embeddings", *files[3:]])
+    files = [str(tmp_path / name) for name in ("fit.csv", "ask.csv", "out.csv")]
+    monkeypatch.setattr(sys, "argv", ["table_forest", *files])
     table_forest.main()
     np.testing.assert_allclose(pd.read_csv(files[2])["y"], [0.0, 1.0], atol=0.01)
 
@@ -328,9 +329,10 @@ def test_the_document_has_means_deviations_and_wins(tmp_path):
         "caco2_wang,MAE,0.344,0.33,0.35,0.276,0.287,0.335,0.401,,0.256\n"
         "herg,AUROC,0.721,0.84,0.846,0.871,0.88,,,,0.88\ndili,AUROC,0.899,0.887,,,,,,,0.956\n"
     )
-    results = [line("caco2_wang", "forest", seed, value) for seed, value in enumerate([0.5, 0.3, 0.34])]
-    results += [line("caco2_wang", "forest", 0, 0.32), line("caco2_wang", "graphslice", 0, 0.335)]  # the later counts
-    results += [line("herg", "forest", 0, 0.8), line("herg", "graphslice", 0, 0.85), line("dili", "graphslice", 0, 0.5)]
+    results = [line("caco2_wang", "small-forest", seed, value) for seed, value in enumerate([0.5, 0.3, 0.34])]
+    results += [line("caco2_wang", "small-forest", 0, 0.32)]  # the later counts
+    results += [line("caco2_wang", "graphslice", 0, 0.335), line("herg", "small-forest", 0, 0.8)]
+    results += [line("herg", "graphslice", 0, 0.85), line("dili", "graphslice", 0, 0.5)]
     results += [line("bioavailability_ma", "graphslice", seed, 0.6) for seed in range(5)]
     text = table_report.rendered(results, published)
     rows = {
@@ -345,13 +347,13 @@ def test_the_document_has_means_deviations_and_wins(tmp_path):
     assert rows["dili"][:5] == ["AUROC ↑", "", "0.500 (1)", "0.899", "0.887"] and rows["dili"][5] == ""
     assert rows["bioavailability_ma"][2] == "0.600 ± 0.000"
     assert rows["better than"][:5] == [
-        *("published: Chemprop", "published: Chemprop-RDKit", "published: best", "`forest`", "`graphslice`")
+        *("published: Chemprop", "published: Chemprop-RDKit", "published: best", "`small-forest`", "`graphslice`")
     ]
-    assert rows["`forest`"][:5] == ["2 of 2", "1 of 2", "0 of 2", "", "1 of 2"]
+    assert rows["`small-forest`"][:5] == ["2 of 2", "1 of 2", "0 of 2", "", "1 of 2"]
     assert rows["`graphslice`"][:5] == ["2 of 3", "1 of 3", "0 of 3", "1 of 2", ""]
     # graphslice is fourth on caco2_wang, level with rdkit2d_mlp, third on herg and third on dili.
     ranks = text[text.index("## Ranks") :]
-    assert "| `forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
+    assert "| `small-forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
     assert "| `graphslice` | 3 | 3.5 | 4.3 | 3.3 | 5.5 | 1.5 | 1.5 | 4.5 | 8.0 |  |" in ranks
     assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
 

@@ -16,10 +16,10 @@ Made by `python scripts/benchmark.py intervals render` of the lines of
 do not edit.
 
 All rows of each table of TDC's ADMET group are split 80 / 10 / 10 at random or by scaffold, another time for each
-seed; `graphslice train` with its defaults, calibrated on the validation rows; then `predict --interval`. Figures are
-means over the seeds' test molecules, ± their standard deviation over the seeds. Coverage of N test molecules deviates
-by chance: at 90% by about 3% with N = 100. Intervals promise their coverage for molecules like those of validation; a
-scaffold split makes them others.
+seed; `graphslice train` with the defaults of these versions, whose networks began with random weights, calibrated on
+the validation rows; then `predict --interval`. Figures are means over the seeds' test molecules, ± their standard
+deviation over the seeds. Coverage of N test molecules deviates by chance: at 90% by about 3% with N = 100. Intervals
+promise their coverage for molecules like those of validation; a scaffold split makes them others.
 """
 
 

@@ -1,8 +1,8 @@
-"""A random forest, 500 trees on counts of Morgan fingerprints (2,048, radius 2), as a command.
+"""A random forest of 500 trees on embeddings of molecules, as a command.
 
 ``python -m benchmarks.table_forest fit.csv ask.csv answers.csv``: trains on the rows of fit.csv whose split is train
-(the others are not used), one forest for each target, and answers for the SMILES of ask.csv. ``--embeddings FIT.npy
-ASK.npy`` are read in place of the fingerprints, a row for each of the tables' rows.
+(the others are not used), one forest for each target, and answers for the rows of ask.csv. Beside the tables lie
+fit.npy and ask.npy with the embeddings, a row for each of theirs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rdkit import Chem, rdBase
-from rdkit.Chem import rdFingerprintGenerator
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 TREES = 500
-
-
-def fingerprints(smiles: pd.Series) -> np.ndarray:
-    """``uint32 [R, 2048]``."""
-    generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
-    with rdBase.BlockLogs():
-        return np.stack([generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text)) for text in smiles])
 
 
 def answers(
@@ -52,15 +43,11 @@ def main() -> None:
     for name in ("fit", "ask", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--classes", action="store_true")
-    parser.add_argument("--embeddings", nargs=2, type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     fit, ask = pd.read_csv(options.fit), pd.read_csv(options.ask)
-    if options.embeddings:
-        known, asked = map(np.load, options.embeddings)
-    else:
-        known, asked = fingerprints(fit["smiles"]), fingerprints(ask["smiles"])
+    known, asked = (np.load(path.with_suffix(".npy")) for path in (options.fit, options.ask))
     found = answers(fit, ask, known, asked, options.classes, options.seed, options.threads)
     found.to_csv(options.out, index=False)
 

@@ -148,28 +148,22 @@ class Chemprop(Method):
 
 
 class Forest(Method):
-    """A random forest: ``benchmarks/table_forest.py``.
+    """A random forest, ``benchmarks/table_forest.py``, on what the model ``small`` reads of a molecule."""
 
-    Args:
-        embeddings: whether it reads what the model ``small`` does of a molecule, in place of counts of Morgan
-            fingerprints.
-    """
+    name = "small-forest"
 
-    def __init__(self, embeddings: bool) -> None:
+    def __init__(self) -> None:
         import sklearn
 
-        self.embeddings, self.name = embeddings, "small-forest" if embeddings else "forest"
-        self.version = f"scikit-learn {sklearn.__version__}" + (f", graphslice {commit()}" if embeddings else "")
+        self.version = f"scikit-learn {sklearn.__version__}, graphslice {commit()}"
 
     def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
         fit, ask = self._write(table, asked, commands.folder)
         out = commands.folder / "answers.csv"
+        for path in (fit, ask):
+            found = path.with_suffix(".npy")
+            commands.run(sys.executable, "-m", "graphslice.cli", "fingerprint", "small", path, "-o", found)
         kind = ["--classes"] if table.task.classes else []
-        if self.embeddings:
-            read = [path.with_suffix(".npy") for path in (fit, ask)]
-            for path, embeddings in zip((fit, ask), read, strict=True):
-                commands.run(sys.executable, "-m", "graphslice.cli", "fingerprint", "small", path, "-o", embeddings)
-            kind += ["--embeddings", *map(str, read)]
         words = (fit, ask, out, "--seed", seed, "--threads", commands.threads, *kind)
         commands.run(sys.executable, "-m", "benchmarks.table_forest", *words)
         return {self.name: pd.read_csv(out)[table.targets].to_numpy(dtype=np.float64)}
@@ -210,7 +204,7 @@ def parts_of(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np
     return {name: np.asarray(values, np.float64) for name, values in zip(names, answers, strict=False)}
 
 
-METHODS = ("chemprop", "forest", "small-forest", *GRAPHSLICE, UNSEEN)
+METHODS = ("chemprop", Forest.name, *GRAPHSLICE, UNSEEN)
 
 
 def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
@@ -227,7 +221,7 @@ def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
         if chemprop is None:
             raise SystemExit("the method chemprop needs its command: --chemprop ENV/bin/chemprop")
         return Chemprop(chemprop)
-    return Forest(name == "small-forest") if name.endswith("forest") else GraphSlice(name)
+    return Forest() if name == Forest.name else GraphSlice(name)
 
 
 def commit() -> str:

@@ -44,18 +44,19 @@ Made by `python scripts/benchmark.py tables render` of the lines of [results.jso
 - **Metrics.** Mean ± standard deviation over seeds, in brackets how many where they are not five. TDC: the metric
   of its leaderboard (AUROC for `bioavailability_ma`, which the leaderboard at hand does not have). MoleculeNet:
   the mean over targets, missing labels left out, and targets of which the test rows have one class alone. ↓ less
-  is better, ↑ more.
+  is better, ↑ more. Means over other numbers of seeds do not compare, least of all on MoleculeNet, where each seed is
+  another split; parts of a run have no figure where its network answered alone.
 - **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then
-  `chemprop predict`. **`forest`**: 500 trees on counts of Morgan fingerprints (2,048, radius 2) by scikit-learn,
-  which does not use the validation rows. **`small-forest`** is that forest on what `graphslice fingerprint small`
-  writes. **`graphslice`**: `graphslice train` with its defaults, the same for every task: a network that begins with
-  the [model](models.md) `small` as far as a table is like what that has met, and beside it a forest and gradient
-  boosting where the rows are few, blended. Its parts alone are **`graphslice-network`** (without any descriptors),
-  **`graphslice-forest`** and **`graphslice-boosting`** (on Morgan counts and RDKit's descriptors), of the same run.
-  **`graphslice-features`** adds `--features morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`.
-  **`scratch`**, and what bears its name, is the same with `--init-from none`: the network begins with random weights.
-  **`unseen-network`** begins with a model that was pretrained as `small` was, but without the molecules of any test
-  row of TDC's tables, their salts, charges and tautomers.
+  `chemprop predict`. **`small-forest`**: 500 trees by scikit-learn, without the validation rows, on what
+  `graphslice fingerprint small` writes. **`graphslice`**: `graphslice train` with its defaults, the same for every
+  task: a network that begins with the [model](models.md) `small` as far as a table is like what that has met, and
+  beside it a forest and gradient boosting where the rows are few, blended. Its parts alone are
+  **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and **`graphslice-boosting`** (on Morgan
+  counts and RDKit's descriptors), of the same run. **`graphslice-features`** adds `--features morgan,rdkit2d`,
+  **`graphslice-ensemble`** `--ensemble 5`. **`scratch`**, and what bears its name, is the same with
+  `--init-from none`: the network begins with random weights. **`unseen-network`** begins with a model that was
+  pretrained as `small` was, but without the molecules of any test row of TDC's tables, their salts, charges and
+  tautomers.
 - **Published** figures are those of TDC's leaderboard, as their authors reported them, with validation rows of
   their own. `best` is the best entry of each task, so no one method.
 """

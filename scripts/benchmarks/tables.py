@@ -1,4 +1,4 @@
-"""GraphSlice, chemprop and a random forest on the tables of TDC's ADMET group and MoleculeNet.
+"""GraphSlice, chemprop and a random forest on embeddings on the tables of TDC's ADMET group and MoleculeNet.
 
 ``run --data DIR --chemprop ENV/bin/chemprop`` trains, and adds every result as a line to docs/benchmarks/results.jsonl;
 what is there already is not done again, so it goes on where it was stopped, or with more seeds. To do something again,

@@ -22,7 +22,7 @@ from graphslice.tasks import Task
 #: The model that comes with the package, from which small tables start. Its shape is that of the preset of this name.
 START = "small"
 # A table is small with so many molecules for training.
-_MOST_MOLECULES = 20_000
+_MOST_MOLECULES = 50_000
 # Of so many of them at most it is asked whether all elements are known, and of this share it must be so.
 _LOOKED_AT, _LEAST_MET = 1_000, 0.9
 _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")

@@ -19,11 +19,10 @@ from pathlib import Path
 import pandas as pd
 from rdkit import Chem, RDLogger
 
-from label_xtb import LISTS, QUANTITIES, corpus, key_of, read_labels
+from label_xtb import corpus, read_labels, table_of
 
 DEMO = Path(__file__).parents[1] / "data" / "demo.csv"
 QM9 = "qm9_xtbgap.csv.gz"
-COLUMNS = [*QUANTITIES[:-1], *LISTS]  # the energy is that of the number of electrons
 MOLECULE_NET = ("esol", "freesolv", "lipo", "bbbp", "bace", "clintox", "tox21", "sider", "hiv")
 
 
@@ -32,13 +31,6 @@ def tables(folder: Path) -> list[Path]:
     known = {*MOLECULE_NET, "zinc12k"}
     found = [path for path in sorted(folder.glob("*.csv*")) if path.name.split(".")[0] in known]
     return found + [path for path in sorted((folder / "tdc_admet").glob("*.csv")) if path.stem != "leaderboard"]
-
-
-def labelled(smiles: list[str], labels: dict[int, tuple]) -> pd.DataFrame:
-    """The labels of some molecules, by their SMILES as they were given; nothing where there are none."""
-    unknown = ([None] * len(QUANTITIES), *[None] * len(LISTS))
-    found = [labels.get(key_of(Chem.CanonSmiles(text)), unknown) for text in smiles]
-    return pd.DataFrame([(*some[0][:-1], *some[1:]) for some in found], index=smiles, columns=COLUMNS)
 
 
 def main() -> None:
@@ -57,10 +49,12 @@ def main() -> None:
     finally:
         learned.unlink()
     labels = read_labels(sorted(options.labels.glob("*.npz")))
-    of_qm9 = small[small["split"] != "test"].set_index("smiles")
-    drugs, qm9 = labelled(smiles, labels), labelled(of_qm9.index.tolist(), labels)
+    of_qm9 = small[small["split"] != "test"].reset_index()
+    drugs, qm9 = (table_of(known, labels) for known in (smiles, [Chem.CanonSmiles(text) for text in of_qm9["smiles"]]))
     qm9["gap"] = qm9["gap"].fillna(of_qm9["gap_ev"])  # of another conformer, so not beside HOMO and LUMO of this one
-    table = pd.concat([drugs, qm9]).reset_index(names="smiles")
+    drugs.insert(0, "smiles", smiles)
+    qm9.insert(0, "smiles", of_qm9["smiles"])
+    table = pd.concat([drugs, qm9])
     table.to_csv(options.out, index=False, float_format="%.5g")
     held = pd.concat([demo[demo["split"] != "train"]["smiles"], small[small["split"] == "test"]["smiles"]])
     held.to_csv(options.held, index=False)

@@ -131,15 +131,20 @@ def read_labels(shards: Iterable[Path]) -> dict[int, tuple]:
     return labels
 
 
+def table_of(molecules: list[str], labels: dict[int, tuple]) -> pd.DataFrame:
+    """The columns of the labels of some canonical SMILES, a row each; empty where there are none."""
+    unknown = ([None] * len(QUANTITIES), *[None] * len(LISTS))
+    found = [labels.get(key_of(smiles), unknown) for smiles in molecules]
+    rows = [(*some[0][:-1], *some[1:]) for some in found]  # the energy is that of the number of electrons
+    return pd.DataFrame(rows, columns=[*QUANTITIES[:-1], *LISTS])
+
+
 def write_table(path: Path, molecules: list[str], shards: Iterable[Path]) -> int:
     """Write the labelled ones of some canonical SMILES as a table that training reads; returns how many."""
     labels = read_labels(shards)
     known = [smiles for smiles in molecules if key_of(smiles) in labels]
-    values = np.array([labels[key_of(smiles)][0] for smiles in known]).reshape(-1, len(QUANTITIES))
-    table = pd.DataFrame(values[:, :-1], columns=QUANTITIES[:-1])  # the energy is that of the number of electrons
+    table = table_of(known, labels)
     table.insert(0, "smiles", known)
-    for place, name in enumerate(LISTS, 1):
-        table[name] = [labels[key_of(smiles)][place] for smiles in known]
     temporary = path.with_name(f".{path.name}")
     table.to_csv(temporary, index=False, float_format="%.5g")
     temporary.replace(path)

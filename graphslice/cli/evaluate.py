@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_data_options, load_model
+from graphslice.cli.options import add_data_options, add_model, load_model
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.evaluation.evaluate"
@@ -15,7 +15,7 @@ MODULE = "graphslice.evaluation.evaluate"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder, a checkpoint, or a model that comes with the package: gap, small")
+    add_model(parser)
     add_data_options(parser)
     parser.add_argument("--split", help="train, valid, test or all (default: test, or all of an unsplit file)")
     parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")

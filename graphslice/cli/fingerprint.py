@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import load_model
+from graphslice.cli.options import add_model, load_model
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -18,7 +18,7 @@ MODULE = "graphslice.inference.embedding"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder, a checkpoint, or a model that comes with the package: gap, small")
+    add_model(parser)
     parser.add_argument("molecules", help="a CSV, TSV, Parquet or .smi file, or a folder of such")
     parser.add_argument(
         "-o", "--out", help="a .npy file of the matrix alone, or a CSV, TSV or Parquet file; standard output otherwise"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import load_model
+from graphslice.cli.options import add_model, load_model
 from graphslice.errors import InputError
 from graphslice.model_files import home_of
 from graphslice.progress import molecule_progress
@@ -26,7 +26,7 @@ _REASONS = 5
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder, a checkpoint, or a model that comes with the package: gap, small")
+    add_model(parser)
     parser.add_argument(
         "molecules", nargs="*", help="SMILES, and CSV, TSV, Parquet or .smi files; the first 100 molecules are drawn"
     )

@@ -27,6 +27,7 @@ from graphslice.config import (
     with_sections,
 )
 from graphslice.errors import InputError
+from graphslice.resources import MODELS
 
 if TYPE_CHECKING:
     import torch
@@ -183,6 +184,12 @@ def add_engine_options(parser: ArgumentParser) -> None:
         default="local",
         help="local (default), or ray: on a cluster (pip install graphslice[ray])",
     )
+
+
+def add_model(parser: ArgumentParser) -> None:
+    """The argument that :func:`load_model` reads."""
+    shipped = f", or a model that comes with the package: {', '.join(MODELS)}" if MODELS else ""
+    parser.add_argument("model", help=f"a run folder, a checkpoint{shipped}")
 
 
 def load_model(options: Namespace) -> Predictor:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_engine_options, load_model
+from graphslice.cli.options import add_engine_options, add_model, load_model
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -19,7 +19,7 @@ MODULE = "graphslice.inference.files"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder, a checkpoint, or a model that comes with the package: gap, small")
+    add_model(parser)
     parser.add_argument(
         "molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, a store, or SMILES"
     )

@@ -11,9 +11,10 @@ import pytorch_lightning as pl
 import torch
 
 from graphslice.batch import GraphBatch
+from graphslice.chem.descriptors import own_of
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.collate import collate_rows
-from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows
+from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows, with_columns
 from graphslice.data.featurize import store_of
 from graphslice.data.hashes import hash_rows
 from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
@@ -41,7 +42,7 @@ class MoleculeData(pl.LightningDataModule):
         rejected: reason by row.
         kept: ``int64``, the other rows.
         labels: ``float64`` ``[rows, T]``, as the network learns them; or those of the atoms or bonds of all rows.
-        duplicates: rows of one and the same molecule.
+        duplicates: rows of one and the same input: a molecule, with the table's own columns that are read beside it.
     """
 
     def __init__(
@@ -107,7 +108,11 @@ class MoleculeData(pl.LightningDataModule):
         # Of atoms and bonds there are means here, by which no split can be stratified.
         classes = np.array([bool(task.classes) and source.level == MOLECULE for task in source.tasks])
         hashes = hash_rows(self.store, self.kept)
-        self.duplicates = count_duplicates(hashes.identity, targets, classes)
+        beside = own_of(config.descriptors)
+        identity = hashes.identity
+        if beside:
+            identity = with_columns(identity, self.store.descriptors(self.kept, beside))
+        self.duplicates = count_duplicates(identity, targets, classes)
         if begun_with is not None:
             self.splits = begun_with
             return
@@ -118,7 +123,7 @@ class MoleculeData(pl.LightningDataModule):
             shared = count_shared(self.splits, self.kept, hashes.family)
             self.duplicates = replace(self.duplicates, shared=shared)
         if config.duplicates == "merge":
-            self._merge(hashes.identity, classes)
+            self._merge(identity, classes)
 
     def _own_splits(self) -> Splits | None:
         """The splits that the source names, without rejected rows."""

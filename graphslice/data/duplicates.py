@@ -1,4 +1,4 @@
-"""Rows of one and the same molecule: how many there are, whether their labels agree, and one row made of several."""
+"""Rows of one and the same input: how many there are, whether their labels agree, and one row made of several."""
 
 from __future__ import annotations
 
@@ -90,6 +90,21 @@ def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[s
     trained = family[np.searchsorted(rows, splits["train"])]
     others = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
     return {split: int(np.isin(found, trained).sum()) for split, found in others.items()}
+
+
+def with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Which rows are the same input of a model that reads numbers beside the molecule.
+
+    Args:
+        identity: ``uint64 [R]`` of the molecules.
+        columns: ``float32 [R, K]``, nan where unknown: all unknown ones are the same.
+
+    Returns:
+        ``uint64 [R]``, equal for the rows in which both are.
+    """
+    numbers = np.where(np.isnan(columns), np.float32(np.nan), columns + np.float32(0))  # one nan, and no -0
+    words = np.column_stack([identity, numbers.view(np.uint32).astype(np.uint64)])
+    return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1).astype(np.uint64)
 
 
 @dataclass(frozen=True)

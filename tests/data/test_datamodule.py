@@ -23,9 +23,10 @@ def config(split: str | None = None, max_atoms: int = 512, **data) -> RunConfig:
 def table(tmp_path):
     """``table(smiles=[...], y=[...], ...)``: a file with these columns, whose targets are y and z."""
 
-    def make(**columns: list) -> Source:
+    def make(features: str | None = None, **columns: list) -> Source:
         pd.DataFrame(columns).to_csv(tmp_path / "t.csv", index=False)
-        return load_source(DataConfig(str(tmp_path / "t.csv"), targets="y" + ",z" * ("z" in columns)))
+        targets = "y" + ",z" * ("z" in columns)
+        return load_source(DataConfig(str(tmp_path / "t.csv"), targets=targets, features=features))
 
     return make
 
@@ -118,6 +119,15 @@ def test_duplicates_are_merged(table):
     rows = {int(r): float(y) for b in found.eval_dataloader("train") for r, y in zip(b.rows, b.targets, strict=True)}
     assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
     assert (found.duplicates.merged, found.duplicates.dropped) == (2, 0)
+
+
+def test_a_molecule_at_two_temperatures_is_no_duplicate(table):
+    """Its own columns are a part of what a model reads; unknown ones are the same, as are 0 and -0."""
+    same = {key: cells[:4] + cells[6:] for key, cells in SAME.items()}
+    source = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
+    found = MoleculeData(source, config(duplicates="merge", features="celsius"))
+    assert found.rejected == {6: "merged with row 1"} and found.duplicates.contradicting == 1
+    assert found.source.targets[:2, 0].tolist() == [50.5, 3]
 
 
 def test_classes_that_tie_are_left_out(table):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows
+from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows, with_columns
 
 NAN = np.nan
 
@@ -96,6 +96,19 @@ def test_a_tie():
 def test_many_rows_of_one_molecule_are_not_all_named():
     found = merge_rows(np.arange(20), ids("a" * 20), np.arange(20)[:, None] % 2.0, np.array([True]), ["y"])
     assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in found.reasons[0]
+
+
+def test_columns_tell_rows_of_one_molecule_apart():
+    columns = np.array([[0, np.nan], [-0.0, np.nan], [0, 1], [0, 1], [0, np.nan]], np.float32)
+    columns[1, 1] = np.uint32(0x7FC00001).view(np.float32)  # another nan
+    found = with_columns(ids("aaaab"), columns)
+    assert found.dtype == np.uint64 and (found[:, None] == found).tolist() == [
+        [True, True, False, False, False],
+        [True, True, False, False, False],
+        [False, False, True, True, False],
+        [False, False, True, True, False],
+        [False, False, False, False, True],
+    ]
 
 
 def test_shared_families():

@@ -12,6 +12,8 @@ from graphslice.data.tables import decoded, malformed_rows, texts
 
 # Cells that say that there is no value.
 _NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
+# Beyond this a float64 does not hold every whole number.
+_LARGEST_WHOLE = 2.0**53
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 
@@ -141,4 +143,10 @@ def cell_text(column: pa.ChunkedArray, row: int) -> str:
 def class_key(cell: str) -> str:
     """What two cells of one class have in common: ``1`` and ``1.0``, ``Yes`` and ``yes``."""
     number = _parse_number(cell)
-    return cell.strip().casefold() if np.isnan(number) else f"{number:.12g}"
+    return cell.strip().casefold() if np.isnan(number) else number_key(number)
+
+
+def number_key(number: float) -> str:
+    """The text of a number that is a class: whole ones to the last digit, others to twelve; 0 and -0 are one."""
+    whole = number.is_integer() and abs(number) < _LARGEST_WHOLE
+    return str(int(number)) if whole else f"{number:.12g}"

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import DataConfig
-from graphslice.data.cells import cell_text, class_key, label_cells, list_or_none, with_a_point
+from graphslice.data.cells import cell_text, class_key, label_cells, list_or_none, number_key, with_a_point
+from graphslice.data.tables import decoded, texts
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, TRANSFORMS, Task, by_target
 
@@ -31,6 +32,7 @@ class ColumnContents:
         values: the different numbers, up to one more than there can be classes.
         names: the writings of every class by what they have in common, as long as there are few.
         first_word, first_comma: the first such cell, with its row from 1.
+        first_none: the first cell that says none, in a column of words.
         least: the smallest number, with its row from 1.
     """
 
@@ -41,6 +43,7 @@ class ColumnContents:
     names: dict[str, Counter[str]] = field(default_factory=dict)
     first_word: tuple[int, str] | None = None
     first_comma: tuple[int, str] | None = None
+    first_none: tuple[int, str] | None = None
     least: tuple[float, int] = (np.inf, 0)
 
     def add(self, chunk: pa.Table, column: str, first_row: int) -> None:
@@ -66,6 +69,9 @@ class ColumnContents:
             self.words += 1
             if len(self.names) <= _MOST_CLASSES:
                 self.names.setdefault(class_key(cell), Counter())[cell.strip()] += 1
+        if self.numbers <= self.words and self.first_none is None and empty.any():
+            cells = enumerate(texts(chunk.column(column), decoded), first_row + 1)
+            self.first_none = next(((row, cell) for row, cell in cells if class_key(cell) == "none"), None)
 
 
 def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[ColumnContents]:
@@ -154,8 +160,14 @@ def _regression(target: str, found: ColumnContents, what: str) -> Task:
 
 def _classes(target: str, found: ColumnContents, asked: str, numeric: bool, what: str) -> Task:
     """A target of classes: those of its numbers, or those of its words (numbers among them are words too)."""
+    if found.first_none is not None and not numeric:
+        row, cell = found.first_none
+        raise InputError(
+            f"{what} says {cell!r} in row {row}, among words: leave such cells empty where nothing is known, or write "
+            "another word where it is a class"
+        )
     names = {key: writings.most_common(1)[0][0] for key, writings in found.names.items()}
-    numbers = [f"{value:.12g}" for value in sorted(found.values)]
+    numbers = list(dict.fromkeys(map(number_key, sorted(found.values))))
     keys = numbers if numeric else [*sorted(names), *(key for key in numbers if key not in names)]
     if len(keys) > _MOST_CLASSES:
         raise InputError(f"{what} has more than {_MOST_CLASSES} different values: too many to be classes")
@@ -180,10 +192,28 @@ def _transformed(task: Task, found: ColumnContents, transforms: dict[str, str], 
         return task
     if task.kind != REGRESSION:
         raise InputError(f"--transform {transform}: the target {task.name!r} is no number, but {task.kind}")
-    least, row = found.least
-    if least <= 0:
-        raise InputError(
-            f"{name}: the target {task.name!r} is {least:g} in row {row}, which has no logarithm: leave out what is "
-            "not positive, or --transform"
-        )
+    _check_positive(found.least, task.name, name)
     return Task(task.name, task.kind, (), transform)
+
+
+def check_transforms(targets: np.ndarray, tasks: Sequence[Task], name: str) -> None:
+    """Raise :class:`InputError` for a label that cannot be transformed as those that were learned.
+
+    Args:
+        targets: ``float64 [R, T]``, nan where unknown.
+        tasks: of the T targets.
+        name: of the table, for messages.
+    """
+    for labels, task in zip(targets.T, tasks, strict=True):
+        if task.transform == "log" and not np.isnan(labels).all():
+            row = int(np.nanargmin(labels))
+            _check_positive((labels[row], row + 1), task.name, name)
+
+
+def _check_positive(least: tuple[float, int], target: str, name: str) -> None:
+    value, row = least
+    if value <= 0:
+        raise InputError(
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out what is not "
+            "positive, or --transform"
+        )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig
 from graphslice.data.columns import check_own_columns, find_own_columns, listed
-from graphslice.data.find_tasks import find_tasks, tasks_of_numbers
+from graphslice.data.find_tasks import check_transforms, find_tasks, tasks_of_numbers
 from graphslice.data.labels import (
     LabelColumns,
     about,
@@ -80,6 +80,7 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
         # A column of the file that says a split is of no interest: the file is the split.
         data = replace(whole, dataset=file, targets=targets, split="random")
         other = table_source(dataset_path(file), data, parts[0].tasks)
+        check_transforms(other.targets, other.tasks, file)
         first = sum(map(len, parts))
         splits = splits | {split: first + np.flatnonzero(usable(len(other), other.rejected))}
         parts.append(other)

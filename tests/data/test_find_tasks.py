@@ -61,6 +61,9 @@ def test_kinds_that_values_show(cells, kind, classes, chunks):
         (["0", "10", "9"] * 9, "multiclass", "multiclass", ("0", "9", "10")),
         (["0", "1"], "multiclass", "binary", ("0", "1")),
         (["a", "b", "c"], "multiclass", "multiclass", ("a", "b", "c")),
+        (["1234567890123", "1234567890124"], "binary", "binary", ("1234567890123", "1234567890124")),
+        (["-0.0", "1", "0"], "binary", "binary", ("0", "1")),
+        ([0.1 + 0.2, 0.3, 1e300], "binary", "binary", ("0.3", "1e+300")),
     ],
 )
 def test_kinds_that_the_user_says(cells, task, kind, classes):
@@ -77,6 +80,8 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\), and has too many different words"),
         (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values and not two: give --task y=multiclass"),
         ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
+        (["mild", "none", "severe"] * 3, {}, "'y' says 'none' in row 2, among words: leave such cells empty"),
+        (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
         (["1,5", "2,5", "3"], {}, r"'y' has decimal commas: '1,5' in row 1 \(write 1.5\)"),
         (["1", "2", "-3", "0"], {"transform": "log"}, "'y' is -3 in row 3, which has no logarithm"),
@@ -96,7 +101,7 @@ def test_logarithms_are_of_the_numbers_alone():
     assert [task.transform for task in tasks] == ["log", "none"]
 
 
-@given(st.lists(st.sampled_from(["", "1", "0", "2.5", "yes", "no", "inf", "1,5", "x y", "\u0661"]), min_size=1))
+@given(st.lists(st.sampled_from(["", "1", "0", "-0.0", "2.5", "yes", "no", "none", "inf", "1,5", "x y", "\u0661"]), min_size=1))
 @settings(max_examples=200)
 def test_any_cells_have_a_kind_or_a_reason(cells):
     try:
@@ -105,6 +110,12 @@ def test_any_cells_have_a_kind_or_a_reason(cells):
         assert "'y'" in str(error)
     else:
         assert task.kind in KINDS and len(set(task.classes)) == len(task.classes)
+
+
+def test_none_among_numbers_is_nothing():
+    assert found(["1.5", "None", "high", "2"]).kind == "regression"
+    with pytest.raises(InputError, match="'none' in row 1, among words"):
+        found(["none", "none", "mild", "severe"], chunks=2)
 
 
 def test_labels_are_places_of_classes(tmp_path):

@@ -185,6 +185,14 @@ def test_separate_files_and_a_column(files):
         files(main, VALID, test, targets="y")
 
 
+def test_what_has_no_logarithm_is_found_in_each_file(files):
+    main = {"smiles": ["C", "N"], "y": [1, 3]}
+    assert len(files(main, VALID, TEST, transform="log")) == 6
+    for at in ("valid", "test"):
+        with pytest.raises(InputError, match=rf"{at}_file\.csv: the target 'y' is 0 in row 2, which has no logarithm"):
+            files(main, **{at: {"smiles": ["O", "C", "F"], "y": [None, 0, 1]}}, transform="log")
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

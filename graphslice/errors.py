@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class NoRows(InputError):
+    """A table has no rows."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the known name most like ``name``, or nothing."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

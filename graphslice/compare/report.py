@@ -80,7 +80,7 @@ def _read_curve(folder: Path, logged: str) -> list[list[float]]:
     """Seconds, steps and the metric of every validation, over all resumptions."""
     points: dict[int, list[float]] = {}
     for log in sorted(folder.glob(_LOGS)):
-        with log.open(newline="") as file:
+        with log.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row.get(logged) and row.get("seconds"):
                     steps = int(row["step"]) + 1
@@ -111,7 +111,7 @@ def write_files(result: dict, out: Path) -> None:
     """Write ``comparison.json``, ``comparison.md`` and ``comparison.png``; a reader never sees half of a text."""
     for name, text in ((RESULT, json.dumps(result, indent=1) + "\n"), (TABLE, table(result))):
         temporary = out / (name + ".tmp")
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(out / name)
     draw(result, out / PICTURE)
 

@@ -36,7 +36,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         InputError: if it is missing, no YAML or not a mapping.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text())
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError):

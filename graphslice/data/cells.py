@@ -97,8 +97,9 @@ def is_empty(cell: object) -> bool:
 def cells_of(chunk: pa.Table, column: str, rows: Collection[int] | None = None) -> list[object]:
     """The cells of a column, or of some rows of it: lists, texts, None, or whatever else it has."""
     cells = chunk.column(column)
-    some = cells if rows is None else cells.take(pa.array(list(rows), pa.int64()))
-    return [decoded(cell) if isinstance(cell, bytes) else cell for cell in some.to_pylist()]
+    # One by one: Arrow takes no rows of views of texts, which some writers of Parquet store.
+    some = cells.to_pylist() if rows is None else [cells[row].as_py() for row in rows]
+    return [decoded(cell) if isinstance(cell, bytes) else cell for cell in some]
 
 
 def holds_lists(chunk: pa.Table, column: str) -> bool:

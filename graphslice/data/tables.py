@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
-from graphslice.errors import InputError
+from graphslice.errors import InputError, NoRows
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
@@ -142,17 +142,18 @@ def table_files(path: Path) -> list[Path]:
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
         # Clusters write files without rows as a matter of course.
-        return [file for file in files if not _is_empty_parquet(file)] or files[:1]
+        return [file for file in files if not _has_no_rows(file)] or files[:1]
     if not path.is_file():
         raise InputError(f"no file at {path}")
     return [path]
 
 
-def _is_empty_parquet(file: Path) -> bool:
-    if not _is(file, PARQUET_SUFFIXES):
-        return False
-    with _reading(file):
-        return pq.ParquetFile(file).metadata.num_rows == 0
+def _has_no_rows(file: Path) -> bool:
+    try:
+        with _open_file(file, 1):
+            return False
+    except NoRows:
+        return True
 
 
 def count_rows(path: Path) -> int | None:
@@ -198,7 +199,7 @@ def _is(path: Path, suffixes: tuple[str, ...]) -> bool:
 def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     file = stack.enter_context(pq.ParquetFile(path))
     if file.metadata.num_rows == 0:
-        raise InputError(f"{path} has no rows")
+        raise NoRows(f"{path} has no rows")
 
     def chunks() -> Iterator[pa.Table]:
         with _reading(path):
@@ -218,7 +219,7 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         header, parts = read_csv(file, rows, path.name, "\t" if _is(path, TSV_SUFFIXES) else None)
     first = next(parts, None)
     if first is None:
-        raise InputError(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
+        raise NoRows(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
     columns = [decoded(_storable(name)) for name in header]
     chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
     return TableStream(columns, chunks, estimated_rows=path.stat().st_size // 32)

@@ -91,7 +91,7 @@ class _Molecules:
     """Batches of molecules of the demo set."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
-        with Path(DEMO_CSV).open(newline="") as file:
+        with Path(DEMO_CSV).open(newline="", encoding="utf-8") as file:
             smiles = [row["smiles"] for row in csv.DictReader(file)][:1000]
         arrays, reasons = read_smiles(smiles)
         self.store = GraphStore.from_arrays(arrays, reasons)

@@ -117,7 +117,7 @@ def splits_of_run(folder: Path) -> Splits | None:
     if not path.is_file():
         return None
     splits: dict[str, list[int]] = {}
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             splits.setdefault(line["split"], []).append(int(line["row"]) - 1)
     return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}

@@ -169,7 +169,7 @@ def read_curve(folder: Path, metric: str, higher: bool) -> Curve:
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
     found: dict[str, dict[int, float]] = {name: {} for name in columns}
     for log in sorted(folder.glob(_LOGS), key=lambda path: int(path.parent.name.rpartition("_")[2])):
-        with log.open(newline="") as file:
+        with log.open(newline="", encoding="utf-8") as file:
             for line in csv.DictReader(file):
                 for name in columns:
                     if line.get(name) and line.get("epoch"):

@@ -141,7 +141,7 @@ def _write_json(path: Path, values: dict) -> None:
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

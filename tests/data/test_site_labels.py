@@ -14,7 +14,7 @@ from rdkit import Chem
 
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.cells import number_list
+from graphslice.data.cells import cells_of, number_list
 from graphslice.data.collate import collate, collate_rows
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.featurize import featurize_dataset
@@ -84,6 +84,13 @@ def test_rows_of_sites_are_those_of_a_loop():
     joined = SiteLabels.join([labels, labels.without([0, 3])])
     assert joined.counts.tolist() == [3, 0, 2, 1, 0, 0, 2, 0]
     np.testing.assert_array_equal(joined[[6]], labels[[2]])
+
+
+def test_some_cells_of_any_kind_of_texts():
+    """Views of texts are what some writers of Parquet store."""
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
+        chunk = pa.table({"y": pa.array(["[1]", None, "2"]).cast(kind)})
+        assert cells_of(chunk, "y") == ["[1]", None, "2"] and cells_of(chunk, "y", [2, 1]) == ["2", None]
 
 
 def test_means_leave_out_what_is_unknown():

@@ -244,6 +244,19 @@ def test_files_of_several_kinds(tmp_path):
     assert cells == [["C", "1"], ["N", "2"], ["O", "3"]]
 
 
+@pytest.mark.parametrize("empty", ["smiles,y\n", ""])
+def test_shards_without_rows_are_left_out(empty, tmp_path):
+    """As clusters write them."""
+    fill(tmp_path, {"a.csv": empty, "b.csv": "smiles,y\nN,2\n", "c.csv": empty, "d.csv": "smiles,y\nO,3\n"})
+    with open_table(tmp_path) as table:
+        cells = [list(row) for chunk in table.chunks for row in zip(*map(texts, as_in_file(chunk).columns), strict=True)]
+    assert cells == [["N", "2"], ["O", "3"]]
+    for name in ("b.csv", "d.csv"):
+        (tmp_path / name).unlink()
+    with pytest.raises(InputError, match=r"a\.csv (has no rows|is empty)"):
+        read(tmp_path)
+
+
 def test_what_is_left_out(tmp_path):
     """Marks and hidden files of other programs, files of other kinds, folders."""
     good = "smiles,y\nC,1\n"

@@ -302,7 +302,7 @@ def test_a_shard_without_rows_is_no_obstacle(empty, tmp_path):
         ({"t.csv": "smiles\nC\nN\nO\n"}, 4),
         ({"t.smi": "C\nN\n"}, 2),
         ({"a.parquet": "smiles\nC\nN\nO", "b.parquet": "smiles\nC"}, 4),
-        ({"a.csv": "smiles\nC\n", "b.csv.gz": ""}, None),
+        ({"a.csv": "smiles\nC\n", "b.csv.gz": "packed"}, None),
         ({"t.csv.gz": ""}, None),
         ({"t.parquet.txt": ""}, None),
     ],

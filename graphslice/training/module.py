@@ -69,7 +69,7 @@ class PropertyModule(pl.LightningModule):
 
     _numbers: Tensor
     _outputs: Tensor
-    _prior: Tensor
+    _classes: Tensor
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class PropertyModule(pl.LightningModule):
         mean, std = standardisation(tasks, labels, config.model.tasks)
         self.model.target_mean.copy_(torch.from_numpy(mean))
         self.model.target_std.copy_(torch.from_numpy(std))
-        # The place of each target's first output, whether it is a number, and the shares of the classes as logits.
+        # The place of each target's first output, whether it is a number, and which outputs are of classes.
         numbers = torch.tensor([task.kind == REGRESSION for task in tasks])
         outputs = torch.tensor([where.start for where in output_slices(tasks)])
-        prior = torch.ones(len(mean), dtype=torch.bool).index_fill(0, outputs[numbers], False) * self.model.target_mean
-        for name, buffer in (("_numbers", numbers), ("_outputs", outputs), ("_prior", prior)):
+        classes = torch.ones(len(mean), dtype=torch.bool).index_fill(0, outputs[numbers], False)
+        for name, buffer in (("_numbers", numbers), ("_outputs", outputs), ("_classes", classes)):
             self.register_buffer(name, buffer, persistent=False)
         self._recent: list[float] = []
         self._validated: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -137,11 +137,13 @@ class PropertyModule(pl.LightningModule):
         assert batch.targets is not None
         mean, std = self.model.target_mean[self._outputs], self.model.target_std[self._outputs]
         wanted = torch.where(self._numbers, (batch.targets - mean) / std, batch.targets)
+        # The shares of classes as logits, as answers have them too: those of another run where it is begun with.
+        prior = self._classes * self.model.target_mean
         if self.auxiliary is None:
-            parts = [self.loss(self.model.standardised(batch) + self._prior, wanted)]
+            parts = [self.loss(self.model.standardised(batch) + prior, wanted)]
         else:
             outputs, rows = self.model.standardised_with_rows(batch)
-            parts = [self.loss(outputs + self._prior, wanted), *self.auxiliary.losses(rows, batch)]
+            parts = [self.loss(outputs + prior, wanted), *self.auxiliary.losses(rows, batch)]
         loss = torch.stack([self._mean(*part) for part in parts]).sum()
         self.log("train_loss", loss, on_step=True, on_epoch=True, batch_size=len(batch))
         return loss

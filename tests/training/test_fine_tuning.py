@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from graphslice import GraphTransformer, InputError, ModelConfig
+from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_folder
 from graphslice.config import SCRATCH, OptimizerConfig, RunConfig
+from graphslice.data.collate import collate
 from graphslice.inference import load
 from graphslice.resources import MODELS
-from graphslice.tasks import regressions
+from graphslice.tasks import Task, regressions
 from graphslice.training import resume, train
 from graphslice.training.fine_tuning import START, freeze, parameter_groups, take_weights
+from graphslice.training.module import PropertyModule
 
 
 def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:
@@ -126,6 +130,20 @@ def test_a_run_starts_with_the_predictions_of_the_other(run_folder, demo_csv, de
     config = read_checkpoint(out).config
     assert config.init_from == str(run_folder) and config.model == read_checkpoint(run_folder).config.model
     assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_folder)
+
+
+def test_what_is_learned_of_classes_is_what_is_answered(tiny_config):
+    """Also where the shares of the classes are others than those of the run whose head is taken."""
+    tasks, config = [Task("y", "binary", ("no", "yes"))], tiny_config(model={"dropout": 0.0, "input_dropout": 0.0})
+    rare = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [95, 5])[:, None], "auroc", 10)
+    module = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [50, 50])[:, None], "auroc", 10)
+    take_weights(module.model, Checkpoint(config, tasks, rare.model.state_dict()), tasks)
+    batch = collate([smiles_to_graph(smiles) for smiles in ("CCO", "CC")], targets=np.array([[1.0], [0.0]]))
+    module._trainer, module.log = SimpleNamespace(world_size=1), lambda *_, **__: None
+    answered = module.eval().model(batch)
+    expected = F.binary_cross_entropy_with_logits(answered, batch.targets)
+    torch.testing.assert_close(module.training_step(batch, 0), expected)
+    assert answered.mean() < -2
 
 
 def test_other_targets_frozen_blocks_and_a_resumed_run(run_folder, demo_rows, tiny_config, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -50,6 +51,20 @@ class LastCheckpoint(pl.Callback):
         if trainer.is_global_zero:
             temporary.replace(self.folder / LAST)
         self._saved = time.monotonic()
+
+
+class Patience(EarlyStopping):
+    """End a run after so many epochs without a better validation, also one that goes on when its patience is over.
+
+    It looks after a validation alone: at the end of an epoch that was resumed there, there is nothing yet to look at.
+    """
+
+    def __init__(self, metric: str, epochs: int, mode: str) -> None:
+        super().__init__(metric, patience=epochs, mode=mode, check_finite=False, check_on_train_epoch_end=False)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
 
 
 class TimeBudget(pl.Callback):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from pytorch_lightning.callbacks import LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.strategies import DDPStrategy
 
@@ -16,7 +16,7 @@ from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
 from graphslice.model_files import BEST
-from graphslice.training.callbacks import LastCheckpoint, StopTogether
+from graphslice.training.callbacks import LastCheckpoint, Patience, StopTogether
 from graphslice.training.devices import Devices
 from graphslice.training.module import CHOICE
 
@@ -55,7 +55,7 @@ def make_trainer(
         LastCheckpoint(out, settings.checkpoint_minutes),
     ]
     if settings.patience is not None:
-        callbacks.insert(0, EarlyStopping(CHOICE, patience=settings.patience, mode=mode, check_finite=False))
+        callbacks.insert(0, Patience(CHOICE, settings.patience, mode))
     strategy: Any = "auto"
     if devices.total != 1:
         callbacks.append(StopTogether())

@@ -355,7 +355,10 @@ def test_early_stopping(tmp_path, demo_csv, tiny_config):
     )
     train(config, tmp_path / "run")
     assert len(logged(tmp_path / "run", "val_mae")) == 4
-    assert (tmp_path / "run" / "metrics.json").exists()
+    metrics = (tmp_path / "run" / "metrics.json").read_text()
+    (tmp_path / "run" / "metrics.json").unlink()
+    assert resume(tmp_path / "run").training["steps"] == 12, "its patience was over when it was stopped"
+    assert (tmp_path / "run" / "metrics.json").read_text() == metrics
 
 
 @pytest.mark.parametrize(

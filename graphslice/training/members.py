@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from graphslice.config import RunConfig
+from graphslice.config import RunConfig, read_yaml
 from graphslice.data.arrow import json_lists, list_array, number_array
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.featurize import featurizers
@@ -121,6 +121,8 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
     """
     source = load_source(config.data) if graphs is None else pyg_source(graphs, target_names, config.data)
     fresh = not (folder / CONFIG).exists()
+    if not fresh:  # it has its weights and learning rate to start with by then
+        config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     splits = None if fresh else splits_begun_with(config, folder)
     try:
         run(config, source, folder, fresh=fresh, splits=splits, console=Console(quiet=True))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,8 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.config import DataConfig
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_labelled, splits_of_run
 from graphslice.training import resume, train
@@ -86,8 +89,6 @@ def test_two_models_are_explained_by_their_mean(ensemble, cli, tmp_path):
 
 
 def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
-    import shutil
-
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     shutil.rmtree(folder / "member-2")
@@ -97,6 +98,22 @@ def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
     assert (folder / "member-1" / "best.ckpt").stat().st_mtime_ns == before
     expected = json.loads((ensemble / "metrics.json").read_text())
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
+
+
+def test_a_member_that_has_just_begun_goes_on_as_it_began(ensemble, tmp_path):
+    """With what its data decided then, as the weights and the learning rate that it starts with."""
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    (folder / "metrics.json").unlink()
+    for path in (folder / "member-2").glob("*.*"):
+        if path.name not in ("config.yaml", "split.csv", "rejected.csv", "start.json"):
+            path.unlink()
+    begun = folder / "member-2" / "config.yaml"
+    config = RunConfig.from_dict(read_yaml(begun))
+    begun.write_text(replace(config, optimizer=replace(config.optimizer, peak_lr=1.25e-4)).to_yaml())
+    resume(folder)
+    rates = [read_checkpoint(folder / f"member-{number}").config.optimizer.peak_lr for number in (1, 2)]
+    assert rates == [config.optimizer.peak_lr, 1.25e-4]
 
 
 def test_each_fold_is_tested_once(table, tiny_config, tmp_path):

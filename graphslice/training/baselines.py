@@ -44,7 +44,8 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
     seed, threads = data.config.trainer.seed, torch.get_num_threads()
     with console.status("fitting trees"):
         trees = fit_trees(data.store.descriptors(rows, KINDS), source.targets[rows], source.tasks, seed, threads)
-    network = Predictor(replace(read_checkpoint(folder), blend=None), device)  # of a run that goes on it may have some
+    # Of a run that goes on the checkpoint may be blended and calibrated already.
+    network = Predictor(replace(read_checkpoint(folder), blend=None, calibration=None), device)
     splits = [split for split in ("valid", "test") if len(data.splits.get(split, ()))]
     answers = {split: _answers(network, trees, data, split) for split in splits}
     weights = weigh(list(answers["valid"].values()), source.targets[data.splits["valid"]], source.tasks)
@@ -130,7 +131,8 @@ def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -
         found: of every seed the metric by the name of what answers, as :func:`train_baselines` returns it of a split.
         metric: of the run.
     """
-    values = {name: np.array([each[name] for each in found]) for name in found[0]}
+    # What is not defined stands as None where it was read.
+    values = {name: np.array([each[name] for each in found], np.float64) for name in found[0]}
     means = {name: float(each.mean()) for name, each in values.items() if np.isfinite(each).all()}
     if len(found) < 2 or _NETWORK not in means:
         return []

@@ -101,7 +101,11 @@ def test_logarithms_are_of_the_numbers_alone():
     assert [task.transform for task in tasks] == ["log", "none"]
 
 
-@given(st.lists(st.sampled_from(["", "1", "0", "-0.0", "2.5", "yes", "no", "none", "inf", "1,5", "x y", "\u0661"]), min_size=1))
+@given(
+    st.lists(
+        st.sampled_from(["", "1", "0", "-0.0", "2.5", "yes", "no", "none", "inf", "1,5", "x y", "\u0661"]), min_size=1
+    )
+)
 @settings(max_examples=200)
 def test_any_cells_have_a_kind_or_a_reason(cells):
     try:

@@ -249,7 +249,9 @@ def test_shards_without_rows_are_left_out(empty, tmp_path):
     """As clusters write them."""
     fill(tmp_path, {"a.csv": empty, "b.csv": "smiles,y\nN,2\n", "c.csv": empty, "d.csv": "smiles,y\nO,3\n"})
     with open_table(tmp_path) as table:
-        cells = [list(row) for chunk in table.chunks for row in zip(*map(texts, as_in_file(chunk).columns), strict=True)]
+        cells = [
+            list(row) for chunk in table.chunks for row in zip(*map(texts, as_in_file(chunk).columns), strict=True)
+        ]
     assert cells == [["N", "2"], ["O", "3"]]
     for name in ("b.csv", "d.csv"):
         (tmp_path / name).unlink()

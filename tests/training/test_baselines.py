@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,7 @@ from promises import check_molecule_alone
 from rich.console import Console
 
 import graphslice as gs
+from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.chem.descriptors import read_descriptors
 from graphslice.evaluation import score
 from graphslice.evaluation.evaluate import splits_of_run
@@ -118,6 +121,31 @@ def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest
     lines = describe_seeds("test", found, "mae")
     assert "blend 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
     assert describe_seeds("test", found[:1], "mae") == []
+
+
+def test_a_metric_that_one_seed_has_not():
+    found = [{"network": None, "forest": 0.8, "blend": None}, {"network": 0.6, "forest": 0.8, "blend": 0.7}]
+    assert describe_seeds("test", found, "auroc") == []
+    (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
+    assert line == "test AUROC of 2 models alone: network 0.6000 ± 0.0000"
+
+
+def test_a_finished_run_that_goes_on_stays_as_it_is(blended, tmp_path):
+    """Its checkpoint is blended and calibrated already; neither is what the weights are chosen by."""
+    shutil.copytree(blended[0], tmp_path / "run")
+    temper(tmp_path / "run" / "best.ckpt")
+    (tmp_path / "run" / "metrics.json").unlink()
+    resume(tmp_path / "run")
+    before, after = (read_checkpoint(folder) for folder in (blended[0], tmp_path / "run"))
+    np.testing.assert_array_equal(after.blend.weights, before.blend.weights)
+    assert (tmp_path / "run" / "metrics.json").read_text() == (blended[0] / "metrics.json").read_text()
+
+
+def temper(path) -> None:
+    """Give a calibrated checkpoint another temperature."""
+    calibration = read_checkpoint(path).calibration
+    targets = tuple(replace(one, temperature=9.0) for one in calibration.targets)
+    add_to_checkpoint(path, replace(calibration, targets=targets))
 
 
 def test_a_network_that_needs_no_trees_answers_alone(blended, tiny_config, tmp_path, monkeypatch):

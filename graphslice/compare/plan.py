@@ -28,6 +28,7 @@ _DATA_KEYS = (
     "folds",
     "fold",
     "duplicates",
+    "features",
     "seed",
     "fingerprint",
 )
@@ -213,7 +214,7 @@ def _check_folder(run: Run, data: DataConfig) -> None:
         return
     # By way of a configuration: one of a former version lacks the options that came since.
     found, wanted = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).to_dict(), run.config.to_dict()
-    for name in ("tasks", "level"):  # what the data decides
+    for name in ("tasks", "level", "descriptors"):  # what the data decides
         found["model"][name] = wanted["model"][name]
     wanted["data"] = {key: getattr(data, key) for key in _DATA_KEYS}
     sections = {section: values for section, values in wanted.items() if isinstance(values, dict)}

@@ -123,7 +123,13 @@ def by_variant(result: dict) -> dict[str, list[dict]]:
         if "error" not in run and "not_selected" not in run:
             variants.setdefault(run["variant"], []).append(run)
     metric = _metric(result)
-    return dict(sorted(variants.items(), key=lambda item: metric.loss(np.mean([run["valid"] for run in item[1]]))))
+
+    def loss(runs: list[dict]) -> float:
+        """The last of all where it is not defined, as of one class alone."""
+        found = metric.loss(np.array([run["valid"] for run in runs], np.float64).mean())
+        return float("inf") if np.isnan(found) else found
+
+    return dict(sorted(variants.items(), key=lambda item: loss(item[1])))
 
 
 def _metric(result: dict) -> Metric:
@@ -152,7 +158,7 @@ def table(result: dict) -> str:
     lines += describe(differences(by_variant(result), _metric(result)), label)
     rest = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
     if rest:
-        errors = ", ".join(f"`{run['variant']}` {run['valid']:.4f}" for run in rest)
+        errors = ", ".join(f"`{run['variant']}` {_mean([run], 'valid') or 'undefined'}" for run in rest)
         lines.append(f"\nNot selected by the validation error of the first seed, which is among those above: {errors}.")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['variant']}, seed {run['seed']}: {run['error']}" for run in failed]
@@ -161,7 +167,7 @@ def table(result: dict) -> str:
 
 def _mean(runs: list[dict], split: str) -> str:
     """Mean and standard deviation of an error over the seeds; nothing if there is none."""
-    values = [run[split] for run in runs if split in run]
+    values = [run[split] for run in runs if run.get(split) is not None]
     if not values:
         return ""
     deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""

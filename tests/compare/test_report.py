@@ -10,7 +10,7 @@ from graphslice.compare.plan import parse_variants, plan_runs
 from graphslice.compare.report import by_variant, draw, read_run, table, validation_error
 
 
-def record(variant: str, seed: int, valid: float, test: float, **other) -> dict:
+def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
     """A finished run as ``comparison.json`` has it."""
     return {
         "variant": variant,
@@ -21,7 +21,7 @@ def record(variant: str, seed: int, valid: float, test: float, **other) -> dict:
         "steps": 1500,
         "molecules_per_second": 100.0,
         "peak_memory_bytes": 2**30,
-        "curve": [[1.0, 5, valid + 0.1], [2.0, 10, valid]],
+        "curve": [[1.0, 5, (valid or 0.5) + 0.1], [2.0, 10, valid or 0.5]],
         **other,
     }
 
@@ -57,6 +57,17 @@ def test_the_table_ends_with_what_was_not_selected_and_what_failed(result):
         "",
         "c, seed 0: no",
     ]
+
+
+def test_metrics_that_are_not_defined(result, tmp_path):
+    """As the AUROC of a split of one class alone: null in its file."""
+    result["runs"] += [record("d", 0, None, None), record("d", 1, 0.1, None), record("e", 0, 0.9, None)]
+    result["runs"].append(record("e lr=1", 0, None, None, not_selected=True))
+    assert list(by_variant(result)) == ["b", "a", "e", "d"]
+    lines = table(result).splitlines()
+    assert lines[4].startswith("| `e` |  | 0.9000 |") and lines[5].startswith("| `d` |  | 0.1000 |")
+    assert "`e lr=1` undefined" in lines[7]
+    draw(result, tmp_path / "c.png")
 
 
 @pytest.mark.parametrize("curve", [[[1.0, 5, 0.5], [2.0, 10, 0.4]], [[1.0, 5, 0.5]], []], ids=["line", "point", "none"])

@@ -124,10 +124,18 @@ def test_a_folder_of_other_settings(compared, tiny_config, demo_csv):
         compare(tiny_config(demo_csv), parse_variants("slice-max"), 1, "3epochs", compared[0])
 
 
-@pytest.mark.parametrize(("key", "value"), [("duplicates", "merge"), ("split", "random"), ("seed", 1)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("duplicates", "merge"), ("split", "random"), ("seed", 1), ("features", "morgan")]
+)
 def test_a_folder_of_another_split(key, value, compared, tiny_config, demo_csv):
     with pytest.raises(InputError, match=rf"holds a run with data\.{key} .*, not {value}: choose another --out"):
         compare(tiny_config(demo_csv, data={key: value}), parse_variants("slice-max"), 1, "2epochs", compared[0])
+
+
+def test_a_folder_of_the_same_features(tmp_path, tiny_config, demo_csv):
+    config = tiny_config(demo_csv, data={"features": "morgan"})
+    first, again = (compare(config, parse_variants("csp"), 1, "1steps", tmp_path / "c") for _ in range(2))
+    assert first["runs"] == again["runs"]
 
 
 def test_a_folder_of_other_targets(tmp_path, other_labels):

@@ -15,7 +15,7 @@ from graphslice.data.labels import joined_names
 from graphslice.data.site_orders import ordered
 from graphslice.data.source import Source
 from graphslice.data.sources import load_source
-from graphslice.data.splits import Splits
+from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import scores_of_rows
@@ -108,7 +108,12 @@ def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) ->
             "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
         )
     home = home_of(model)
-    return source.splits if home is None else splits_of_run(home) or source.splits
+    splits = source.splits if home is None else splits_of_run(home) or source.splits
+    others = [splits_of_run(member) or {} for member in (find_members(model) if model.is_dir() else [])]
+    if splits is None or not others:
+        return splits
+    # What one model validates by, another one may have learned.
+    return {name: rows for name, rows in splits.items() if all(np.array_equal(rows, each.get(name)) for each in others)}
 
 
 def splits_of_run(folder: Path) -> Splits | None:
@@ -156,7 +161,9 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
     elif splits is None:
         raise InputError(f"{source.name} has no splits: give --split all")
     elif split not in splits:
-        raise InputError(f"{source.name} has no split {split!r}: it has {', '.join(splits)} and all")
+        several = len(predictor.models) > 1 and split in SPLITS
+        why = ", and each of its models may have others for the rest: see its metrics.json" if several else ""
+        raise InputError(f"{source.name} has no split {split!r}: it has {', '.join([*splits, 'all'])}{why}")
     else:
         rows = splits[split]
     rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]

@@ -73,6 +73,14 @@ def test_they_are_judged_together(ensemble, table):
     assert [found["test"] for found in metrics["members"].values()] == pytest.approx(each)
 
 
+def test_molecules_that_others_of_them_learned_judge_nothing(ensemble, cli, table):
+    assert cli("evaluate", ensemble, "--split", "test")[0] == 0
+    for split in ("valid", "train"):
+        code, _, err = cli("evaluate", ensemble, "--split", split)
+        assert code == 2 and f"no split '{split}': it has test, all, and each of its models" in " ".join(err.split())
+    assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
+
+
 def test_a_file_gets_the_spread(ensemble, cli, tmp_path):
     pd.DataFrame({"smiles": ["CCO", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
     assert cli("predict", ensemble, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0

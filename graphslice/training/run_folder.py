@@ -137,7 +137,9 @@ def _without_nan(values):
 
 
 def _write_json(path: Path, values: dict) -> None:
-    path.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
+    temporary = path.with_suffix(".tmp")  # a run is finished where its scores are there, so never by half
+    temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
+    temporary.replace(path)
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:

@@ -22,6 +22,10 @@ BEST, LAST = "best.ckpt", "last.ckpt"
 MEMBER = "member-"
 #: The file of a run folder that holds its resolved configuration.
 CONFIG = "config.yaml"
+#: The file of a run folder that is the table of a run that was trained on a data frame.
+MOLECULES = "molecules.parquet"
+#: The file of a run folder that is the store of the molecules that its model was pretrained on.
+CORPUS = "corpus.arrow"
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -54,6 +58,20 @@ def home_of(path: str | Path) -> Path | None:
     if is_shipped(path):
         return None
     return Path(path) if Path(path).is_dir() else Path(path).parent
+
+
+def dataset_of(dataset: str, folder: Path | None) -> str:
+    """Where the data of a run lie, also if they lie in its folder and that was moved since.
+
+    Args:
+        dataset: where they lay.
+        folder: of the run, or of one of its members; None where there is none.
+    """
+    path = Path(dataset)
+    if folder is None or path.name not in (MOLECULES, CORPUS) or path.exists():
+        return dataset
+    found = (home.resolve() / path.name for home in (folder, folder / ".."))
+    return next((str(here) for here in found if here.is_file()), dataset)
 
 
 def _shipped() -> str:

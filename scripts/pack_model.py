@@ -22,7 +22,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize
 from graphslice.data.hashes import hash_rows
 from graphslice.data.store import GraphStore
-from graphslice.training.run_folder import CORPUS
+from graphslice.model_files import CORPUS
 
 WEIGHTS = Path(__file__).parents[1] / "graphslice" / "weights"
 EXACT = ("target_mean", "target_std")

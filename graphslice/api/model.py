@@ -32,7 +32,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import represent
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import CONFIG, MEMBER, TOGETHER, home_of
+from graphslice.model_files import CONFIG, CORPUS, MEMBER, MOLECULES, TOGETHER, home_of
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class Model(Predictor):
 
     def _write(self, new: Path, home: Path) -> None:
         """Write a run folder to ``new``, which shall be moved to ``home``."""
-        from graphslice.training.run_folder import CORPUS, KEPT, MOLECULES
+        from graphslice.training.run_folder import KEPT
 
         parts = self.checkpoints
         names = [""] if len(parts) == 1 else [f"{MEMBER}{number}" for number in range(1, len(parts) + 1)]

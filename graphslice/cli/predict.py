@@ -48,6 +48,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     predictor = load_model(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
+    if len(molecules) > 1 and (files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]):
+        raise InputError(f"{files[0]} stands among other molecules: give one file, or a folder of files, or SMILES")
     if len(molecules) == 1 and (is_table_name(molecules[0]) or os.path.exists(molecules[0])):
         console = Console(stderr=True)
         total = count_rows(Path(molecules[0])) if console.is_terminal else None

@@ -8,7 +8,7 @@ import itertools
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
+from graphslice.data.whole_files import appearing_whole
 from graphslice.errors import InputError, NoRows
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
@@ -328,23 +329,3 @@ def write_table(path: Path | None) -> Iterator[_Sink]:
             opener = gzip.open if name.endswith(".gz") else open
             file = stack.enter_context(opener(temporary, "wt", encoding="utf-8", errors="surrogateescape", newline=""))
             yield _CsvSink(file, "\t" if name.endswith(TSV_SUFFIXES) else ",")
-
-
-@contextmanager
-def appearing_whole(path: Path) -> Iterator[Path]:
-    """A file to write to, which takes the name ``path`` when it is whole, and else goes away.
-
-    Raises:
-        InputError: if it cannot be written, at once where nothing can be written there.
-    """
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

@@ -21,7 +21,8 @@ from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import scores_of_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import find_members, home_of
+from graphslice.model_files import dataset_of, find_members, home_of
+from graphslice.resources import is_shipped
 
 # Rows that are predicted at a time.
 _CHUNK_ROWS = 16_384
@@ -43,7 +44,12 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
         InputError: if the data cannot be had, has other targets, or has changed since the training.
     """
     trained = predictor.config.data
+    trained = replace(trained, dataset=dataset_of(trained.dataset, None if model is None else home_of(model)))
     dataset = given.get("dataset", trained.dataset)
+    if model is not None and is_shipped(model) and "dataset" not in given:
+        raise InputError(
+            f"{model} came with the package, without what it learned: give labelled molecules by --dataset"
+        )
     if Path(dataset).exists():
         dataset = str(Path(dataset).resolve())
     # The labels that were learned beside belong to the data of the run, and are not judged.

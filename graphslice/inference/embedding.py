@@ -16,7 +16,8 @@ from graphslice.data.featurize import featurize_stream, featurizers
 from graphslice.data.featurize.pool import Pool
 from graphslice.data.labels import parse_own_columns
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import TableStream, appearing_whole, as_in_file, malformed_rows, open_table
+from graphslice.data.tables import TableStream, as_in_file, malformed_rows, open_table
+from graphslice.data.whole_files import appearing_whole
 from graphslice.inference.batches import in_batches
 from graphslice.inference.files import (
     FileReport,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from graphslice.config import MOLECULE, RunConfig, read_yaml
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
-from graphslice.model_files import CONFIG, find_members
+from graphslice.model_files import CONFIG, dataset_of, find_members
 from graphslice.training.members import member_configs
 from graphslice.training.run import splits_begun_with
 from graphslice.training.run_folder import (
@@ -106,7 +106,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError("the molecules were PyG graphs, which no file holds")
     if config.data.fingerprint is None:
         raise InputError("the model was not trained in this folder")
-    source = load_source(config.data)
+    source = load_source(replace(config.data, dataset=dataset_of(config.data.dataset, folder)))
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"{config.data.dataset} has changed since the run")
     splits = splits_begun_with(config, folder)

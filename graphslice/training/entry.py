@@ -19,12 +19,12 @@ from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import CONFIG, LAST
+from graphslice.model_files import CONFIG, LAST, MOLECULES, dataset_of
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
 from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
-from graphslice.training.run_folder import MOLECULES, holds_run
+from graphslice.training.run_folder import holds_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -116,6 +116,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             "begin it with the command that was meant to, without --resume"
         )
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+    config = replace(config, data=replace(config.data, dataset=dataset_of(config.data.dataset, folder)))
     if config.data.dataset == "pyg" and data is None:
         raise InputError(
             f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"

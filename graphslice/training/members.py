@@ -122,7 +122,7 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
     source = load_source(config.data) if graphs is None else pyg_source(graphs, target_names, config.data)
     fresh = not (folder / CONFIG).exists()
     if not fresh:  # it has its weights and learning rate to start with by then
-        config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+        config = replace(RunConfig.from_dict(read_yaml(folder / CONFIG)), data=config.data)
     splits = None if fresh else splits_begun_with(config, folder)
     try:
         run(config, source, folder, fresh=fresh, splits=splits, console=Console(quiet=True))

@@ -17,7 +17,7 @@ from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.machine import machine
-from graphslice.model_files import BEST, CONFIG, DOMAIN, LAST, TOGETHER, find_members
+from graphslice.model_files import BEST, CONFIG, CORPUS, DOMAIN, LAST, MOLECULES, TOGETHER, find_members
 
 METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
     "metrics.json",
@@ -29,10 +29,6 @@ METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
     "start.json",
     "report.html",
 )
-#: The table of a run that was trained on a data frame.
-MOLECULES = "molecules.parquet"
-#: The store of molecules that a model was pretrained on.
-CORPUS = "corpus.arrow"
 #: What is known of a finished run beside its model.
 KEPT = (METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT, MOLECULES, CORPUS, DOMAIN, TOGETHER)
 

@@ -17,6 +17,7 @@ import graphslice as gs
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.frames import as_table, frame_source
 from graphslice.data.sources import load_source
+from graphslice.report.gather import read_run
 from graphslice.training import resume
 
 SETTINGS = {
@@ -193,6 +194,19 @@ def test_a_saved_model_brings_its_data_frame_along(demo_rows, cli, tmp_path):
     code, out, _ = cli("evaluate", tmp_path / "kept")
     assert code == 0 and f"MAE {expected['test']['mae']:.4f}"[:9] in out
     assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-5)
+
+
+def test_a_run_folder_with_its_data_frame_is_moved(demo_rows, tiny_config, cli, tmp_path):
+    """The configurations name the table where it was; members name that of the folder above."""
+    config = tiny_config(data={"targets": "gap_ev"}, trainer={"max_epochs": 1, "ensemble": 2})
+    expected = gs.train(config, tmp_path / "run", data=demo_rows).metrics
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert gs.load(tmp_path / "moved", "cpu").evaluate()["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-5)
+    assert cli("evaluate", tmp_path / "moved" / "member-1")[0] == 0
+    assert read_run(tmp_path / "moved").why_not is None
+    for path in (tmp_path / "moved" / "metrics.json", tmp_path / "moved" / "member-2" / "metrics.json"):
+        path.unlink()
+    assert resume(tmp_path / "moved").metrics["test"] == expected["test"]
 
 
 def test_the_file_that_is_learned_is_not_removed(demo_rows, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from rdkit import Chem
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.training.run_folder import CORPUS
+from graphslice.model_files import CORPUS
 
 
 @pytest.fixture(scope="module")

@@ -168,8 +168,8 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
         raise InputError(f"{source.name} has no splits: give --split all")
     elif split not in splits:
         several = len(predictor.models) > 1 and split in SPLITS
-        why = ", and each of its models may have others for the rest: see its metrics.json" if several else ""
-        raise InputError(f"{source.name} has no split {split!r}: it has {', '.join([*splits, 'all'])}{why}")
+        why = "; each of its models has others, and metrics.json what they score" if several else ""
+        raise InputError(f"{source.name} has no split {split!r}: it has {', '.join(splits)} and all{why}")
     else:
         rows = splits[split]
     rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]

@@ -77,7 +77,7 @@ def test_molecules_that_others_of_them_learned_judge_nothing(ensemble, cli, tabl
     assert cli("evaluate", ensemble, "--split", "test")[0] == 0
     for split in ("valid", "train"):
         code, _, err = cli("evaluate", ensemble, "--split", split)
-        assert code == 2 and f"no split '{split}': it has test, all, and each of its models" in " ".join(err.split())
+        assert code == 2 and f"no split '{split}': it has test and all; each of its models" in " ".join(err.split())
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
 
 

@@ -226,6 +226,16 @@ def test_results_are_kept_and_not_done_again(tmp_path, chemprop):
     assert [line["seed"] for line in table_report.read_results(begun.results)] == [1, 0]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others adopt no orphans")
+def test_the_work_of_processes_that_a_command_leaves_is_counted(tmp_path):
+    """As that of the members of an ensemble."""
+    worker = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
+    leaver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}])"
+    commands = table_methods.Commands(tmp_path, 1)
+    commands.run(sys.executable, "-c", leaver)
+    assert 0.4 < commands.cpu_seconds < 5
+
+
 def test_a_command_that_fails_is_told_and_the_others_go_on(tmp_path, chemprop, capsys):
     begun = options(tmp_path, chemprop, "--tasks", "ppbr_az", "caco2_wang", "--seeds", "0", "--jobs", "2")
     with pytest.raises(SystemExit, match="1 of 2 failed; the first: ppbr_az, chemprop, seed 0"):

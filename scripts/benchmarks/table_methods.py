@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +42,10 @@ PARTS_OF = {
 PARTS = tuple(name for names in PARTS_OF.values() for name in names)
 
 
+# Of prctl (linux/prctl.h).
+_CHILD_SUBREAPER = 36
+
+
 class CommandError(Exception):
     """A command failed; the text has its last lines."""
 
@@ -67,6 +73,8 @@ class Commands:
         environment = os.environ | dict.fromkeys(names, str(self.threads))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         said = self.folder / "said.txt"
+        _adopt_orphans()
+        children = _children()
         begin = time.perf_counter()
         with said.open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -77,10 +85,35 @@ class Commands:
                 raise
             process.returncode = os.waitstatus_to_exitcode(status)
         self.seconds += time.perf_counter() - begin
-        self.cpu_seconds += usage.ru_utime + usage.ru_stime
+        self.cpu_seconds += usage.ru_utime + usage.ru_stime + _of_orphans(children)
         if process.returncode:
             last = "\n".join(said.read_text(errors="replace").splitlines()[-8:])
             raise CommandError(f"{' '.join(command)}: exit code {process.returncode}\n{last}")
+
+
+def _adopt_orphans() -> None:
+    """Let processes that a command leaves, as the one that starts the members of an ensemble, become children here."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    """The processes that are children of this one."""
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def _of_orphans(before: set[int]) -> float:
+    """The seconds of the processors that the adopted ones took, which end when the command has.
+
+    ``before``: children that were there already.
+    """
+    total = 0.0
+    while orphans := _children() - before:
+        for pid in orphans:
+            with suppress(ChildProcessError):  # somebody else waited for it
+                usage = os.wait4(pid, 0)[2]
+                total += usage.ru_utime + usage.ru_stime
+    return total
 
 
 class Method:

@@ -118,7 +118,8 @@ _SECONDS = """\
 ## Time
 
 Seconds of the processors for training and answering, starts included, median over seeds: other work on the machine
-changes them less than seconds of the clock, which the results have too.
+changes them less than seconds of the clock, which the results have too. The members of the first ensembles were not
+counted; of these there is nothing.
 
 """
 

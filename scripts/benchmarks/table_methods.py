@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +41,22 @@ PARTS_OF = {
 PARTS = tuple(name for names in PARTS_OF.values() for name in names)
 
 
-# Of prctl (linux/prctl.h).
-_CHILD_SUBREAPER = 36
+# Runs a command and waits for all that it leaves too, as the process that starts the members of an ensemble: so what
+# they took is counted with it. 36 is PR_SET_CHILD_SUBREAPER (linux/prctl.h); elsewhere what is left is not counted.
+_WITH_ORPHANS = """
+import ctypes, os, subprocess, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+command, ended = subprocess.Popen(sys.argv[1:]), {}
+while True:
+    try:
+        pid, status = os.wait()
+    except ChildProcessError:
+        break
+    ended[pid] = os.waitstatus_to_exitcode(status)
+command.returncode = ended[command.pid]
+sys.exit(command.returncode if command.returncode >= 0 else 128 - command.returncode)
+"""
 
 
 class CommandError(Exception):
@@ -73,47 +86,26 @@ class Commands:
         environment = os.environ | dict.fromkeys(names, str(self.threads))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         said = self.folder / "said.txt"
-        _adopt_orphans()
-        children = _children()
         begin = time.perf_counter()
         with said.open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            process = subprocess.Popen(
+                [sys.executable, "-S", "-c", _WITH_ORPHANS, *command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
             try:
                 _, status, usage = os.wait4(process.pid, 0)
             except BaseException:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 raise
             process.returncode = os.waitstatus_to_exitcode(status)
         self.seconds += time.perf_counter() - begin
-        self.cpu_seconds += usage.ru_utime + usage.ru_stime + _of_orphans(children)
+        self.cpu_seconds += usage.ru_utime + usage.ru_stime
         if process.returncode:
             last = "\n".join(said.read_text(errors="replace").splitlines()[-8:])
             raise CommandError(f"{' '.join(command)}: exit code {process.returncode}\n{last}")
-
-
-def _adopt_orphans() -> None:
-    """Let processes that a command leaves, as the one that starts the members of an ensemble, become children here."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _children() -> set[int]:
-    """The processes that are children of this one."""
-    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
-
-
-def _of_orphans(before: set[int]) -> float:
-    """The seconds of the processors that the adopted ones took, which end when the command has.
-
-    ``before``: children that were there already.
-    """
-    total = 0.0
-    while orphans := _children() - before:
-        for pid in orphans:
-            with suppress(ChildProcessError):  # somebody else waited for it
-                usage = os.wait4(pid, 0)[2]
-                total += usage.ru_utime + usage.ru_stime
-    return total
 
 
 class Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,9 +67,7 @@ class MoleculeData(pl.LightningDataModule):
         self.rejected = dict(source.rejected)
         self._featurize(progress)
         self._split(splits)
-        sites = self.source.sites
-        self.labels: np.ndarray | SiteLabels
-        self.labels = to_network(self.source.targets, source.tasks) if sites is None else sites
+        self.labels = self._learned()
         self._check_labels()
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
@@ -150,11 +149,32 @@ class MoleculeData(pl.LightningDataModule):
                 f"{self.source.name}: all rows for training contradict each other: give data.duplicates keep"
             )
 
+    def _learned(self) -> np.ndarray | SiteLabels:
+        source = self.source
+        return to_network(source.targets, source.tasks) if source.sites is None else source.sites
+
+    def check_split_of(self, config: RunConfig) -> None:
+        """Raise :class:`InputError` if the same molecules, split as another run wants it, cannot be learned."""
+        other = copy(self)
+        other.config, other.rejected = config, dict(self.rejected)
+        other._split(None)
+        other.labels = other._learned()
+        other._check_labels()
+
     def _check_labels(self) -> None:
         missing = np.isnan(self.train_labels).all(axis=0)
         if missing.any():
             empty = self.source.target_names[int(np.flatnonzero(missing)[0])]
-            raise InputError(f"{self.source.name}: no training row has a value of the target {empty!r}")
+            folds = " or give fewer folds" if self.config.data.folds else ""
+            raise InputError(
+                f"{self.source.name}: no training row has a value of the target {empty!r}: leave it out{folds}"
+            )
+        own, rows = own_of(self.config.data.descriptors), self.splits["train"]
+        if own and (empty_columns := np.isnan(self.store.descriptors(rows, own)).all(axis=0)).any():
+            raise InputError(
+                f"{self.source.name}: no training row has a number in the column {own[empty_columns.argmax()]!r} of "
+                "--features: leave it out"
+            )
         for labels in self.source.auxiliary.values():
             missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
             if missing.any():

@@ -73,6 +73,17 @@ class ColumnContents:
             cells = enumerate(texts(chunk.column(column), decoded), first_row + 1)
             self.first_none = next(((row, cell) for row, cell in cells if class_key(cell) == "none"), None)
 
+    @property
+    def looks_like_classes(self) -> bool:
+        """Whether it holds few different words, some of them several times."""
+        return 1 < len(self.names) < self.words and _kind_of_words(self) != REGRESSION
+
+    @property
+    def looks_like_numbering(self) -> bool:
+        """Whether it holds whole numbers, each of them once as far as was counted."""
+        counted = min(self.numbers, _MOST_CLASSES + 1)
+        return len(self.values) >= counted > 0 and all(value.is_integer() for value in self.values)
+
 
 def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[ColumnContents]:
     """What some columns of a table hold, chunk by chunk from its first row."""

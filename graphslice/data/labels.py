@@ -19,6 +19,7 @@ import pyarrow as pa
 from graphslice.config import DataConfig
 from graphslice.data.cells import cell_text, class_key, holds_lists, label_cells, with_a_point
 from graphslice.data.columns import LARGEST, as_descriptors, check_unique, find_own_columns, listed
+from graphslice.data.find_tasks import scan_columns
 from graphslice.data.rows import Rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import as_in_file, decoded, malformed_rows, open_table, texts
@@ -121,6 +122,8 @@ def _find_split_column(columns: Sequence[str], given: str | None, name: str, met
 def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False) -> str:
     """What is predicted where the user names no target: the one column that holds numbers, or the only other one.
 
+    Not a column of different whole numbers, as of a catalogue, where another one has classes.
+
     Args:
         chunks: all of the table.
         columns: the columns that hold something else.
@@ -134,16 +137,18 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *,
     others = [column for column in as_in_file(chunks[0]).column_names if column not in used]
     check_unique(others, others, name)
 
-    def holds_numbers(column: str) -> bool:
-        if lists:
-            return any(holds_lists(chunk, column) for chunk in chunks)
-        return any(np.isfinite(label_cells(chunk, column)[0]).any() for chunk in chunks)
-
-    numeric = [column for column in others if holds_numbers(column)]
-    if len(numeric) == 1:
-        return numeric[0]
-    if not numeric and len(others) == 1 and not lists:
-        return others[0]  # words: classes, or find_tasks says what is wrong with it
+    if lists:
+        numeric = [column for column in others if any(holds_lists(chunk, column) for chunk in chunks)]
+        if len(numeric) == 1:
+            return numeric[0]
+    else:
+        found = dict(zip(others, scan_columns(chunks, others), strict=True))
+        numeric = [column for column in others if found[column].numbers > found[column].words]
+        classes = any(found[column].looks_like_classes for column in others if column not in numeric)
+        if len(numeric) == 1 and not (classes and found[numeric[0]].looks_like_numbering):
+            return numeric[0]
+        if len(others) == 1:
+            return others[0]  # words: classes, or find_tasks says what is wrong with it
     raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {listed(others)}")
 
 
@@ -169,7 +174,8 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
 def joined_names(names: Sequence[str]) -> str:
     """Names of targets as :func:`target_names` reads them."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(names)
+    quoting = csv.QUOTE_ALL if any(name != name.strip() for name in names) else csv.QUOTE_MINIMAL
+    csv.writer(text, lineterminator="", quoting=quoting).writerow(names)
     return text.getvalue()
 
 
@@ -243,6 +249,30 @@ def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, 
 def parse_own_columns(chunk: pa.Table, names: Sequence[str]) -> np.ndarray:
     """``float32 [R, K]``, the descriptors in some columns, at least one; nan where there is no number."""
     return as_descriptors([label_cells(chunk, name)[0] for name in names])
+
+
+def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
+    """A sentence on each column of descriptors that has cells which are neither empty nor a number.
+
+    Args:
+        chunks: all of the table.
+        names: of the columns.
+    """
+    counts, firsts, first_row = [0] * len(names), [""] * len(names), 0
+    for chunk in chunks:
+        for n, name in enumerate(names):
+            numbers, empty = label_cells(chunk, name)
+            wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
+            if len(wrong) and not counts[n]:
+                cell = cell_text(chunk.column(name), int(wrong[0]))
+                firsts[n] = f"{cell!r} in row {first_row + wrong[0] + 1}{with_a_point(cell)}"
+            counts[n] += len(wrong)
+        first_row += len(chunk)
+    return [
+        f"{count:,} cells of the column {name!r} of --features are no numbers, the first {first}: they count as unknown"
+        for name, count, first in zip(names, counts, firsts, strict=True)
+        if count
+    ]
 
 
 def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:

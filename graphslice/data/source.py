@@ -44,6 +44,7 @@ class Source:
         sites: the labels of the atoms, or bonds, where the targets are of these; else None.
         auxiliary: labels of atoms and of bonds, by level, that are learned beside targets of molecules and not
             predicted; in the order of the graphs of ``store``.
+        notes: what the user should know of how it was read.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Source:
     table: pa.Table | None = None
     sites: SiteLabels | None = None
     auxiliary: dict[str, SiteLabels] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)

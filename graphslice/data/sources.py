@@ -18,6 +18,7 @@ from graphslice.data.labels import (
     find_columns,
     find_target,
     joined_names,
+    notes_on_own_columns,
     parse_chunks,
     target_names,
 )
@@ -97,7 +98,10 @@ def _joined(parts: list[Source], splits: Splits) -> Source:
     own = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
     sites = [part.sites for part in parts if part.sites is not None]
     joined = SiteLabels.join(sites) if sites else None
-    return Source(parts[0].name, smiles, targets, parts[0].tasks, rejected, splits, columns=own, sites=joined)
+    notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
+    return Source(
+        parts[0].name, smiles, targets, parts[0].tasks, rejected, splits, columns=own, sites=joined, notes=notes
+    )
 
 
 def dataset_path(dataset: str) -> Path:
@@ -181,15 +185,19 @@ def source_of_chunks(
 
 
 def _source_of_rows(chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], name: str) -> Source:
+    notes: list[str] = []
     with about(name):
         rows = Rows.join(list(parse_chunks(chunks, columns)))
     if rows.columns is not None:
         check_own_columns(rows.columns, columns.descriptors, name)
+        notes = notes_on_own_columns(chunks, columns.descriptors)
     rejected = reject_unlabelled(rows.targets, rows.rejected)
     splits = None
     if columns.split is not None:
         splits = name_splits(rows.split, usable(len(rows), rejected), names_in(rows.split))
-    return Source(name, rows.smiles, rows.targets, list(tasks), rejected, splits, columns=rows.columns)
+    return Source(
+        name, rows.smiles, rows.targets, list(tasks), rejected, splits, columns=rows.columns, notes=tuple(notes)
+    )
 
 
 def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:

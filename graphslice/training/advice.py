@@ -39,7 +39,7 @@ def describe_data(console: Console, data: MoleculeData) -> None:
         count = int(some.counts_of(data.kept).sum())
         console.print(f"beside: {names} of {count:,} {beside}s, not predicted", highlight=False, markup=False)
     parts = {split: data.source.labels(rows) for split, rows in data.splits.items() if len(rows)}
-    for line in [*advise(tasks, labels), *advise_splits(tasks, parts)]:
+    for line in [*data.source.notes, *advise(tasks, labels), *advise_splits(tasks, parts)]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())

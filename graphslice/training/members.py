@@ -98,6 +98,8 @@ def run_members(
     data = read_molecules(next(iter(members.values())), source, console)
     metric = choose_metric(config.trainer.metric, data)
     if fresh:
+        for member in members.values():  # none is trained if one of them cannot be
+            data.check_split_of(member)
         write_start(out, config, data, command)
     describe_data(console, data)
     if config.data.folds:

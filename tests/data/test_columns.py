@@ -53,6 +53,24 @@ def test_columns_are_what_pandas_reads(table):
     assert found[:, 0].tolist() == pytest.approx([1e18, np.nan, np.nan, -2, np.nan, 3], nan_ok=True)
 
 
+def test_cells_that_are_no_numbers_are_told(tmp_path):
+    (tmp_path / "t.csv").write_text('smiles,y,t,u\nC,1,20,5\nN,2,"20,5",\nO,3,,6\nF,4,<0.1,7\n')
+    path = str(tmp_path / "t.csv")
+    (note,) = load_source(DataConfig(path, targets="y", features="t,u")).notes
+    assert note.startswith("2 cells of the column 't' of --features are no numbers, the first '20,5' in row 2 (write 2")
+    assert load_source(DataConfig(path, targets="y", features="u")).notes == ()
+    (tmp_path / "main.csv").write_text("smiles,y,t\nCC,1,5\n")
+    (note,) = load_source(DataConfig(str(tmp_path / "main.csv"), targets="y", features="t", test_file=path)).notes
+    assert note.startswith(f"{path}: 2 cells of the column 't'")
+
+
+def test_a_column_without_a_number_in_training(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y,t,split\nC,1,,train\nN,2,,train\nO,3,5,valid\nF,4,7,test\n")
+    config = RunConfig.from_dict({"data": {"dataset": str(tmp_path / "t.csv"), "targets": "y", "features": "t"}})
+    with pytest.raises(InputError, match="no training row has a number in the column 't' of --features: leave it out"):
+        MoleculeData(load_source(config.data), config)
+
+
 @pytest.mark.parametrize("name", ["t.parquet", "t.tsv"])
 def test_other_files_hold_the_same(name, table, tmp_path):
     read = pd.read_csv(table, dtype={"y": str})

@@ -139,6 +139,19 @@ def test_a_number_far_down_makes_a_column_numeric():
     assert target_of({"smiles": ["C"], "y": [""], "z": ["a"]}, {"smiles": ["N"], "y": ["1"], "z": ["b"]}) == "y"
 
 
+def test_a_numbering_is_no_target_beside_classes():
+    smiles, activity = ["C", "N", "O", "F"], ["active", "inactive", "active", ""]
+    assert target_of({"smiles": smiles, "name": ["a", "b", "c", "2"], "activity": activity, "y": [1, 2, 3.5, 4]}) == "y"
+    assert target_of({"smiles": smiles, "activity": activity, "y": [7, 7, 9, 11]}) == "y"
+    assert target_of({"smiles": smiles, "name": ["a", "b", "c", "d"], "y": [7, 8, 9, 11]}) == "y"
+    for numbers in ([11, 12, 13, 14], [1, 2, None, 3]):
+        with pytest.raises(InputError, match=r"which columns shall be predicted.*there are 'cid', 'activity'"):
+            target_of({"smiles": smiles, "cid": numbers, "activity": activity})
+    long = {"smiles": ["C"] * 300, "cid": list(range(300)), "activity": ["yes", "no", "no"] * 100}
+    with pytest.raises(InputError, match="which columns shall be predicted"):
+        target_of(long)
+
+
 def test_the_only_other_column_is_the_target_even_without_a_number():
     assert target_of({"smiles": ["C"], "y": ["high"]}) == "y"
 
@@ -326,7 +339,7 @@ def test_quoted_target_names(text, columns, expected):
 
 @given(
     st.lists(
-        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool),
+        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip),
         min_size=1,
         unique=True,
     )

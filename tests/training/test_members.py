@@ -143,6 +143,16 @@ def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
     np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
 
 
+def test_folds_of_which_one_cannot_be_learned_are_not_begun(demo_rows, tiny_config, tmp_path):
+    """The one label of a target is tested in one of them, which lacks it for training."""
+    labels = [1.5, *[None] * 59]
+    demo_rows[["smiles", "gap_ev"]].assign(other=labels).to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,other", "folds": "3"})
+    with pytest.raises(InputError, match="has a value of the target 'other': leave it out or give fewer folds"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, tmp_path):
     def graphs():
         for smiles, gap in zip(demo_rows["smiles"][:30], demo_rows["gap_ev"][:30], strict=True):

@@ -168,8 +168,8 @@ def _call_in_process(
     take_environment(environment)
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
-    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     try:
+        threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
         # A shell has what it starts in the background ignore interrupts, which are how a call is stopped.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if hasattr(signal, "pthread_sigmask"):

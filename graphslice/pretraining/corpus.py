@@ -84,7 +84,8 @@ def build_corpus(
         progress: called with the number of molecules read, from time to time.
 
     Raises:
-        InputError: if a table cannot be read, no table has a label, one has no number, or no molecule is left.
+        InputError: if a table cannot be read, no table has a label, one has no number, or too few molecules are left;
+            nothing is written then.
     """
     for name in labels:
         if list(labels).count(name) > 1:
@@ -105,6 +106,9 @@ def build_corpus(
     targets = _choose_targets(store, molecules, labels)
     if not (numbers or targets.tasks):
         raise InputError("the molecules for training are too few: nothing of them differs")
+    for number, purpose in enumerate(("training", "validation")):
+        if not (molecules.split == number).any():
+            raise InputError(f"the molecules of the corpus are too few, {len(molecules.rows):,}: none is for {purpose}")
     sites, unfit = {}, unfit | set(rows.rejected)
     for level, some in lists.items():
         places = molecules.of_store[of_row], of_row

@@ -19,6 +19,7 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.progress import molecule_progress
 from graphslice.tasks import BINARY, Task
+from graphslice.training.devices import choose_devices
 from graphslice.training.entry import train
 from graphslice.training.run import RunResult, is_first_process
 from graphslice.training.run_folder import holds_run
@@ -80,6 +81,7 @@ def pretrain(
 def _check(config: RunConfig, labels: Sequence[str]) -> None:
     """Raise :class:`InputError` for what would be found wrong only when the corpus is there."""
     check_mixer(config.model.mixer, config.model.mixer_settings)
+    choose_devices(config.trainer)
     check_metric(config.trainer.metric or _METRIC, [Task("number"), Task("question", BINARY, ("no", "yes"))])
     for name, what in (
         ("target_weights", config.trainer.target_weights),

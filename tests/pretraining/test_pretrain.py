@@ -57,11 +57,16 @@ def test_others_start_from_it(pretrained, demo_csv, cli, tiny_flags, tmp_path):
     assert 0 < moved < 0.1 * origin[name].abs().max() + torch.finfo().eps
 
 
-def test_it_is_continued_and_not_lost(pretrained, cli):
+def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     code, _, said = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained)
     assert code == 2 and "holds a run already" in said and f"graphslice train --resume {pretrained}" in said
     code, _, said = cli("pretrain", pretrained.parent / "absent.csv", "-o", pretrained, "--overwrite")
     assert code == 2 and "absent.csv" in said and read_checkpoint(pretrained).tasks
+    corpus = (pretrained / CORPUS).read_bytes()
+    pd.DataFrame({"smiles": ["C[C@H](F)Cl", "C[C@@H](F)Cl"], "gap": [1, 2]}).to_csv(tmp_path / "few.csv", index=False)
+    for more in (("--targets", "gap"), ("--trainer.devices", "99")):
+        code, _, said = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
+        assert code == 2 and ("none is for" in said) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
     code, _, said = cli("train", "--resume", pretrained)
     assert code == 0
 

@@ -40,6 +40,8 @@ COMMANDS = {
     "import-checkpoint": "Make a run folder of a checkpoint of Graphormer or Sliceformer, a file or a published one.",
     "export-checkpoint": "Write a model as the original systems read it.",
 }
+# What the types of options are called.
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,7 +142,7 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
         names = [f"--{name}" if f"--{name}" in known else name for name in names]
         return f"{arguments[0]} needs {' and '.join(names)}: see graphslice {arguments[0]} --help"
     if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
-        return f"--{match.group(1)}: {match.group(2)}"
+        return f"--{match.group(1)}: {_wrong_kind(match.group(2)) or match.group(2)}"
     if arguments and not arguments[0].startswith("-") and "command" in message.lower():
         commands = [name for action in _subcommands(parser) for name in action.choices]
         if arguments[0] not in commands:
@@ -148,6 +150,14 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
                 f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}: choose from {', '.join(commands)}"
             )
     return message
+
+
+def _wrong_kind(message: str) -> str | None:
+    """The parser's words on a value of another type than an option has, in short; None of other complaints."""
+    value = re.search(r"(?:Given|Got) value: (.*)", message, re.DOTALL)
+    wanted = re.findall(r"[Ee]xpected an? <class '(\w+)'>", message)
+    kinds = list(dict.fromkeys(_KINDS[name] for name in wanted if name in _KINDS))
+    return f"{value.group(1).strip()!r} is not {' or '.join(kinds)}" if value and kinds else None
 
 
 def _actions(parser: ArgumentParser, arguments: list[str]) -> list[argparse.Action]:

@@ -62,7 +62,7 @@ def find_columns(
 
     The SMILES are in ``config.smiles_column``, else in the first column with a usual name; the targets
     are those that ``config.targets`` names, none where that is None; the split is in the column
-    ``config.split``, else in ``split`` where there is such a column.
+    ``config.split``, else in ``split`` where there is such a column, or ``Split``.
 
     Args:
         columns: all that the table has.
@@ -106,7 +106,8 @@ def find_smiles_column(columns: Sequence[str], given: str | None, name: str) -> 
 
 def _find_split_column(columns: Sequence[str], given: str | None, name: str, methods: Sequence[str]) -> str | None:
     if given is None:
-        return "split" if "split" in columns else None
+        named = [column for column in columns if column.strip().lower() == "split"]
+        return "split" if "split" in columns else named[0] if len(named) == 1 else None
     if given in methods:
         return None
     if given in columns:

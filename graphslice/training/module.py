@@ -29,7 +29,7 @@ from graphslice.training.schedule import linear_schedule
 #: where few molecules validate: an early one that was lucky beat the last one there, and lost to it on other molecules.
 CHOICE = "val_choice"
 # So many epochs, and where a checkpoint keeps what they had.
-_WINDOW, _RECENT = 5, "recent_validations"
+_WINDOW, _RECENT, _AUXILIARY = 5, "recent_validations", "auxiliary_errors"
 
 
 def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -191,10 +191,12 @@ class PropertyModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint[KEY] = header(self.config, self.tasks)
         checkpoint[_RECENT] = self._recent
+        checkpoint[_AUXILIARY] = self.auxiliary_errors
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         checkpoint["state_dict"] = {current_weight_name(k): v for k, v in checkpoint["state_dict"].items()}
         self._recent = list(checkpoint.get(_RECENT, []))
+        self.auxiliary_errors = dict(checkpoint.get(_AUXILIARY, {}))
         callbacks = checkpoint.get("callbacks", {})
         if "Clock" in callbacks:  # the name of TimeBudget in 0.1
             callbacks["TimeBudget"] = callbacks.pop("Clock")

@@ -90,6 +90,17 @@ def test_columns(settings, found):
     assert find_columns(columns, DataConfig(**settings), "t.csv", METHODS) == found
 
 
+def test_a_split_column_in_any_case():
+    for columns, found in (
+        (["smiles", "y", "Split"], "Split"),
+        (["smiles", "y", " SPLIT "], " SPLIT "),
+        (["smiles", "y", "Split", "split"], "split"),
+        (["smiles", "y", "Split", "SPLIT"], None),
+        (["smiles", "y", "splits"], None),
+    ):
+        assert find_columns(columns, DataConfig(targets="y"), "t.csv").split == found
+
+
 def test_no_split_column():
     assert find_columns(["mol", "y"], DataConfig(), "t.csv") == LabelColumns("mol", [], None)
 

@@ -67,8 +67,9 @@ def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     for more in (("--targets", "gap"), ("--trainer.devices", "99")):
         code, _, said = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
         assert code == 2 and ("none is for" in said) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
+    learned = json.loads((pretrained / "training.json").read_text())["auxiliary_mae"]
     code, _, said = cli("train", "--resume", pretrained)
-    assert code == 0
+    assert code == 0 and json.loads((pretrained / "training.json").read_text())["auxiliary_mae"] == learned
 
 
 def test_bad_input(cli, tmp_path, demo_csv):

@@ -175,8 +175,11 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
 def joined_names(names: Sequence[str]) -> str:
     """Names of targets as :func:`target_names` reads them."""
     text = io.StringIO()
-    quoting = csv.QUOTE_ALL if any(name != name.strip() for name in names) else csv.QUOTE_MINIMAL
-    csv.writer(text, lineterminator="", quoting=quoting).writerow(names)
+    if any(name != name.strip() for name in names):  # without quotes the spaces would go
+        writer = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
+    else:
+        writer = csv.writer(text, lineterminator="")
+    writer.writerow(names)
     return text.getvalue()
 
 

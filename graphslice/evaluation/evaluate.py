@@ -118,8 +118,12 @@ def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) ->
     others = [splits_of_run(member) or {} for member in (find_members(model) if model.is_dir() else [])]
     if splits is None or not others:
         return splits
-    # What one model validates by, another one may have learned.
-    return {name: rows for name, rows in splits.items() if all(np.array_equal(rows, each.get(name)) for each in others)}
+
+    def common(name: str) -> bool:
+        """What one model validates by, another one may have learned."""
+        return all(np.array_equal(splits[name], each.get(name, ())) for each in others)
+
+    return {name: rows for name, rows in splits.items() if common(name)}
 
 
 def splits_of_run(folder: Path) -> Splits | None:

@@ -23,6 +23,7 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
 from graphslice.tasks import Task, network_outputs, regressions
 from graphslice.trees import Blend
+from graphslice.whole_files import appearing_whole
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
@@ -125,9 +126,8 @@ def _parts(blend: Blend | None, calibration: Calibration | None) -> dict[str, An
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    torch.save(contents, temporary)
-    temporary.replace(path)
+    with appearing_whole(path) as temporary:
+        torch.save(contents, temporary)
 
 
 def _as_tensors(values: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ CONFIG = "config.yaml"
 MOLECULES = "molecules.parquet"
 #: The file of a run folder that is the store of the molecules that its model was pretrained on.
 CORPUS = "corpus.arrow"
+#: The files of a run folder that hold its scores by split, the last to be written, and what its training took.
+METRICS, TRAINING = "metrics.json", "training.json"
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -72,6 +75,21 @@ def dataset_of(dataset: str, folder: Path | None) -> str:
         return dataset
     found = (home.resolve() / path.name for home in (folder, folder / ".."))
     return next((str(here) for here in found if here.is_file()), dataset)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run there is trained and judged."""
+    return (folder / METRICS).exists()
+
+
+def read_metrics(folder: Path) -> dict:
+    """The scores of a finished run by split, as they stand in its folder."""
+    return json.loads((folder / METRICS).read_text())
+
+
+def read_training(folder: Path) -> dict:
+    """What the training of a finished run took, as it stands in its folder."""
+    return json.loads((folder / TRAINING).read_text())
 
 
 def _shipped() -> str:

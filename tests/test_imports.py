@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The rooms, each of which may import from those before it and from itself; several names on a line are of one rank.
 ROOMS = [
     ["_version", "errors", "feature_dims", "machine", "progress", "resources", "choosing"],
-    ["compat", "processes", "model_files"],
+    ["compat", "processes", "model_files", "whole_files"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],

@@ -16,24 +16,16 @@ from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.machine import machine
+from graphslice.model_files import is_finished, read_metrics, read_training
+from graphslice.whole_files import appearing_whole
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
-# What a finished run leaves in its folder: scores by split, what the training took, and the log of each resumption.
-_METRICS, _TRAINING, _LOGS = "metrics.json", "training.json", "logs/version_*/metrics.csv"
+# What a run leaves in its folder of each resumption.
+_LOGS = "logs/version_*/metrics.csv"
 
 
 # --- what the run folders hold ------------------------------------------------------------------
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run folder holds a finished run."""
-    return (folder / _METRICS).exists()
-
-
-def read_scores(folder: Path) -> dict:
-    """The scores of a run by split, as in its ``metrics.json``; empty if it is not finished."""
-    return json.loads((folder / _METRICS).read_text()) if is_finished(folder) else {}
 
 
 def metric_of(found: dict) -> str:
@@ -44,7 +36,9 @@ def metric_of(found: dict) -> str:
 def validation_error(folder: Path) -> float:
     """What is wrong with a run on the validation molecules, by its metric, less for a better run; infinite if it is
     not finished."""
-    found = read_scores(folder)
+    if not is_finished(folder):
+        return float("inf")
+    found = read_metrics(folder)
     name = metric_of(found)
     value = found.get("valid", {}).get(name)
     return float("inf") if value is None else METRICS[name].loss(value)
@@ -69,10 +63,10 @@ def read_run(run: Run, reason: str | None) -> dict | None:
         return record | {"error": reason}
     if not is_finished(run.folder):
         return None
-    found = read_scores(run.folder)
+    found = read_metrics(run.folder)
     name = metric_of(found)
     record |= {split: found[split][name] for split in ("valid", "test") if split in found}
-    record |= json.loads((run.folder / _TRAINING).read_text())
+    record |= read_training(run.folder)
     return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}
 
 
@@ -110,9 +104,8 @@ def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
 def write_files(result: dict, out: Path) -> None:
     """Write ``comparison.json``, ``comparison.md`` and ``comparison.png``; a reader never sees half of a text."""
     for name, text in ((RESULT, json.dumps(result, indent=1) + "\n"), (TABLE, table(result))):
-        temporary = out / (name + ".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(out / name)
+        with appearing_whole(out / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     draw(result, out / PICTURE)
 
 

@@ -14,9 +14,7 @@ from rich.console import Console
 from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, tuning_groups
 from graphslice.compare.report import (
     describe_outcome,
-    is_finished,
     read_run,
-    read_scores,
     summary,
     validation_error,
     write_files,
@@ -24,7 +22,7 @@ from graphslice.compare.report import (
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.machine import visible_gpus
-from graphslice.model_files import CONFIG
+from graphslice.model_files import CONFIG, is_finished, read_metrics
 from graphslice.processes import each_in_a_process
 
 
@@ -142,7 +140,7 @@ class _Work:
             for done, (folder, reason) in enumerate(ended, 1):
                 if reason:
                     self.reasons[folder] = reason
-                outcome = reason or describe_outcome(read_scores(folder))
+                outcome = reason or describe_outcome(read_metrics(folder))
                 name = folder.relative_to(self.out)
                 self.console.print(f"{done} of {len(tasks)}: {name}: {outcome}", highlight=False)
                 self.report()

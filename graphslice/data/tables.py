@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
-from graphslice.data.whole_files import appearing_whole
 from graphslice.errors import InputError, NoRows
+from graphslice.whole_files import appearing_whole
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")

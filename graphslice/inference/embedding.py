@@ -17,7 +17,6 @@ from graphslice.data.featurize.pool import Pool
 from graphslice.data.labels import parse_own_columns
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import TableStream, as_in_file, malformed_rows, open_table
-from graphslice.data.whole_files import appearing_whole
 from graphslice.inference.batches import in_batches
 from graphslice.inference.files import (
     FileReport,
@@ -28,6 +27,7 @@ from graphslice.inference.files import (
     write_rows,
 )
 from graphslice.inference.predictor import Predictor
+from graphslice.whole_files import appearing_whole
 
 #: How the name of a file of a matrix alone ends.
 MATRIX_SUFFIX = ".npy"

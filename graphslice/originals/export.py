@@ -14,6 +14,7 @@ from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
+from graphslice.whole_files import appearing_whole
 
 #: The formats, and the file that each writes.
 FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
@@ -177,18 +178,12 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
         if existing.exists():
             raise InputError(f"{existing} is there already: choose another --out")
     state = {name: value.contiguous() for name, value in state.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
+    with appearing_whole(path) as temporary:
         if layout == "huggingface":
             from safetensors.torch import save_file
 
             (folder / HF_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
             save_file(state, temporary, metadata={"format": "pt"})
-            temporary.replace(path)
             return [folder / HF_CONFIG, path]
         torch.save({"state_dict": state}, temporary)
-        temporary.replace(path)
         return [path]
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from None

@@ -10,12 +10,12 @@ import numpy as np
 from graphslice.evaluation.coverage import LEVEL
 from graphslice.evaluation.metrics import METRICS, counted
 from graphslice.evaluation.report import labels_of
+from graphslice.model_files import is_finished, read_metrics
 from graphslice.report.figures import curves, score_histogram, split_name
 from graphslice.report.gather import Run, read_curve
 from graphslice.report.parts import Code, Figure, Figures, Heading, Section, Table, Text
 from graphslice.report.svg import MINUS, NONE, number, with_deviation
 from graphslice.tasks import KINDS
-from graphslice.training.run_folder import is_finished, read_metrics
 
 #: Of more targets the first so many have details.
 MOST_TARGETS = 12

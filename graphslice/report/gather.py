@@ -5,24 +5,22 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from graphslice.config import MOLECULE, RunConfig, read_yaml
+from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
-from graphslice.model_files import CONFIG, dataset_of, find_members
+from graphslice.model_files import CONFIG, find_members, is_finished, read_metrics, read_training
 from graphslice.training.members import member_configs
 from graphslice.training.run import splits_begun_with
 from graphslice.training.run_folder import (
     REJECTED,
-    is_finished,
-    read_metrics,
+    read_config,
     read_start,
-    read_training,
 )
 
 _LOGS = "logs/version_*/metrics.csv"
@@ -88,7 +86,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
         raise InputError(
             f"{folder} holds a run that is not finished: graphslice train --resume {folder} goes on with it"
         )
-    config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+    config = read_config(folder)
     why_not = None
     if (level := config.model.level) != MOLECULE:
         data, why_not = None, f"the targets are of {level}s, and what stands here would be of molecules"
@@ -106,7 +104,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError("the molecules were PyG graphs, which no file holds")
     if config.data.fingerprint is None:
         raise InputError("the model was not trained in this folder")
-    source = load_source(replace(config.data, dataset=dataset_of(config.data.dataset, folder)))
+    source = load_source(config.data)
     if source.fingerprint() != config.data.fingerprint:
         raise InputError(f"{config.data.dataset} has changed since the run")
     splits = splits_begun_with(config, folder)

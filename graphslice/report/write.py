@@ -25,6 +25,7 @@ from graphslice.report.about_data import data_section
 from graphslice.report.about_errors import answer_sections
 from graphslice.report.gather import Run, read_run
 from graphslice.training.run_folder import REPORT
+from graphslice.whole_files import appearing_whole
 
 
 def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
@@ -48,13 +49,10 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
             "molecules are read again"
         )
     text = page(read_run(folder, data))
-    path, temporary = folder / REPORT, folder / (REPORT + ".tmp")
-    try:
+    path = folder / REPORT
+    with appearing_whole(path) as temporary:
         # What is no text in a table, such as half of a surrogate pair, is shown as a question mark.
         temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
     return path
 
 

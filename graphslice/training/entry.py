@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig, read_yaml
+from graphslice.config import RunConfig
 from graphslice.data.frames import frame_source, is_frame
 from graphslice.data.labels import joined_names, target_names
 from graphslice.data.pyg_source import pyg_source
@@ -19,12 +19,12 @@ from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import CONFIG, LAST, MOLECULES, dataset_of
+from graphslice.model_files import CONFIG, LAST, MOLECULES
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
 from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
-from graphslice.training.run_folder import holds_run
+from graphslice.training.run_folder import holds_run, read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -115,8 +115,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             f"{folder} holds no run to continue: it has no {CONFIG}, which is written when the molecules are read; "
             "begin it with the command that was meant to, without --resume"
         )
-    config = RunConfig.from_dict(read_yaml(folder / CONFIG))
-    config = replace(config, data=replace(config.data, dataset=dataset_of(config.data.dataset, folder)))
+    config = read_config(folder)
     if config.data.dataset == "pyg" and data is None:
         raise InputError(
             f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from graphslice.config import RunConfig, read_yaml
+from graphslice.config import RunConfig
 from graphslice.data.arrow import json_lists, list_array, number_array
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.featurize import featurizers
@@ -30,7 +30,7 @@ from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
-from graphslice.model_files import CONFIG, MEMBER, find_members
+from graphslice.model_files import CONFIG, MEMBER, find_members, is_finished, read_metrics, read_training
 from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
@@ -47,9 +47,7 @@ from graphslice.training.run import (
 )
 from graphslice.training.run_folder import (
     OUT_OF_FOLD,
-    is_finished,
-    read_metrics,
-    read_training,
+    read_config,
     write_metrics,
     write_start,
     write_training,
@@ -124,7 +122,7 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
     source = load_source(config.data) if graphs is None else pyg_source(graphs, target_names, config.data)
     fresh = not (folder / CONFIG).exists()
     if not fresh:  # it has its weights and learning rate to start with by then
-        config = replace(RunConfig.from_dict(read_yaml(folder / CONFIG)), data=config.data)
+        config = replace(read_config(folder), data=config.data)
     splits = None if fresh else splits_begun_with(config, folder)
     try:
         run(config, source, folder, fresh=fresh, splits=splits, console=Console(quiet=True))

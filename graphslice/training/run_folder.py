@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,15 +14,26 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from graphslice._version import __version__
-from graphslice.config import DataConfig, RunConfig
+from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.machine import machine
-from graphslice.model_files import BEST, CONFIG, CORPUS, DOMAIN, LAST, MOLECULES, TOGETHER, find_members
+from graphslice.model_files import (
+    BEST,
+    CONFIG,
+    CORPUS,
+    DOMAIN,
+    LAST,
+    METRICS,
+    MOLECULES,
+    TOGETHER,
+    TRAINING,
+    dataset_of,
+    find_members,
+)
+from graphslice.whole_files import appearing_whole
 
-METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
-    "metrics.json",
-    "training.json",
+SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
     "split.csv",
     "rejected.csv",
     "test.png",
@@ -96,24 +108,19 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
         raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
 
 
-def read_metrics(folder: Path) -> dict:
-    """What ``metrics.json`` of a finished run holds."""
-    return json.loads((folder / METRICS).read_text())
+def read_config(folder: Path) -> RunConfig:
+    """The resolved configuration of a run, which finds its data also where they lie in the folder and that was moved.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+    return replace(config, data=replace(config.data, dataset=dataset_of(config.data.dataset, folder)))
 
 
 def read_start(folder: Path) -> dict:
     """How a run was begun: ``command``, ``date``, ``version`` and ``machine``; empty of one of an older version."""
     return json.loads((folder / START).read_text()) if (folder / START).is_file() else {}
-
-
-def read_training(folder: Path) -> dict:
-    """What ``training.json`` of a finished run holds."""
-    return json.loads((folder / TRAINING).read_text())
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether the run there is trained and judged."""
-    return (folder / METRICS).exists()
 
 
 def write_training(folder: Path, training: dict) -> None:
@@ -133,9 +140,8 @@ def _without_nan(values):
 
 
 def _write_json(path: Path, values: dict) -> None:
-    temporary = path.with_suffix(".tmp")  # a run is finished where its scores are there, so never by half
-    temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
-    temporary.replace(path)
+    with appearing_whole(path) as temporary:  # a run is finished where its scores are there, so never by half
+        temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:

@@ -41,24 +41,6 @@ PARTS_OF = {
 PARTS = tuple(name for names in PARTS_OF.values() for name in names)
 
 
-# Runs a command and waits for all that it leaves too, as the process that starts the members of an ensemble: so what
-# they took is counted with it. 36 is PR_SET_CHILD_SUBREAPER (linux/prctl.h); elsewhere what is left is not counted.
-_WITH_ORPHANS = """
-import ctypes, os, subprocess, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-command, ended = subprocess.Popen(sys.argv[1:]), {}
-while True:
-    try:
-        pid, status = os.wait()
-    except ChildProcessError:
-        break
-    ended[pid] = os.waitstatus_to_exitcode(status)
-command.returncode = ended[command.pid]
-sys.exit(command.returncode if command.returncode >= 0 else 128 - command.returncode)
-"""
-
-
 class CommandError(Exception):
     """A command failed; the text has its last lines."""
 
@@ -89,7 +71,7 @@ class Commands:
         begin = time.perf_counter()
         with said.open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-S", "-c", _WITH_ORPHANS, *command],
+                [sys.executable, "-S", str(Path(__file__).with_name("with_orphans.py")), *command],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphslice.data.whole_files import appearing_whole
 from graphslice.errors import InputError
+from graphslice.whole_files import appearing_whole
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):

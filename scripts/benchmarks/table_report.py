@@ -84,10 +84,11 @@ def rendered(results: list[dict], published: Path) -> str:
     board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=[*BOARDS, "best"])
     scores = grouped(results, "test")
     methods = [name for name in (*METHODS, *PARTS) if any(name in found for found in scores.values())]
-    versions = sorted({f"`{line['method']}`: {line['version']}" for line in results})
+    versions = sorted({line["version"] for line in results})
     machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in results})
     parts = [
-        INTRODUCTION + f"\nVersions: {'; '.join(versions)}. Machines: {'; '.join(machines)}.\n",
+        INTRODUCTION
+        + f"\nVersions, which each line of results.jsonl names: {'; '.join(versions)}. Machines: {'; '.join(machines)}.\n",
         "## TDC's ADMET group\n\n" + score_table(TDC.values(), methods, scores, board),
         "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
         _WINS + wins_table(methods, scores, board),

@@ -86,9 +86,9 @@ def rendered(results: list[dict], published: Path) -> str:
     methods = [name for name in (*METHODS, *PARTS) if any(name in found for found in scores.values())]
     versions = sorted({line["version"] for line in results})
     machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in results})
+    made_by = f"Versions, of each line in results.jsonl: {'; '.join(versions)}. Machines: {'; '.join(machines)}."
     parts = [
-        INTRODUCTION
-        + f"\nVersions, which each line of results.jsonl names: {'; '.join(versions)}. Machines: {'; '.join(machines)}.\n",
+        f"{INTRODUCTION}\n{made_by}\n",
         "## TDC's ADMET group\n\n" + score_table(TDC.values(), methods, scores, board),
         "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
         _WINS + wins_table(methods, scores, board),

@@ -194,5 +194,15 @@ def test_a_layout_that_changed_is_noticed(shift, monkeypatch):
     if not shift:
         fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
         return
-    with pytest.raises(RuntimeError, match="keeps its trees in another way"):
+    with pytest.raises(InputError, match="keeps its trees in another way"):
         fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_labels_in_two_clusters(seed):
+    """Between them the least step of a score is a large one of the answer, and no sign of another layout."""
+    rng = np.random.default_rng(seed)
+    x, z = rng.normal(size=(1600, 30)).astype(np.float32), rng.normal(size=1600)
+    y = np.where(z > 0, 100 + z, z)
+    answer = fit_boosting(x, y, "regression", 0, 0, 1).predict(x)
+    assert y.min() <= answer.min() and answer.max() <= y.max() and spearmanr(answer[:, 0], y).statistic > 0.8

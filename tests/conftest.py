@@ -24,7 +24,10 @@ from graphslice.tasks import regressions
 # Seconds after which a process hangs, on a machine however busy.
 HANG = 300
 
-settings.register_profile("thorough", max_examples=35_000)
+# The first example may compile kernels, which takes seconds in a fresh environment, and any may meet a busy machine.
+settings.register_profile("untimed", deadline=None)
+settings.register_profile("thorough", settings.get_profile("untimed"), max_examples=35_000)
+settings.load_profile("untimed")
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported

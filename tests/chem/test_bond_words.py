@@ -51,7 +51,7 @@ def test_bonds_have_their_types_and_rings(order):
     assert {0, 1, 2, 4, 6, 7} <= set(((found[found > 0] - 1) // 60).tolist())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20))
 def test_any_bonds(atoms, pairs):
     """Graphs that no molecule has: many rings through one bond, and several fragments."""

@@ -101,7 +101,7 @@ def test_a_function_that_fails_costs_its_numbers_alone(monkeypatch):
     np.testing.assert_array_equal(np.delete(found, [*lost, 2]), np.delete(expected, [*lost, 2]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="CNOcn()[]=#123+-@H.%/\\* :|$", max_size=24))
 def test_no_text_raises(text):
     found = read_descriptors([text], KINDS)

@@ -75,7 +75,7 @@ def wrong(sizes, bonds, kinds, atoms) -> int | None:
     return next((g for g, rows in enumerate(atoms) if (rows >= ATOM_DIMS).any()), None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.002, 0.05]))
 def test_the_first_wrong_molecule_is_found(seed, share):
     random = np.random.default_rng(seed)

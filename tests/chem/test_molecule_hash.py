@@ -88,7 +88,7 @@ def test_no_molecules_and_none_among_them():
     assert len(hash_molecules(arrays[:0]).identity) == len(hash_scaffolds(arrays[:0])) == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_numbering_does_not_matter(data, demo_smiles):
     graph = smiles_to_graph(
@@ -100,7 +100,7 @@ def test_numbering_does_not_matter(data, demo_smiles):
     assert first == second and scaffolds[0] == scaffolds[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_identity_sees_every_number(data, demo_smiles):
     """A change of any feature, bond or order of atoms shows; the order and direction of bonds does not."""

@@ -248,7 +248,7 @@ def test_garbage_is_left_to_rdkit(smiles, data):
     assert not data or found.atoms.shape == (mol.GetNumAtoms(), 9)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.sampled_from([NARROW, "CCO", PLAIN["cage"] + TAIL, PLAIN["map number of five bytes"] + TAIL]),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6),

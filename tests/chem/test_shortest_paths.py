@@ -17,7 +17,6 @@ from graphslice.chem.molecule import bond_type_ids
 APART = 510
 #: (number of atoms, {(a, b): its bond type})
 Graph = tuple[int, dict[tuple[int, int], int]]
-settings.register_profile("compiled", deadline=None, max_examples=60)
 
 
 def path_types(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, width: int | None = None):
@@ -122,7 +121,7 @@ def molecule(smiles: str) -> Graph:
     return graph.num_atoms, dict(zip(map(tuple, graph.bonds.tolist()), bond_types.tolist(), strict=True))
 
 
-@settings(settings.get_profile("compiled"))
+@settings(max_examples=60)
 @given(st.lists(graphs(), min_size=1, max_size=3), st.integers(1, 6))
 def test_mean_path_types_are_the_mean_over_all_shortest_paths(batch, max_path):
     for graph, found in zip(batch, path_types(batch, max_path=max_path, width=10), strict=True):
@@ -130,14 +129,14 @@ def test_mean_path_types_are_the_mean_over_all_shortest_paths(batch, max_path):
         assert_same(found, {pair: mean_of_all_paths(graph, *pair, max_path) for pair in everything})
 
 
-@settings(settings.get_profile("compiled"))
+@settings(max_examples=60)
 @given(st.lists(graphs(), min_size=1, max_size=3), st.integers(1, 6))
 def test_floyd_warshall_path_types_are_those_of_the_original(batch, max_path):
     for graph, found in zip(batch, path_types(batch, paths.FLOYD_WARSHALL, max_path), strict=True):
         assert_same(found, original_floyd_warshall(graph, max_path))
 
 
-@settings(settings.get_profile("compiled"))
+@settings(max_examples=60)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_mean_path_types_do_not_depend_on_the_numbering(graph, random):
     n, bonds = graph

@@ -185,7 +185,7 @@ CONTENTS = st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=2
 
 
 # Or as many as a profile says: pytest --hypothesis-profile thorough tests/data/test_text_tables.py
-FEW_HUNDRED = settings(max_examples=max(200, settings().max_examples), deadline=None)
+FEW_HUNDRED = settings(max_examples=max(200, settings().max_examples))
 
 
 @contextmanager

@@ -212,7 +212,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=max(40, settings().max_examples // 10), deadline=None)
+@settings(max_examples=max(40, settings().max_examples // 10))
 @given(st.lists(PIECES, max_size=20).map(b"".join))
 def test_arbitrary_rows(predictor, content):
     """As many rows come out as go in, each with an answer or a reason, and never both."""

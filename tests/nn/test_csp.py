@@ -20,7 +20,7 @@ def groups_of(rows: int, groups: int) -> list[range]:
     return [range(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(groups)]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(problems)
 def test_csp_is_the_optimal_assignment_to_the_first_channel(problem):
     """In each group, and its cost: any other permutation moves a channel farther from channel 1."""
@@ -54,7 +54,7 @@ def test_rows_that_tie_in_the_first_channel_share():
     torch.testing.assert_close(sort_by_first(nudged, torch.tensor([4])), found.detach(), rtol=0, atol=1e-8)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**20), st.integers(2, 7))
 def test_csp_is_the_limit_of_sinkhorns_map(seed, rows):
     """At a small temperature the entropic transport plan is the permutation, up to a few hundredths."""

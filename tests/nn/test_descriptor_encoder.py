@@ -78,7 +78,7 @@ def test_no_rows():
 numbers = st.floats(-(2.0**60), 2.0**60, width=32) | st.just(float("nan")) | st.sampled_from([0.0, 1.0])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=numbers), st.floats(width=32))
 def test_whatever_comes_is_bounded(values, other):
     """Seen or not, of any size."""

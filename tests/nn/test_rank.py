@@ -37,7 +37,7 @@ def implicit_maps(mixer, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", SORTING)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(sizes)
 def test_the_implicit_map_of_a_sort_is_a_permutation(name, problem):
     """Doubly stochastic, sparse and of full rank (Sliceformer, section 3.2), one for each channel."""
@@ -49,7 +49,7 @@ def test_the_implicit_map_of_a_sort_is_a_permutation(name, problem):
     assert (torch.linalg.matrix_rank(maps) == rows).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(sizes)
 def test_max_exchange_moves_at_most_two_entries(problem):
     """In a channel whose values are well apart; those that nearly tie for the maximum share the exchange."""
@@ -87,7 +87,7 @@ def smallest_residual(x: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", SORTING)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**20), layers=st.integers(1, 12), dim=st.sampled_from([1, 2, 4]), f=st.sampled_from(F))
 @example(seed=0, layers=12, dim=1, f=F[0])
 def test_the_residual_of_stacks_keeps_theorem_1(name, seed, layers, dim, f):

@@ -66,7 +66,7 @@ def check(op: Operator, backend: str, dtype: torch.dtype, case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["aggregate", "aggregate_sort", "attention", "linear_attention"])
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.integers(0, 2**20),
     st.sampled_from([1, 2, 4]),

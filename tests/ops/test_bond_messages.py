@@ -21,7 +21,7 @@ def problem_of(shape, dtype=torch.float32):
     return x, bonds, types, rings
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(shapes)
 def test_against_a_loop(shape):
     x, bonds, types, rings = problem_of(shape)
@@ -44,7 +44,7 @@ def test_gradcheck():
 
 
 @pytest.mark.skipif(len(BACKENDS) < 2, reason="no other backend")
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(shapes)
 def test_gradients_of_the_backends_agree(shape):
     x, bonds, types, rings = problem_of(shape)

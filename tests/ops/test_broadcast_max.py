@@ -17,7 +17,7 @@ def problem_of(shape, dtype=torch.float64):
     return v, torch.arange(rows) < lengths[:, None], torch.from_numpy(random.random(channels) < 0.5)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(shapes)
 def test_against_a_loop(shape):
     v, mask, local_channels = problem_of(shape)

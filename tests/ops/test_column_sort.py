@@ -48,7 +48,7 @@ def problems(draw):
     return x, lengths
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(problems(), st.sampled_from(ORDERS))
 def test_against_numpy(problem, order):
     x, lengths = problem
@@ -57,7 +57,7 @@ def test_against_numpy(problem, order):
     np.testing.assert_array_equal(found.numpy(), slow(x, lengths, descending)[0], strict=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(problems(), st.sampled_from(ORDERS))
 def test_the_gradient_goes_where_the_value_came_from(problem, order):
     """With ties in their order, and in the padding straight through."""

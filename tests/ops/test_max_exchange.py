@@ -8,7 +8,7 @@ from graphslice.ops import max_exchange
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 9), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_kernel_to_the_last_digits_and_padding_stays(batch, rows, channels, seed, ties):
     random = np.random.default_rng(seed)
     v = random.standard_normal((batch, rows, channels))

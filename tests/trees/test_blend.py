@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
@@ -144,7 +144,6 @@ def test_what_does_not_go_together():
         compare_errors(y * np.nan, y[:, None], y[:, None], "regression")
 
 
-@settings(deadline=None)
 @given(st.integers(5, 20), st.integers(1, 4), st.integers(0, 100))
 def test_weights_are_weights(rows, models, seed):
     random = np.random.default_rng(seed)

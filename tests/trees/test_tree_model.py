@@ -162,7 +162,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data())
 def test_damaged_arrays_are_refused_or_answer(small_trees, data):
     arrays = {name: array.copy() for name, array in data.draw(st.sampled_from(small_trees)).to_arrays().items()}

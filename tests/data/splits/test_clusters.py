@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rdkit.ML.Cluster import Butina
 
@@ -40,7 +40,6 @@ def test_clusters_of_molecules_are_those_of_rdkit(distance, demo_smiles, monkeyp
     assert sorted(set(found.tolist())) == list(range(found.max() + 1))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=40), st.sampled_from([0.0, 0.25, 0.5, 0.6, 1.0]))
 def test_clusters_of_any_bits_are_those_of_rdkit(numbers, distance):
     """Many ties, no bits at all, distances right at the limit."""

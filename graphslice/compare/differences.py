@@ -7,11 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.evaluation.metrics import Metric
-
-#: Seeds below which nothing is said: the interval of two is six times as wide as that of many.
-LEAST_SEEDS = 3
-# Of a mean difference.
-_LEVEL = 0.95
+from graphslice.evaluation.seeds import LEAST_SEEDS, mean_interval
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,7 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
 
 
 def _difference(variant: str, beside: str, values: np.ndarray, metric: Metric) -> Difference:
-    from scipy.stats import t
-
-    mean = float(values.mean())
-    half = float(t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-    low, high = mean - half, mean + half
+    mean, (low, high) = float(values.mean()), mean_interval(values)
     if low <= 0 <= high:
         verdict = "cannot be told apart"
     else:

@@ -13,6 +13,7 @@ from rich.console import Console
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.evaluation.metrics import METRICS, score
+from graphslice.evaluation.seeds import LEAST_SEEDS, mean_interval
 from graphslice.inference.predictor import Predictor
 from graphslice.model_files import BEST
 from graphslice.tasks import Task, each_target, output_slices
@@ -22,8 +23,8 @@ from graphslice.trees.beside import KINDS, add_up, fit_trees, predict_trees, wei
 _NETWORK, _BLEND = "network", "blend"
 # With such a weight for every target the network answers alone: descriptors take longer than its whole answer.
 _NETWORK_ALONE = 0.8
-# Of fewer molecules nothing is said of chance.
-_FEW_ROWS = 10
+# Of fewer molecules nothing is said of chance: what is resampled of a dozen does not show how others would differ.
+_FEW_ROWS = 30
 
 
 def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console) -> dict:
@@ -143,8 +144,12 @@ def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -
     if rivals:
         loss = METRICS[metric].loss
         rival = min(rivals, key=lambda name: loss(means[name]))
-        gain = loss(means[rival]) - loss(means[_NETWORK])
-        winner, loser = (_NETWORK, rival) if gain > 0 else (rival, _NETWORK)
-        more = "more" if abs(gain) > np.hypot(spread[_NETWORK], spread[rival]) else "less"
-        lines.append(f"the {winner} beats the {loser} by {abs(gain):.3g}, {more} than what the seeds change")
+        winner, loser = sorted((_NETWORK, rival), key=lambda name: loss(means[name]))
+        gains = (values[loser] - values[winner]) * loss(1.0)
+        said = f"the {winner} beats the {loser} by {gains.mean():.3g}"
+        if len(found) < LEAST_SEEDS:
+            return [*lines, f"{said}; whether by more than a seed changes cannot be told from {len(found)} models"]
+        low, high = mean_interval(gains)
+        more = "more than what" if low > 0 else "which can be"
+        lines.append(f"{said} (95%: {low:.3g} to {high:.3g}), {more} the seeds change")
     return lines

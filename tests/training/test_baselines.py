@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from promises import check_molecule_alone
 from rich.console import Console
+from scipy.stats import ttest_1samp
 
 import graphslice as gs
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
@@ -109,18 +110,32 @@ def test_a_file_and_a_store(blended, cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("network", "forest", "said"),
+    ("network", "forest", "metric", "said"),
     [
-        ([0.50, 0.52], [0.80, 0.82], "the network beats the forest by 0.3, more than what the seeds change"),
-        ([0.80, 0.82], [0.50, 0.52], "the forest beats the network by 0.3, more than"),
-        ([0.50, 0.90], [0.60, 0.61], "the forest beats the network by 0.095, less than"),
+        (
+            [0.5, 0.52, 0.54],
+            [0.8, 0.81, 0.87],
+            "mae",
+            "the network beats the forest by 0.307 (95%: 0.255 to 0.358), more",
+        ),
+        ([0.5, 0.52, 0.54], [0.8, 0.81, 0.87], "auroc", "the forest beats the network by 0.307 (95%: 0.255 to 0.358)"),
+        (
+            [0.5, 0.9, 0.7],
+            [0.6, 0.61, 0.62],
+            "mae",
+            "the forest beats the network by 0.09 (95%: -0.395 to 0.575), which",
+        ),
+        ([0.5, 0.52], [0.8, 0.82], "mae", "the network beats the forest by 0.3; whether by more than a seed changes"),
     ],
 )
-def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest, said):
+def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest, metric, said):
     found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
-    lines = describe_seeds("test", found, "mae")
+    lines = describe_seeds("test", found, metric)
     assert "blend 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
-    assert describe_seeds("test", found[:1], "mae") == []
+    assert describe_seeds("test", found[:1], metric) == []
+    if len(network) > 2:  # by Student's t
+        low, high = ttest_1samp(np.abs(np.subtract(forest, network)), 0).confidence_interval()
+        assert low < 0 or f"{low:.3g} to {high:.3g}), more than what the seeds change" in lines[1]
 
 
 def test_a_metric_that_one_seed_has_not():

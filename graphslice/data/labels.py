@@ -120,7 +120,9 @@ def _find_split_column(columns: Sequence[str], given: str | None, name: str, met
     )
 
 
-def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False) -> str:
+def find_target(
+    chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False
+) -> tuple[str, list[str]]:
     """What is predicted where the user names no target: the one column that holds numbers, or the only other one.
 
     Not a column of different whole numbers, as of a catalogue, where another one has classes.
@@ -130,6 +132,9 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *,
         columns: the columns that hold something else.
         name: of the table, for messages.
         lists: whether lists of numbers are predicted, and not numbers.
+
+    Returns:
+        The column, and those of classes that could have been meant too.
 
     Raises:
         InputError: if there is not exactly one.
@@ -141,15 +146,15 @@ def find_target(chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *,
     if lists:
         numeric = [column for column in others if any(holds_lists(chunk, column) for chunk in chunks)]
         if len(numeric) == 1:
-            return numeric[0]
+            return numeric[0], []
     else:
         found = dict(zip(others, scan_columns(chunks, others), strict=True))
         numeric = [column for column in others if found[column].numbers > found[column].words]
-        classes = any(found[column].looks_like_classes for column in others if column not in numeric)
+        classes = [column for column in others if column not in numeric and found[column].looks_like_classes]
         if len(numeric) == 1 and not (classes and found[numeric[0]].looks_like_numbering):
-            return numeric[0]
+            return numeric[0], classes
         if len(others) == 1:
-            return others[0]  # words: classes, or find_tasks says what is wrong with it
+            return others[0], []  # words: classes, or find_tasks says what is wrong with it
     raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {listed(others)}")
 
 

@@ -170,8 +170,10 @@ def source_of_chunks(
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row is as the header says; the first: {malformed[0]}")
+    left: list[str] = []
     if not columns.targets:
-        columns = replace(columns, targets=[find_target(chunks, columns, name, lists=config.level != MOLECULE)])
+        target, left = find_target(chunks, columns, name, lists=config.level != MOLECULE)
+        columns = replace(columns, targets=[target])
     tasks = tasks_for(columns.targets, tasks)
     if config.level != MOLECULE:  # all that speaks of rows is made of the means of their lists
         read, rejected, chunks = read_sites(chunks, columns.targets, config.level)
@@ -181,7 +183,11 @@ def source_of_chunks(
         return replace(source, rejected=source.rejected | strange | rejected, sites=sites)
     refuse_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or find_tasks(chunks, columns.targets, config, name)
-    return _source_of_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
+    source = _source_of_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
+    if not left:
+        return source
+    note = f"only {columns.targets[0]!r} is predicted: for classes too name --targets; there are {listed(left)}"
+    return replace(source, notes=(note, *source.notes))
 
 
 def _source_of_rows(chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], name: str) -> Source:

@@ -43,10 +43,13 @@ def describe_data(console: Console, data: MoleculeData) -> None:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
-    lost = f"; {len(data.rejected):,} rows rejected (see {REJECTED})" if data.rejected else ""
+    lost = ""
+    if data.rejected:
+        row = min(data.rejected)
+        lost = f"; {len(data.rejected):,} rows rejected ({REJECTED}), the first, row {row + 1}: {data.rejected[row]}"
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
-    console.print(f"{splits}{lost}", highlight=False)
+    console.print(f"{splits}{lost}", highlight=False, markup=False, soft_wrap=True)
 
 
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:

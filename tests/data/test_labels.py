@@ -26,6 +26,7 @@ from graphslice.data.labels import (
     parse_splits,
     target_names,
 )
+from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 
 METHODS = ("random", "scaffold")
@@ -138,7 +139,7 @@ def test_two_columns_of_a_name_that_is_not_used():
 
 
 def target_of(*chunks: dict, split: str | None = None) -> str:
-    return find_target([pa.table(chunk) for chunk in chunks], LabelColumns("smiles", [], split), "t.csv")
+    return find_target([pa.table(chunk) for chunk in chunks], LabelColumns("smiles", [], split), "t.csv")[0]
 
 
 def test_the_one_numeric_column_is_the_target():
@@ -161,6 +162,16 @@ def test_a_numbering_is_no_target_beside_classes():
     long = {"smiles": ["C"] * 300, "cid": list(range(300)), "activity": ["yes", "no", "no"] * 100}
     with pytest.raises(InputError, match="which columns shall be predicted"):
         target_of(long)
+
+
+def test_classes_that_were_not_meant_are_told(tmp_path):
+    rows = "".join(f"C{'C' * n},{n / 7},{'high' if n % 2 else 'low'},name {n}\n" for n in range(12))
+    (tmp_path / "t.csv").write_text("smiles,y,activity,id\n" + rows)
+    path = str(tmp_path / "t.csv")
+    source = load_source(DataConfig(path))
+    assert source.target_names == ["y"]
+    assert source.notes == ("only 'y' is predicted: for classes too name --targets; there are 'activity'",)
+    assert load_source(DataConfig(path, targets="y")).notes == ()
 
 
 def test_the_only_other_column_is_the_target_even_without_a_number():

@@ -20,6 +20,9 @@ MOST_KEPT = 10_000
 _OUTSIDE = 0.05
 _ASKED = 1_000
 _WORD = 64
+# Molecules with more than so many times the atoms of the largest training molecule are outside: a fingerprint does not
+# tell how often a part is repeated, so that a polymer is like its smallest oligomers.
+_LARGER = 1.5
 # Molecules that a thread looks for at a time.
 _CHUNK_ROWS = 256
 
@@ -31,14 +34,16 @@ class Domain:
     Attributes:
         bits: ``uint64 [N, 16]``, fingerprints of 1,024 bits.
         rows: ``int64 [N]``, the places of the molecules in their source.
-        border: a molecule is inside whose Tanimoto similarity to the nearest of them is at least this: 95 percent of
-            the training molecules have another one as near.
+        border: of the Tanimoto similarity to the nearest of them; 95 percent of the training molecules have another one
+            as near.
+        most_atoms: of a training molecule; 0 where that is not known.
         smiles: N texts where the molecules have no source that its reader could look into; else none.
     """
 
     bits: np.ndarray
     rows: np.ndarray
     border: float
+    most_atoms: int = 0
     smiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,19 +53,33 @@ class Domain:
             raise ValueError("a domain")
 
     @classmethod
-    def of(cls, fingerprints: np.ndarray, rows: np.ndarray, seed: int) -> Domain:
+    def of(cls, fingerprints: np.ndarray, rows: np.ndarray, seed: int, most_atoms: int = 0) -> Domain:
         """The domain of some training molecules.
 
         Args:
             fingerprints: ``bool [N, 1024]``, of at most :data:`MOST_KEPT`.
             rows: ``int64 [N]``.
             seed: of the molecules that the border is found with.
+            most_atoms: of a training molecule, also of those without a fingerprint here.
         """
         bits = _packed(fingerprints)
         asked = np.random.default_rng(seed).permutation(len(bits))[:_ASKED]
         others = _nearest(bits[asked], bits, asked)[0]
         border = float(np.quantile(others, _OUTSIDE)) if len(bits) > 1 else 0.0
-        return cls(bits, np.asarray(rows, np.int64), border)
+        return cls(bits, np.asarray(rows, np.int64), border, most_atoms)
+
+    def contains(self, similarity: np.ndarray, num_atoms: np.ndarray) -> np.ndarray:
+        """Which molecules are as near to a training molecule as those are to each other, and not far larger than all.
+
+        Args:
+            similarity: ``float32 [R]``, of :meth:`nearest`, nan where there is no molecule.
+            num_atoms: ``int [R]``.
+
+        Returns:
+            ``bool [R]``.
+        """
+        near = np.nan_to_num(similarity, nan=-1.0) >= self.border - 1e-6
+        return near & (num_atoms <= _LARGER * self.most_atoms) if self.most_atoms else near
 
     def nearest(self, fingerprints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The training molecule that is nearest to each molecule.
@@ -76,14 +95,16 @@ class Domain:
     def to_dict(self) -> dict[str, Any]:
         """Plain values and arrays, such as a checkpoint holds."""
         named = {"smiles": "\n".join(self.smiles)} if self.smiles else {}
-        return {"bits": self.bits.view(np.int64), "rows": self.rows, "border": self.border, **named}
+        values = {"bits": self.bits.view(np.int64), "rows": self.rows, "border": self.border}
+        return values | {"most_atoms": self.most_atoms} | named
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Domain:
         """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
         bits = np.ascontiguousarray(values["bits"]).view(np.uint64)
         smiles = tuple(values.get("smiles", "").splitlines())
-        return cls(bits, np.asarray(values["rows"], np.int64), float(values["border"]), smiles)
+        most_atoms = int(values.get("most_atoms", 0))  # checkpoints of 0.1 have none
+        return cls(bits, np.asarray(values["rows"], np.int64), float(values["border"]), most_atoms, smiles)
 
 
 def _packed(fingerprints: np.ndarray) -> np.ndarray:

@@ -38,5 +38,11 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if lost := source.unreadable():
         row, reason = next(iter(lost.items()))
         print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)
+    if split != "train" and (learned := result.get("learned")):
+        print(
+            f"{learned:,} of the molecules have the fingerprint of one that the model learned: "
+            "on such it errs less than on new ones",
+            file=sys.stderr,
+        )
     if result["unanswered"]:
         print(f"{result['unanswered']:,} molecules have no prediction and are left out", file=sys.stderr)

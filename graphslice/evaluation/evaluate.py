@@ -26,6 +26,8 @@ from graphslice.resources import is_shipped
 
 # Rows that are predicted at a time.
 _CHUNK_ROWS = 16_384
+# Similarity of one fingerprint with itself, but for rounding.
+_THE_SAME = 1 - 1e-6
 
 
 def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any]) -> tuple[Source, Splits | None]:
@@ -160,8 +162,9 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
         splits: rows of each split.
 
     Returns:
-        The scores, with ``unanswered``: how many molecules have no prediction and are left out; and of each target how
-        many labels lie in the intervals of 90%, as :func:`~graphslice.evaluation.coverage.add_coverage` says.
+        The scores, with ``unanswered``: how many molecules have no prediction and are left out; of a calibrated model
+        ``learned``: how many of the others have the fingerprint of a training molecule that it keeps; and of each
+        target how many labels lie in intervals, as :func:`~graphslice.evaluation.coverage.add_coverage` says.
 
     Raises:
         InputError: if there is no such split, or no labels in it.
@@ -189,4 +192,6 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
     if found.interval is not None:
         given = (found.interval.of_rows(places), source.labels(own), source.molecules(own), source.tasks)
         add_coverage(result, coverage(*given))
+    if found.neighbours is not None:
+        result["learned"] = int((found.neighbours.similarity[answered] > _THE_SAME).sum())
     return {**result, "unanswered": len(rows) - len(answered)}

@@ -72,7 +72,7 @@ def doubt(
     near, place = nearest_of(calibration.domain, store, rows[present])
     similarity, places = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
     similarity[present], places[present] = near, place
-    neighbours = Neighbours(similarity, np.nan_to_num(similarity, nan=-1.0) >= calibration.domain.border - 1e-6, None)
+    neighbours = Neighbours(similarity, calibration.domain.contains(similarity, store.sizes[rows]), None)
     if interval is None:
         return None, neighbours, places
     answered = rows_of_sites(ptr, np.flatnonzero(present))

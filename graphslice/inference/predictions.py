@@ -63,7 +63,8 @@ class Neighbours:
 
     Attributes:
         similarity: ``float32 [R]``, Tanimoto's, of Morgan fingerprints; nan where there is no molecule.
-        in_domain: ``bool [R]``, whether it is as large as of 95 percent of the training molecules among each other.
+        in_domain: ``bool [R]``, whether it is as large as of 95 percent of the training molecules among each other, and
+            the molecule at most half as large again as the largest of them.
         nearest: their SMILES, or where these are not at hand the rows of the training data; None where not asked for.
     """
 
@@ -127,11 +128,13 @@ class Predictions:
 
     @classmethod
     def joined(cls, parts: Sequence[Predictions]) -> Predictions:
-        """Those of several tables one behind the other, but for the neighbours: at least one, of one model asked for
-        the same."""
+        """Those of several tables one behind the other, but for the names of neighbours: at least one, of one model
+        asked for the same."""
         first = parts[0]
         spread = [part.spread for part in parts if part.spread is not None]
         intervals = [part.interval for part in parts if part.interval is not None]
+        near = [part.neighbours for part in parts if part.neighbours is not None]
+        similar, inside = [each.similarity for each in near], [each.in_domain for each in near]
         counts = [np.diff(part.ptr) for part in parts if part.ptr is not None]
         return cls(
             np.concatenate([part.values for part in parts]),
@@ -139,6 +142,7 @@ class Predictions:
             first.tasks,
             np.concatenate(spread) if spread else None,
             Interval.joined(intervals) if intervals else None,
+            Neighbours(np.concatenate(similar), np.concatenate(inside), None) if near else None,
             ptr=pointers(np.concatenate(counts)) if counts else None,
         )
 

@@ -86,8 +86,9 @@ def _measured(
 
 
 def _domain_of(data: MoleculeData, rows: np.ndarray, seed: int) -> Domain:
+    most_atoms = int(data.store.sizes[rows].max(initial=0))
     rows = np.sort(_some(rows, MOST_KEPT, data))
-    return Domain.of(fingerprint_rows(data.store, rows, BITS), rows, seed)
+    return Domain.of(fingerprint_rows(data.store, rows, BITS), rows, seed, most_atoms)
 
 
 def _some(rows: np.ndarray, most: int, data: MoleculeData) -> np.ndarray:

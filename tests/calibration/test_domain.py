@@ -50,6 +50,18 @@ def test_the_border_leaves_out_one_in_twenty():
     assert Domain.of(bits[:1], np.array([5]), 0).border == 0
 
 
+def test_far_larger_molecules_are_outside():
+    """A chain has the fingerprint of a shorter one, however long it is."""
+    domain = Domain.of(np.ones((2, BITS), bool), np.arange(2), 0, most_atoms=20)
+    similarity = np.array([1, 1, 1, 0.2, np.nan], np.float32)
+    inside = [True, True, False, False, False]
+    assert domain.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
+    again = Domain.from_dict(domain.to_dict())
+    assert again.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
+    older = Domain.from_dict({name: each for name, each in domain.to_dict().items() if name != "most_atoms"})
+    assert older.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == [True, True, True, False, False]
+
+
 def test_what_is_no_domain():
     domain = Domain.of(np.ones((2, BITS), bool), np.array([7, 9]), 0)
     values = domain.to_dict()

@@ -6,11 +6,15 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from rdkit import Chem
+from rdkit.Chem import AllChem
 
+from graphslice.calibration.domain import BITS
 from graphslice.config import DataConfig
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, predict_rows, splits_of_run
+from graphslice.inference.predictor import load
 from graphslice.training import train
 
 
@@ -26,6 +30,18 @@ def test_by_hand(split, source, predictor, demo_rows):
     found = evaluate(predictor, source, split, source.splits)
     assert found["mae"] == pytest.approx(np.abs(predicted - rows["gap_ev"]).mean(), rel=1e-6)
     assert found["molecules"] == len(rows) and found["unanswered"] == 0 and list(found["targets"]) == ["gap_ev"]
+
+
+def test_molecules_that_were_learned_are_told(source, run_folder, demo_rows, monkeypatch):
+    """And those of one fingerprint with such; whatever the chunks."""
+    model = load(run_folder, "cpu")
+    learned = demo_rows["smiles"][demo_rows["split"] == "train"]
+    fingerprints = AllChem.GetMorganGenerator(2, fpSize=BITS)
+    known = {fingerprints.GetFingerprint(Chem.MolFromSmiles(one)).ToBitString() for one in learned}
+    among = [fingerprints.GetFingerprint(Chem.MolFromSmiles(one)).ToBitString() in known for one in source.smiles]
+    monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK_ROWS", 7)
+    assert evaluate(model, source, "train", source.splits)["learned"] == len(learned)
+    assert evaluate(model, source, "all", None)["learned"] == sum(among) >= len(learned)
 
 
 def test_scores_are_those_of_the_run(source, predictor, run_folder):
@@ -86,7 +102,8 @@ def _mae(out: str) -> tuple[str, float]:
 def test_command(cli, run_folder, source, predictor):
     for split in ("test", "valid", "all"):
         code, out, err = cli("evaluate", run_folder, "--split", split, "--device", "cpu")
-        assert (code, err) == (0, "")
+        assert code == 0 and err.startswith("47 of the molecules have the fingerprint of one") == (split == "all")
+        assert err.count("\n") == (split == "all")
         assert _mae(out) == (split, pytest.approx(evaluate(predictor, source, split, source.splits)["mae"], abs=1e-6))
     assert cli("evaluate", run_folder)[1] == cli("evaluate", run_folder, "--split", "test")[1]
     assert cli("evaluate", run_folder / "best.ckpt")[1] == cli("evaluate", run_folder)[1]

@@ -288,6 +288,9 @@ def parse_molecule(smiles: str, max_atoms: int) -> Chem.Mol:
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
         raise MoleculeError(_why_not(smiles))
+    words = smiles.split(maxsplit=1)
+    if len(words) > 1 and not words[1].startswith("|"):  # of "C C" RDKit reads methane, called C; | begins a CXSMILES
+        raise MoleculeError(f"text after a space: {words[1].strip()[:40]!r}; give the SMILES alone")
     num_atoms = mol.GetNumAtoms()
     if num_atoms == 0:
         raise MoleculeError("empty SMILES")

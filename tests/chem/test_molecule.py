@@ -47,7 +47,7 @@ UGLY = {
     "pyrrole": "c1cc[nH]c1",
     "cage": "C12C3C4C1C5C2C3C45",
     "atom maps": "[CH3:7][OH:3]",
-    "name behind": "CCO ethanol",
+    "extended": "CCO |atomProp:0.p.1|",
 }
 CHIRAL = [
     "C[C@H](O)F",
@@ -199,6 +199,8 @@ def test_an_atropisomer_has_a_graph_where_ogb_stops(smiles2graph):
         ("C1CC", "not a valid SMILES"),
         ("[Xx]", "not a valid SMILES"),
         ("C\x00C", "not a valid SMILES"),
+        ("C C", "text after a space: 'C'; give the SMILES alone"),
+        ("CCO ethanol, pure ", "text after a space: 'ethanol, pure'"),
         ("C\udc80C", "not a valid SMILES"),  # what reading a file with errors="surrogateescape" leaves
         ("C(C)(C)(C)(C)C", "atom # 0 C, 5"),
         ("c1cccc1", "kekulize"),

@@ -12,7 +12,9 @@ import argparse
 import ctypes
 import gc
 import re
+import signal
 import sys
+import threading
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
@@ -94,12 +96,26 @@ def keep_memory() -> None:
 
 def _load(module: str) -> None:
     """Import a module and all that it needs, without Python's garbage collector: it would look at a million objects
-    again and again, and free none."""
+    again and again, and free none. Ctrl-C waits until then: libraries that are half loaded answer it with errors of
+    their own.
+
+    Raises:
+        KeyboardInterrupt: if it came.
+    """
+    stopped: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    held = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if held:
+        signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     gc.disable()
     try:
         import_module(module)
     finally:
         gc.enable()
+        if held:
+            signal.signal(signal.SIGINT, before)
+    if stopped:
+        raise KeyboardInterrupt
 
 
 def _fail(message: str) -> int:

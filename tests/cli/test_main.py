@@ -52,6 +52,16 @@ def test_a_reader_that_has_seen_enough(cli, run_folder, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
 
 
+def test_an_interrupt_waits_until_libraries_are_loaded(cli, run_folder, tmp_path, monkeypatch):
+    """Half loaded, they would answer it with errors of their own."""
+    (tmp_path / "slow_library.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nloaded = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("graphslice.cli.predict.MODULE", "slow_library")
+    before = signal.getsignal(signal.SIGINT)
+    assert cli("predict", run_folder, "CCO") == (130, "", "graphslice: stopped\n")
+    assert sys.modules.pop("slow_library").loaded and signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_option_is_never_guessed(cli, demo_csv, tiny_flags, tmp_path):
     """Half an option that is taken for another would train a model that nobody asked for."""
     code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags, "--pres", "pcqm4m-slice", "-o", tmp_path / "run")

@@ -100,8 +100,8 @@ def predict_file(
 
 
 def refuse_input_as_output(source: Path, out: Path | None) -> None:
-    """Raise :class:`InputError` if a file is to be written over the one that is read."""
-    if out is not None and out.exists() and source.exists() and out.samefile(source):
+    """Raise :class:`InputError` if a file is to be written over the one that is read, or one of the folder that is."""
+    if out is not None and out.exists() and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is the input itself: choose another output")
 
 

@@ -88,6 +88,14 @@ def test_the_output_is_the_input(link, predictor, tmp_path):
     assert source.read_text() == "smiles\nC\n"
 
 
+def test_the_output_is_a_file_of_the_folder(predictor, tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("smiles\nC\n")
+    with pytest.raises(InputError, match=r"b\.csv is the input itself"):
+        predict_file(predictor, tmp_path, tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text() == "smiles\nC\n"
+
+
 @pytest.mark.parametrize("column", ["gap_ev_pred", "error"])
 def test_a_column_that_would_be_there_twice(column, predictor, tmp_path):
     (tmp_path / "in.csv").write_text(f"smiles,{column}\nC,1\n")

@@ -37,7 +37,10 @@ def list_array(items: pa.Array, ptr: np.ndarray, valid: np.ndarray) -> pa.Array:
 
 
 def json_lists(array: pa.Array) -> list[str]:
-    """Lists as JSON texts; of float32 the shortest numbers that read back the same. Empty where there is none."""
+    """Lists as JSON texts; of float32 the shortest numbers that read back the same. Empty where there is none.
+
+    What JSON has not, such as dates, becomes text.
+    """
     texts = []
     for items in array.to_pylist():
         if items is None:
@@ -45,7 +48,7 @@ def json_lists(array: pa.Array) -> list[str]:
             continue
         if pa.types.is_float32(array.type.value_type):
             items = [None if item is None or np.isnan(item) else float(str(np.float32(item))) for item in items]
-        texts.append(json.dumps(items, ensure_ascii=False))
+        texts.append(json.dumps(items, ensure_ascii=False, default=str))
     return texts
 
 

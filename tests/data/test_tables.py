@@ -4,6 +4,8 @@ import codecs
 import csv
 import gzip
 import zlib
+from datetime import date
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -336,6 +338,14 @@ def test_floats_are_written_as_short_as_they_read_back(tmp_path):
     with write_table(tmp_path / "t.csv") as sink:
         sink.write(pa.table({"x": pa.array([0.1, float("nan"), 1e-20, 123456.79], pa.float32())}))
     assert (tmp_path / "t.csv").read_text() == 'x\n0.1\n""\n1e-20\n123456.79\n'
+
+
+def test_lists_of_what_json_has_not_are_lists_of_texts(tmp_path):
+    dates = [[date(2020, 1, 31), None], [], None]
+    with write_table(tmp_path / "t.csv") as sink:
+        sink.write(pa.table({"on": pa.array(dates), "price": pa.array([[Decimal("1.50")], None, [Decimal("2.25")]])}))
+    expected = [['["2020-01-31", null]', '["1.50"]'], ["[]", ""], ["", '["2.25"]']]
+    assert read(tmp_path / "t.csv") == (["on", "price"], expected)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])

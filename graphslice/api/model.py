@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,10 @@ from graphslice.checkpoint import (
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
 from graphslice.config import DataConfig
-from graphslice.data.frames import frame_source, is_frame
+from graphslice.data.frames import column_names, frame_source, is_frame
 from graphslice.data.labels import joined_names
 from graphslice.data.source import Source
-from graphslice.data.splits import Splits
+from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import represent
 from graphslice.inference.inputs import Columns
@@ -230,9 +231,16 @@ class Model(Predictor):
             if self.folder is None and data is None:
                 raise InputError("the model has no run folder to say what it was trained on: give labelled molecules")
             return load_labelled(self, self.folder, given if data is None else {**given, "dataset": str(data)})
-        trained = self.config.data
+        trained, columns = self.config.data, column_names(data)
         known = DataConfig(targets=joined_names(self.targets), features=trained.features, level=self.level)
-        source = frame_source(data, replace(known, **given), self.tasks)
+        if trained.smiles_column in columns:
+            known = replace(known, smiles_column=trained.smiles_column)
+        known = replace(known, **given)
+        source = frame_source(data, known, self.tasks)
+        if trained.split in (*SPLIT_METHODS, *columns):
+            with suppress(InputError):  # of another frame, whose column says something else
+                again = frame_source(data, replace(known, split=trained.split), self.tasks)
+                source = again if again.fingerprint() == trained.fingerprint else source
         return checked(self, source), splits_to_judge(self, self.folder, source)
 
     # --- how it is kept ---------------------------------------------------------------------------

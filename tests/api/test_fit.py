@@ -102,6 +102,18 @@ def test_what_arrow_has_no_type_for_becomes_text():
     assert as_table(frame).to_pydict() == {"a": ["(1+2j)", ""], "b": ["b'a'", "1.5"], "c": ["CCO", ""]}
 
 
+@pytest.mark.parametrize("split", ["part", "random"])
+def test_the_frame_that_was_learned_is_judged_by_the_test_of_the_run(split, demo_rows):
+    """Whatever its columns are called, and also where it has a column split that was not followed."""
+    frame = demo_rows.rename(columns={"smiles": "drug"})
+    frame["part"] = ["test"] * 10 + ["train"] * 40 + ["valid"] * 10
+    model = fit(frame, "gap_ev", smiles="drug", split=split)
+    found = model.evaluate(frame)
+    assert found["molecules"] == model.metrics["test"]["molecules"]
+    assert found["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
+    assert model.evaluate(frame.assign(part="?", split="test")[:20])["molecules"] == 20
+
+
 # --- what it takes ------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import continue_preset
 from graphslice.config import MOLECULE, SCRATCH, RunConfig, check_keys, read_preset, with_sections
+from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
 from graphslice.data.labels import joined_names
 from graphslice.errors import InputError
@@ -175,14 +176,16 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     if values.ndim not in (1, 2) or len(values) != len(molecules):
         raise InputError(f"labels of the shape {list(values.shape)} for {len(molecules)} SMILES: give one a SMILES")
     if targets is None:
-        own = getattr(labels, "columns", None) if values.ndim == 2 else getattr(labels, "name", None)
-        own = [own] if isinstance(own, str) else own
         width = 1 if values.ndim == 1 else values.shape[1]
+        own = getattr(labels, "columns", None)
+        if values.ndim == 1:  # a Series of pandas may be called by a number, one of polars by nothing
+            own = None if (name := getattr(labels, "name", None)) in (None, "") else [name]
         targets = ["y"] if own is None and width == 1 else [f"y{i}" for i in range(width)] if own is None else own
         targets = [str(name) for name in targets]
     columns = values.reshape(len(values), -1).T
     if len(targets) != len(columns):
         raise InputError(f"{len(targets)} names for {len(columns)} targets: {', '.join(targets)}")
+    check_unique(targets, targets, "the table of labels")
     # A name that no target has.
     first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
     texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]

@@ -14,6 +14,7 @@ from rdkit import Chem
 from tiny import TINY
 
 import graphslice as gs
+from graphslice.api.fitting import labelled_table
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.frames import as_table, frame_source
 from graphslice.data.sources import load_source
@@ -140,6 +141,8 @@ def test_several_labels_get_names(demo_rows):
     assert fit((demo_rows["smiles"], y)).targets == ["y0", "y1"]
     assert fit((demo_rows["smiles"], y[:, 0])).targets == ["y"]
     assert fit((demo_rows["smiles"], y), ["a, b", "smiles"]).targets == ["a, b", "smiles"]
+    assert fit((demo_rows["smiles"], pd.DataFrame(y)[0])).targets == ["0"]
+    assert labelled_table(["C"], pd.Series([1.0], name="")).column_names == ["smiles", "y"]
 
 
 def test_bad_molecules_are_told(demo_rows):
@@ -157,6 +160,7 @@ def test_bad_molecules_are_told(demo_rows):
         ((["C"], [1], [2]), {}, "a tuple of 3 is no pair"),
         ((["C", "CC"], [1]), {}, r"shape \[1\] for 2 SMILES"),
         ((["C", "CC"], [[1, 2], [3, 4]]), {"targets": "a"}, "1 names for 2 targets"),
+        ((["C"], [[1, 2]]), {"targets": ["a", "a"]}, "two columns called 'a'"),
         ({"smiles": ["C"], "y": [1, 2]}, {}, "make no table"),
         (pd.DataFrame({"smiles": []}), {}, "no rows"),
         (pd.DataFrame({"smiles": ["C"], "y": [1.0]}), {"targets": ["z"]}, "the data frame has no column 'z'"),

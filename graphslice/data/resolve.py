@@ -11,6 +11,7 @@ from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.labels import joined_names
 from graphslice.data.source import Source
+from graphslice.data.sources import from_any_folder
 from graphslice.errors import InputError
 from graphslice.tasks import network_outputs
 from graphslice.trees.beside import KINDS
@@ -40,10 +41,9 @@ def resolved(config: RunConfig, source: Source) -> RunConfig:
         data = replace(data, dataset="pyg")
         if data.valid_file or data.test_file:
             raise InputError("valid_file and test_file go with tables of labelled molecules, not with PyG data")
-    elif Path(data.dataset).exists():
-        valid_file, test_file = (file and str(Path(file).resolve()) for file in (data.valid_file, data.test_file))
-        dataset = str(Path(data.dataset).resolve())
-        data = replace(data, dataset=dataset, valid_file=valid_file, test_file=test_file)
+    else:
+        valid_file, test_file = (file and from_any_folder(file) for file in (data.valid_file, data.test_file))
+        data = replace(data, dataset=from_any_folder(data.dataset), valid_file=valid_file, test_file=test_file)
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
     data = replace(data, targets=joined_names(source.learned_names), fingerprint=source.fingerprint())

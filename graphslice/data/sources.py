@@ -120,6 +120,12 @@ def dataset_path(dataset: str) -> Path:
     return path
 
 
+def from_any_folder(dataset: str) -> str:
+    """A data set by a path that holds from any folder; a name stays one, also where a folder is called so."""
+    named = dataset in ("demo", "pyg", *FOLDERS) or not Path(dataset).exists()
+    return dataset if named else str(Path(dataset).resolve())
+
+
 def ogb_source(config: DataConfig) -> Source:
     """PCQM4M-LSC, version 1 or 2, with OGB's splits.
 

@@ -14,7 +14,7 @@ from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.labels import joined_names
 from graphslice.data.site_orders import ordered
 from graphslice.data.source import Source
-from graphslice.data.sources import load_source
+from graphslice.data.sources import from_any_folder, load_source
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
@@ -47,13 +47,11 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
     """
     trained = predictor.config.data
     trained = replace(trained, dataset=dataset_of(trained.dataset, None if model is None else home_of(model)))
-    dataset = given.get("dataset", trained.dataset)
+    dataset = from_any_folder(given.get("dataset", trained.dataset))
     if model is not None and is_shipped(model) and "dataset" not in given:
         raise InputError(
             f"{model} came with the package, without what it learned: give labelled molecules by --dataset"
         )
-    if Path(dataset).exists():
-        dataset = str(Path(dataset).resolve())
     # The labels that were learned beside belong to the data of the run, and are not judged.
     learned = trained.targets if dataset == trained.dataset else None
     targets = given.get("targets") or learned or joined_names(predictor.targets)

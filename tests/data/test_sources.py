@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.config import DataConfig, GraphConfig
+from graphslice.config import DataConfig, GraphConfig, RunConfig
 from graphslice.data.featurize import featurize_dataset
 from graphslice.data.pyg_source import pyg_source
+from graphslice.data.resolve import resolved
 from graphslice.data.source import Source
-from graphslice.data.sources import load_source
+from graphslice.data.sources import from_any_folder, load_source
 from graphslice.errors import InputError
 
 
@@ -338,6 +339,17 @@ def test_demo():
     found = load_source(DataConfig())
     assert found.name == "demo" and found.target_names == ["gap_ev"] and not found.rejected and not found.is_pcqm4m
     assert sorted(np.concatenate(list(found.splits.values())).tolist()) == list(range(len(found)))
+
+
+def test_a_name_stays_a_name_where_a_folder_is_called_so(tmp_path, monkeypatch):
+    """As in the folder of the runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "t.csv").touch()
+    names = ("demo", "pcqm4m", "t.csv", "absent.csv")
+    assert [from_any_folder(name) for name in names] == ["demo", "pcqm4m", str(tmp_path / "t.csv"), "absent.csv"]
+    config = RunConfig()
+    assert resolved(config, load_source(config.data)).data.dataset == "demo"
 
 
 def test_fingerprint_sees_molecules_and_labels(source):

@@ -13,7 +13,7 @@ from graphslice.calibration.domain import BITS
 from graphslice.config import DataConfig
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, predict_rows, splits_of_run
+from graphslice.evaluation.evaluate import evaluate, load_labelled, predict_rows, splits_of_run
 from graphslice.inference.predictor import load
 from graphslice.training import train
 
@@ -116,6 +116,13 @@ def test_other_labelled_file(cli, run_folder, predictor, tmp_path):
     code, out, err = cli("evaluate", run_folder, *flags)
     assert code == 0 and "1 molecules have no prediction" in err
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
+
+
+def test_the_demo_set_where_a_folder_is_called_so(predictor, tmp_path, monkeypatch):
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    source, splits = load_labelled(predictor, None, {"dataset": "demo"})
+    assert source.name == "demo" and len(source) > 4_000 and list(splits) == ["train", "valid", "test"]
 
 
 @pytest.fixture(scope="module", params=["random", "scaffold"])

@@ -228,6 +228,8 @@ class Model(Predictor):
         from graphslice.evaluation.evaluate import checked, load_labelled, splits_to_judge
 
         if not is_frame(data):
+            if data is not None and not isinstance(data, str | Path):
+                raise InputError(f"evaluate takes a data frame or the path of a table, not {type(data).__name__}")
             if self.folder is None and data is None:
                 raise InputError("the model has no run folder to say what it was trained on: give labelled molecules")
             return load_labelled(self, self.folder, given if data is None else {**given, "dataset": str(data)})

@@ -225,6 +225,7 @@ def test_what_cannot_judge_it(model, several, demo_rows):
         (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and --targets names 2"),
         (lambda: model.evaluate(demo_rows[:0]), "no rows"),
         (lambda: model.evaluate("absent.csv"), "no file"),
+        (lambda: model.evaluate((["CCO"] * 100, [1.0] * 100)), "a data frame or the path of a table, not tuple"),
         (lambda: several.evaluate(), "no run folder"),
     ]:
         with pytest.raises(gs.InputError, match=reason):

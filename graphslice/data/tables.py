@@ -81,7 +81,7 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                             f"{file} has the columns {', '.join(table.columns)}, and {files[0].name} "
                             f"{', '.join(first.columns)}: the files of a folder must have the same"
                         )
-                    yield from table.chunks if schema is None else (_cast(chunk, schema) for chunk in table.chunks)
+                    yield from table.chunks if schema is None else (_cast(each, schema, file) for each in table.chunks)
 
         yield TableStream(first.columns, chunks(), first.estimated_rows * len(files))
 
@@ -122,12 +122,27 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
         raise InputError(f"the files of {folder} have columns of types that do not go together: {error}") from None
 
 
-def _cast(chunk: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast(chunk: pa.Table, schema: pa.Schema, file: Path) -> pa.Table:
     columns = []
-    for column, kind in zip(chunk.columns, schema.types, strict=True):
+    for name, column, kind in zip(chunk.column_names, chunk.columns, schema.types, strict=True):
         as_text = pa.types.is_binary(kind) and not pa.types.is_binary(column.type)
-        columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
+        try:
+            if as_text and _holds_lists(column.type):
+                columns.append(binary_array([text.encode() for text in _json(column)]))
+            else:
+                columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
+        except pa.ArrowException as error:
+            said = f"{file}: the column {name!r} cannot be {kind}, as other files of the folder need it"
+            raise InputError(f"{said}: {error}") from None
     return pa.table(columns, schema=schema)
+
+
+def _holds_lists(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _json(lists: pa.ChunkedArray) -> list[str]:
+    return [text for array in lists.chunks for text in json_lists(array)]
 
 
 def table_files(path: Path) -> list[Path]:
@@ -281,8 +296,8 @@ class _CsvSink:
             if pa.types.is_float32(column.type):  # the shortest text that reads back the same
                 values = (value for array in column.chunks for value in float_values(array))
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
-            elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-                columns.append([text for array in column.chunks for text in json_lists(array)])
+            elif _holds_lists(column.type):
+                columns.append(_json(column))
             else:
                 columns.append(texts(column, self.decode))
         self._write(columns)

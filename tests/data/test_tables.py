@@ -283,6 +283,20 @@ def test_files_with_other_columns(other, kind, tmp_path):
         read(tmp_path)
 
 
+def test_lists_and_texts_of_lists(tmp_path):
+    fill(tmp_path, {"b.csv": 'smiles,y\nC,"[1, null]"\n'})
+    pq.write_table(pa.table({"smiles": ["CC"], "y": [[1.5, None]]}), tmp_path / "a.parquet")
+    assert read(tmp_path, rows=1) == (["smiles", "y"], [["CC", "[1.5, null]"], ["C", "[1, null]"]])
+
+
+def test_values_that_do_not_go_together(tmp_path):
+    """Known only on the way: whole numbers of more digits than the fractions of the other file have."""
+    pq.write_table(pa.table({"smiles": ["C"], "n": [2**60 + 1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"smiles": ["C"], "n": [1.5]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: the column 'n' cannot be double, as other files"):
+        read(tmp_path)
+
+
 def test_a_damaged_file_of_a_folder_is_named(tmp_path):
     fill(tmp_path, {"a.parquet": "smiles,y\nC,1\n"})
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no more")

@@ -21,7 +21,7 @@ from graphslice.tasks import Task
 
 #: What messages call it.
 NAME = "the data frame"
-
+_ARROW = pa.Table | pa.RecordBatch
 
 #: Why RDKit's molecules are no input where atoms and bonds are asked about.
 NO_ORDER = (
@@ -31,14 +31,14 @@ NO_ORDER = (
 
 
 def is_frame(given: object) -> bool:
-    """Whether it is a data frame of pandas or polars, or a table of Arrow; told without importing them."""
+    """Whether it is a data frame of pandas or polars, or a table or batch of Arrow; told without importing them."""
     kind = type(given)
     return hasattr(kind, "columns") and any(hasattr(kind, name) for name in ("iloc", "to_pandas"))
 
 
 def column_names(frame: Any) -> list[str]:
     """The names of a frame's columns, as texts."""
-    return [str(name) for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)]
+    return [str(name) for name in (frame.schema.names if isinstance(frame, _ARROW) else frame.columns)]
 
 
 def as_table(frame: Any, places: Sequence[int] | None = None) -> pa.Table:
@@ -51,7 +51,7 @@ def as_table(frame: Any, places: Sequence[int] | None = None) -> pa.Table:
     names = column_names(frame)
     places = range(len(names)) if places is None else places
     if not hasattr(frame, "iloc"):
-        whole = frame if isinstance(frame, pa.Table) else frame.to_arrow()
+        whole = frame if isinstance(frame, _ARROW) else frame.to_arrow()
         columns = [whole.column(place) for place in places]
     else:
         columns = [_cells(frame.iloc[:, place]) for place in places]

@@ -118,12 +118,13 @@ def test_the_frame_that_was_learned_is_judged_by_the_test_of_the_run(split, demo
 # --- what it takes ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["dict", "arrow", "arrays", "series", "lists", "mols", "matrix"])
+@pytest.mark.parametrize("kind", ["dict", "arrow", "batch", "arrays", "series", "lists", "mols", "matrix"])
 def test_molecules_and_labels_however_they_are_given(kind, table, demo_rows):
     smiles, y = demo_rows["smiles"], demo_rows["gap_ev"]
     data, targets = {
         "dict": ({"smiles": smiles.tolist(), "gap_ev": y.tolist()}, "gap_ev"),
         "arrow": (pa.table({"smiles": smiles.tolist(), "gap_ev": y.tolist()}), ["gap_ev"]),
+        "batch": (pa.RecordBatch.from_pydict({"smiles": smiles.tolist(), "gap_ev": y.tolist()}), ["gap_ev"]),
         "arrays": ((smiles.to_numpy(), y.to_numpy()), "gap_ev"),
         "series": ((smiles, y), None),
         "lists": ((smiles.tolist(), y.tolist()), "gap_ev"),

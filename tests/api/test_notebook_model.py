@@ -58,6 +58,7 @@ def mols() -> list[Chem.Mol]:
         pd.DataFrame({0: range(6), "smiles": pd.Series(SMILES, dtype="category")}),
         pd.DataFrame({"mol": mols()}),
         pa.table({"n": range(6), "SMILES": SMILES}),
+        pa.RecordBatch.from_pydict({"n": range(6), "SMILES": SMILES}),
         pa.chunked_array([SMILES[:2], SMILES[2:]]),
         mols(),
         tuple(mols()[:3]) + tuple(SMILES[3:]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def check_level(level: float) -> float:
     Raises:
         InputError: for what is no percentage from 50 to below 100.
     """
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 50 <= level < 100:
+    if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
         raise InputError(f"an interval has a level in percent, from 50 to 99.9, such as 90, not {level!r}")
     return level / 100
 

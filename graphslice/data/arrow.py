@@ -68,11 +68,11 @@ def binary_array(cells: Sequence[bytes]) -> pa.Array | pa.ChunkedArray:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    """Texts, None for null. Fast where most are null."""
+    """Texts, None for null; a question mark for bytes that are no text. Fast where most are null."""
     if texts.count(None) == len(texts):
         return pa.nulls(len(texts), pa.string())
     given = [row for row, text in enumerate(texts) if text is not None]
-    encoded = [(texts[row] or "").encode() for row in given]
+    encoded = [(texts[row] or "").encode(errors="replace") for row in given]
     offsets = np.zeros(len(texts) + 1, np.int32)
     offsets[np.array(given) + 1] = [len(text) for text in encoded]
     valid = np.zeros(len(texts), bool)

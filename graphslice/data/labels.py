@@ -35,6 +35,7 @@ _SPLIT_WORDS = {
     "valid": ("valid", "val", "validation", "dev"),
     "test": ("test",),
 }
+_TRUTH = {"true": 1.0, "false": 0.0}
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
 
 
@@ -256,8 +257,19 @@ def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, 
 
 
 def parse_own_columns(chunk: pa.Table, names: Sequence[str]) -> np.ndarray:
-    """``float32 [R, K]``, the descriptors in some columns, at least one; nan where there is no number."""
-    return as_descriptors([label_cells(chunk, name)[0] for name in names])
+    """``float32 [R, K]``, the descriptors in some columns, at least one: true is 1, false is 0; nan where there is no
+    number."""
+    return as_descriptors([_own_cells(chunk, name)[0] for name in names])
+
+
+def _own_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`label_cells` of a column of descriptors, which may hold true and false."""
+    numbers, empty = label_cells(chunk, name)
+    words = np.flatnonzero(~empty & np.isnan(numbers))
+    if len(words):
+        cells, numbers = texts(chunk.column(name), decoded), numbers.copy()
+        numbers[words] = [_TRUTH.get(cells[row].strip().lower(), np.nan) for row in words.tolist()]
+    return numbers, empty
 
 
 def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
@@ -270,7 +282,7 @@ def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> li
     counts, firsts, first_row = [0] * len(names), [""] * len(names), 0
     for chunk in chunks:
         for n, name in enumerate(names):
-            numbers, empty = label_cells(chunk, name)
+            numbers, empty = _own_cells(chunk, name)
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
             if len(wrong) and not counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))

@@ -18,6 +18,11 @@ def test_levels_that_are_none(level):
         check_level(level)
 
 
+@pytest.mark.parametrize("level", [90, 90.0, np.int64(90), np.float32(90)])
+def test_levels_of_any_number(level):
+    assert check_level(level) == pytest.approx(0.9)
+
+
 @given(st.integers(1, 300), st.integers(50, 99))
 def test_the_rank_of_the_quantile(count, level):
     """By counting: the smallest score that at least ceil((n + 1) level) scores do not exceed."""

@@ -51,6 +51,11 @@ def test_texts(texts):
     assert same(text_array(texts), pa.array(texts, pa.string()))
 
 
+def test_bytes_that_are_no_text():
+    """As the command line gives them."""
+    assert text_array(["C\udcff", "C"]).to_pylist() == ["C?", "C"]
+
+
 @pytest.mark.parametrize("cells", [[], [1.5, None, 2.5] * 4, [1.5, 2.5, np.inf], [None]], ids=str)
 @pytest.mark.parametrize("begin", [0, 1])
 def test_values_and_nulls_of_a_view(cells, begin):

@@ -64,6 +64,15 @@ def test_cells_that_are_no_numbers_are_told(tmp_path):
     assert note.startswith(f"{path}: 2 cells of the column 't'")
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_true_is_one_and_false_is_zero(suffix, tmp_path):
+    frame = pd.DataFrame({"smiles": list("CNOF"), "y": [1.0, 2, 3, 4], "t": [True, False, None, True]})
+    path = tmp_path / f"t.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    np.testing.assert_array_equal(own(path, features="t")[:, 0], np.array([1, 0, np.nan, 1], np.float32))
+    assert load_source(DataConfig(str(path), targets="y", features="t")).notes == ()
+
+
 def test_a_column_without_a_number_in_training(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t,split\nC,1,,train\nN,2,,train\nO,3,5,valid\nF,4,7,test\n")
     config = RunConfig.from_dict({"data": {"dataset": str(tmp_path / "t.csv"), "targets": "y", "features": "t"}})

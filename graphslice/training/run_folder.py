@@ -57,7 +57,7 @@ def holds_run(folder: Path) -> bool:
 
 
 def remove_run(folder: Path, but: str | None = None) -> None:
-    """Remove what a run wrote into its folder, and nothing else.
+    """Remove what a run wrote into its folder, and nothing else; nothing of a folder that holds none.
 
     Args:
         folder: of the run.
@@ -66,12 +66,16 @@ def remove_run(folder: Path, but: str | None = None) -> None:
     Raises:
         OSError: if that cannot be done.
     """
-    for name in (BEST, LAST, CONFIG, *KEPT):
+    ours = holds_run(folder)
+    for member in find_members(folder):
+        if ours or holds_run(member):
+            shutil.rmtree(member, ignore_errors=True)
+    if not ours:
+        return
+    shutil.rmtree(folder / "logs", ignore_errors=True)
+    for name in (*KEPT, BEST, LAST, CONFIG):  # by the last of which it is known as a run
         if str(folder / name) != but:
             (folder / name).unlink(missing_ok=True)
-    for member in find_members(folder):
-        shutil.rmtree(member, ignore_errors=True)
-    shutil.rmtree(folder / "logs", ignore_errors=True)
 
 
 def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
@@ -90,6 +94,7 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if source.table is None else None)
+        (folder / METRICS).unlink(missing_ok=True)  # by which a run counts as finished
         if source.table is not None:
             pq.write_table(source.table, folder / MOLECULES)
         folds = config.data.folds is not None and config.data.fold is None  # each has a split of its own

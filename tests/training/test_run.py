@@ -159,6 +159,15 @@ def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config
     assert len(logged(folder, "val_mae")) == 1
 
 
+def test_files_of_others_stay_where_no_run_was(tmp_path, demo_csv, tiny_config):
+    mine = [tmp_path / name for name in ("logs/server.log", "report.html", "member-1/names.txt")]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+
+
 def test_a_process_that_comes_late_does_not_continue_the_old_run(
     tmp_path, demo_csv, tiny_config, weights_of, monkeypatch
 ):

@@ -19,7 +19,7 @@ from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import CONFIG, LAST, MOLECULES
+from graphslice.model_files import BEST, CONFIG, LAST, MOLECULES, find_checkpoint, find_members
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
@@ -71,6 +71,10 @@ def train(
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
+    if config.origin is not None and _is_of(find_checkpoint(config.origin), out):
+        raise InputError(
+            f"{out} holds the weights that the run is to start from, which it would remove first: choose another --out"
+        )
     check_mixer(config.model.mixer, config.model.mixer_settings)
     check_sites(config)
     source, config, graphs = _labelled(config, out, data, target_names)
@@ -81,6 +85,12 @@ def train(
     if members := member_configs(config):
         return run_members(members, config, source, out, graphs, fresh=True, command=command, console=console)
     return run(config, source, out, fresh=True, profile=profile, command=command, console=console)
+
+
+def _is_of(checkpoint: Path, folder: Path) -> bool:
+    """Whether a checkpoint is one of the run in a folder, or of one of its members."""
+    homes = (folder, *find_members(folder))
+    return checkpoint.resolve() in {(home / name).resolve() for home in homes for name in (BEST, LAST)}
 
 
 def _labelled(

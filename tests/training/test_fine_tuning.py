@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,6 +174,19 @@ def test_other_targets_frozen_blocks_and_a_resumed_run(run_folder, demo_rows, ti
     resume(tmp_path / "parts")
     again = read_checkpoint(tmp_path / "parts" / "last.ckpt").weights
     assert all(torch.equal(value, again[name]) for name, value in weights.items())
+
+
+@pytest.mark.parametrize("of_several", [False, True])
+def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_folder, demo_csv, tiny_config, tmp_path):
+    folder = tmp_path / "run"
+    home = folder / "member-1" if of_several else folder
+    shutil.copytree(run_folder, home)
+    if of_several:
+        shutil.copy(run_folder / "config.yaml", folder)
+    config = replace(tiny_config(demo_csv), init_from=str(home / "best.ckpt"))
+    with pytest.raises(InputError, match="holds the weights that the run is to start from"):
+        train(config, folder, overwrite=True)
+    assert (home / "best.ckpt").exists() and (home / "metrics.json").exists()
 
 
 def test_refusals_on_the_command_line(run_folder, demo_csv, tmp_path, cli):

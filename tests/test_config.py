@@ -95,6 +95,9 @@ def test_the_slim_settings_of_the_paper():
         ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),
         ({"trainer": {"workers": "several"}}, "trainer.workers is auto or a number"),
         ({"trainer": {"precision": "8"}}, "trainer.precision is"),
+        ({"trainer": {"seed": -1}}, "trainer.seed must be from 0 to 4294967295, not -1"),
+        ({"trainer": {"seed": 2**32}}, "trainer.seed must be from 0 to 4294967295"),
+        ({"trainer": {"accelerator": True}}, "trainer.accelerator must be str"),
     ],
     ids=repr,
 )

@@ -220,6 +220,8 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"trainer.{name} must be at least 1, not {value}")
+        if not 0 <= self.seed < 2**32:  # as numpy and scikit-learn take them
+            raise InputError(f"trainer.seed must be from 0 to {2**32 - 1}, not {self.seed}")
         if not self.gradient_clip >= 0:
             raise InputError(f"trainer.gradient_clip must be at least 0, not {self.gradient_clip}")
         for name in ("checkpoint_minutes", "max_minutes"):

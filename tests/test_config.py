@@ -114,6 +114,13 @@ def test_numbers_may_be_written_as_yaml_reads_them():
     assert (config.trainer.devices, config.trainer.precision, config.trainer.workers) == ("2", "32", "0")
 
 
+def test_on_and_off_may_be_written_without_quotes(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("trainer:\n  baselines: off\n  compile: on\n")
+    trainer = RunConfig.from_dict(read_yaml(file)).trainer
+    assert (trainer.baselines, trainer.compile) == ("off", "on")
+
+
 def test_empty_is_a_value_where_it_may_be():
     config = RunConfig.from_dict({"trainer": {"max_steps": None, "patience": None}, "data": {"split": None}})
     assert (config.trainer.max_steps, config.trainer.patience, config.data.split) == (None, None, None)

@@ -17,6 +17,9 @@ from graphslice.resources import CONFIGS
 #: The names of the presets, each a YAML file in ``configs``.
 PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
+# Options of a text that may be on or off: without quotes YAML 1.1 takes these words for true and false.
+_SWITCHES = ("baselines", "compile")
+
 
 def read_preset(name: str) -> dict[str, Any]:
     """The nested values of a preset.
@@ -85,6 +88,8 @@ def section_of(kind: type, name: str, values: dict[str, Any]) -> Any:
             values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text
         elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
             values = {**values, key: str(value)}  # devices: 2
+        elif key in _SWITCHES and isinstance(value, bool):
+            values = {**values, key: "on" if value else "off"}
         elif type(value) not in allowed:
             names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
             raise InputError(f"{name}.{key} must be {names}, not {value!r}")

@@ -125,9 +125,18 @@ def test_a_folder_of_other_settings(compared, tiny_config, demo_csv):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("duplicates", "merge"), ("split", "random"), ("seed", 1), ("features", "morgan")]
+    ("key", "value"),
+    [
+        ("duplicates", "merge"),
+        ("split", "random"),
+        ("carve", 1),
+        ("seed", 1),
+        ("features", "morgan"),
+        ("task", "regression"),
+        ("transform", "log"),
+    ],
 )
-def test_a_folder_of_another_split(key, value, compared, tiny_config, demo_csv):
+def test_a_folder_of_other_data(key, value, compared, tiny_config, demo_csv):
     with pytest.raises(InputError, match=rf"holds a run with data\.{key} .*, not {value}: choose another --out"):
         compare(tiny_config(demo_csv, data={key: value}), parse_variants("slice-max"), 1, "2epochs", compared[0])
 

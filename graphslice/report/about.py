@@ -202,8 +202,10 @@ def _worse_last(value: float | None, loss) -> float:
 
 def _alone(run: Run) -> list[Heading | Text | Table]:
     """What network, forest and boosting reach alone, of a model that blends them."""
-    every = [read_metrics(folder).get("baselines") for folder in run.models if is_finished(folder)]
-    found: list[dict] = [each for each in every if each]
+    every = [read_metrics(folder) for folder in run.models if is_finished(folder)]
+    # One whose validation molecules do not define the metric was judged by another.
+    alike = [each for each in every if each.get("metric", "mae") == run.metric]
+    found: list[dict] = [each["baselines"] for each in alike if each.get("baselines")]
     if not found:
         return []
     splits = [split for split in _SPLITS if all(split in each for each in found)]

@@ -241,7 +241,9 @@ def write_answers(path: Path, data: MoleculeData, rows: np.ndarray, answers: np.
 def _describe_members(
     folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, console: Console
 ) -> None:
-    parts = [read_metrics(folder).get("baselines", {}) for folder in folders]
+    every = [read_metrics(folder) for folder in folders]
+    # One whose validation molecules do not define the metric was judged by another.
+    parts = [each.get("baselines", {}) if each.get("metric", "mae") == metric else {} for each in every]
     for split in SPLITS[1:3]:
         if all(split in found for found in parts):
             for line in describe_seeds(split, [found[split] for found in parts], metric):

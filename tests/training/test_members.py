@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -8,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_labelled, splits_of_run
+from graphslice.report import write_report
 from graphslice.training import resume, train
 from graphslice.training.members import member_configs
 
@@ -106,6 +109,23 @@ def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
     assert (folder / "member-1" / "best.ckpt").stat().st_mtime_ns == before
     expected = json.loads((ensemble / "metrics.json").read_text())
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
+
+
+@pytest.mark.parametrize("other", ["mae", "loss"])
+def test_parts_that_were_judged_by_another_metric_have_no_mean(other, ensemble, tmp_path):
+    """As where the validation molecules of one member are of one class, which have no AUROC."""
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    (folder / "metrics.json").unlink()
+    for member, metric in (("member-1", "mae"), ("member-2", other)):
+        found = json.loads((folder / member / "metrics.json").read_text())
+        found |= {"metric": metric, "baselines": {"test": {"network": 0.5, "forest": 0.7, "blend": 0.6}}}
+        (folder / member / "metrics.json").write_text(json.dumps(found))
+    screen = io.StringIO()
+    result = resume(folder, console=Console(file=screen, width=500))
+    assert ("network 0.5000 ± 0.0000, forest" in screen.getvalue()) == (other == "mae")
+    page = write_report(result.folder, result.data).read_text()
+    assert "Network and trees" in page and ("of 2 models, each alone" in page) == (other == "mae")
 
 
 def test_a_member_that_has_just_begun_goes_on_as_it_began(ensemble, tmp_path):

@@ -118,14 +118,19 @@ class TimeBudget(pl.Callback):
 
 
 class StepLimit(pl.Callback):
-    """Ends the run after so many steps, with a validation: at its own limit Lightning ends without one."""
+    """Ends the run after so many steps, with a validation: at its own limit Lightning ends without one.
+
+    Attributes:
+        made: steps since the run was begun, or resumed.
+    """
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps
+        self.steps, self.made = steps, 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
+        self.made += 1
         if trainer.global_step >= self.steps:
             trainer.should_stop = True
 

@@ -40,6 +40,7 @@ from graphslice.training.judge import choose_metric, judge_split
 from graphslice.training.run import (
     Interrupted,
     RunResult,
+    finished_run,
     is_first_process,
     read_molecules,
     run,
@@ -94,6 +95,8 @@ def run_members(
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         raise InputError("every model of an ensemble, or of folds, has one device: leave out --trainer.devices")
     data = read_molecules(next(iter(members.values())), source, console)
+    if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
+        return finished_run(out, data, console)
     metric = choose_metric(config.trainer.metric, data)
     if fresh:
         for member in members.values():  # none is trained if one of them cannot be

@@ -19,7 +19,7 @@ from graphslice.data.source import Source
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import splits_of_run
 from graphslice.machine import device_name, peak_memory
-from graphslice.model_files import LAST
+from graphslice.model_files import BEST, LAST, is_finished, read_metrics, read_training
 from graphslice.ops.threads import torch_on_one_core
 from graphslice.progress import molecule_progress
 from graphslice.training.advice import describe_data
@@ -112,7 +112,8 @@ def run(
 
     progress = RunProgress(steps, config.trainer.batch_size, metric, console, elapsed=lambda: budget.fraction)
     compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
-    watching = [budget, StepLimit(steps), BackendCheck(console), compilation, progress]
+    limit = StepLimit(steps)
+    watching = [budget, limit, BackendCheck(console), compilation, progress]
     if profile:
         watching.insert(0, StepProfile(console, data.seconds_waited))
     trainer = make_trainer(config, devices, out, steps, metric, watching, fresh)
@@ -132,12 +133,20 @@ def run(
             raise Interrupted
     if not trainer.is_global_zero:
         return RunResult(out, {}, {})
+    if not fresh and limit.made == 0 and is_finished(out) and (out / BEST).exists():
+        return finished_run(out, data, console)
     training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)
     device, baselines = trainer.strategy.root_device, None
     if config.trainer.baselines == "on":
         baselines = train_baselines(out, data, metric, device, console)
     return RunResult(out, judge(out, data, metric, device, console, baselines), training, data)
+
+
+def finished_run(out: Path, data: MoleculeData, console: Console) -> RunResult:
+    """What came of a run that is trained and judged already, of which nothing is left to do."""
+    console.print(f"the run is finished: {out}", highlight=False, soft_wrap=True)
+    return RunResult(out, read_metrics(out), read_training(out), data)
 
 
 def splits_begun_with(config: RunConfig, folder: Path) -> Splits | None:

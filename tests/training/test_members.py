@@ -111,6 +111,14 @@ def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
 
 
+def test_a_finished_ensemble_is_left_as_it_is(ensemble, tmp_path):
+    shutil.copytree(ensemble, tmp_path / "run")
+    before = (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns
+    again = resume(tmp_path / "run")
+    assert (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns == before
+    assert again.metrics == json.loads((ensemble / "metrics.json").read_text())
+
+
 @pytest.mark.parametrize("other", ["mae", "loss"])
 def test_parts_that_were_judged_by_another_metric_have_no_mean(other, ensemble, tmp_path):
     """As where the validation molecules of one member are of one class, which have no AUROC."""

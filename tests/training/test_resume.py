@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -7,6 +8,7 @@ import signal
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
@@ -84,8 +86,19 @@ def test_stopped_by_the_user_and_resumed(
 
 def test_resume_of_a_finished_run(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted(), tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()  # it is trained, but not judged
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted())
+
+
+def test_of_a_run_that_is_judged_too_nothing_is_done_again(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted(), tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")}
+    screen = io.StringIO()
+    result = resume(tmp_path / "run", console=Console(file=screen, width=500))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")} == before
+    assert "the run is finished" in screen.getvalue() and result.data is not None
+    assert result.metrics == json.loads((uninterrupted() / "metrics.json").read_text())
 
 
 @pytest.fixture

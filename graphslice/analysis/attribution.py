@@ -187,13 +187,14 @@ def attribute_graph(
     batch = collate([graph], known, **predictor.config.collate_settings).to(predictor.device)
     networks = [_showing(model, batch) for model in predictor.models]
 
-    def predict(shown: Tensor) -> np.ndarray:
-        return np.mean([network(shown) for network in networks], axis=0)
+    names = [name for task in predictor.tasks for name in task.output_names]
+
+    def predict(shown: Tensor) -> np.ndarray:  # without the deviations that may follow the answers
+        return np.mean([network(shown) for network in networks], axis=0)[:, : len(names)]
 
     count, orders = graph.num_atoms, orders + orders % 2
     few = 2**count <= orders * count
     found = _by_all_sets(predict, count) if few else _by_orders(predict, count, orders, seed)
-    names = [name for task in predictor.tasks for name in task.output_names]
     return Attribution(*found, names, _network_weights(predictor))
 
 

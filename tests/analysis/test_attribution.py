@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from math import factorial
 
@@ -13,6 +14,7 @@ from rdkit import Chem
 import graphslice as gs
 from graphslice.analysis import attribute, attribute_graph
 from graphslice.checkpoint import Checkpoint
+from graphslice.config import TrainerConfig
 from graphslice.data.collate import collate
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
@@ -49,6 +51,17 @@ def exact_shapley(predictor, graph) -> np.ndarray:
                     cache[part] = value(part)
             total[atom] += cache[frozenset(order[: k + 1])] - cache[frozenset(order[:k])]
     return total / factorial(count)
+
+
+def test_deviations_that_a_network_learns_are_no_answers(make_predictor):
+    """Of the loss gaussian: there are as many contributions as names."""
+    checkpoint = make_predictor(4.0, ("y", "z", "deviation", "deviation")).checkpoints[0]
+    config = replace(checkpoint.config, trainer=TrainerConfig(loss="gaussian"))
+    learned = Predictor(replace(checkpoint, config=config, tasks=regressions(["y", "z"])), "cpu")
+    found = attribute(learned, "CCO")
+    assert (found.values.shape, found.errors.shape, found.names) == ((3, 2), (3, 2), ["y", "z"])
+    assert found.prediction.shape == found.baseline.shape == found.network_weight.shape == (2,)
+    np.testing.assert_allclose(found.values.sum(0), found.prediction - found.baseline, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("mixer", ["slice-max", "slice-ascend", "softmax"])

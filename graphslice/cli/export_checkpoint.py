@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from jsonargparse import ArgumentParser, Namespace
 
 #: The module that :func:`run` works with.
@@ -20,5 +22,13 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.checkpoint import read_checkpoint
     from graphslice.originals.export import export_checkpoint
 
-    for path in export_checkpoint(read_checkpoint(options.model), options.out, options.format):
+    checkpoint = read_checkpoint(options.model)
+    for path in export_checkpoint(checkpoint, options.out, options.format):
         print(path)
+    if checkpoint.blend is not None:
+        weight = checkpoint.blend.weights[0].mean()
+        print(
+            f"note: this is the network alone, which has a weight of {weight:.2f} in the model's answers: the trees "
+            "beside it cannot be written so",
+            file=sys.stderr,
+        )

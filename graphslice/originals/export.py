@@ -178,12 +178,13 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
         if existing.exists():
             raise InputError(f"{existing} is there already: choose another --out")
     state = {name: value.contiguous() for name, value in state.items()}
-    with appearing_whole(path) as temporary:
-        if layout == "huggingface":
-            from safetensors.torch import save_file
-
-            (folder / HF_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
-            save_file(state, temporary, metadata={"format": "pt"})
-            return [folder / HF_CONFIG, path]
-        torch.save({"state_dict": state}, temporary)
+    if layout != "huggingface":
+        with appearing_whole(path) as temporary:
+            torch.save({"state_dict": state}, temporary)
         return [path]
+    from safetensors.torch import save_file
+
+    with appearing_whole(path) as temporary, appearing_whole(folder / HF_CONFIG) as beside:  # both or none
+        beside.write_text(json.dumps(settings, indent=2) + "\n")
+        save_file(state, temporary, metadata={"format": "pt"})
+    return [folder / HF_CONFIG, path]

@@ -12,11 +12,14 @@ from safetensors.torch import load_file
 
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig
 from graphslice.checkpoint import Checkpoint, write_run_folder
+from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import GraphConfig
 from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
 from graphslice.tasks import regressions
+from graphslice.trees import Blend
+from graphslice.trees.beside import KINDS, fit_trees
 
 SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
 
@@ -116,6 +119,29 @@ def test_other_paths_other_biases_and_files_that_are_there(tmp_path):
     checkpoint.config.graph.path_ties = "mean"
     with pytest.raises(InputError, match="path_ties is mean, and there floyd-warshall"):
         export_checkpoint(checkpoint, tmp_path / "other", "huggingface")
+
+
+def test_an_export_that_breaks_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", full)
+        with pytest.raises(InputError, match="No space left on device"):
+            export_checkpoint(trained(norm="post"), tmp_path / "out", "huggingface")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert len(export_checkpoint(trained(norm="post"), tmp_path / "out", "huggingface")) == 2
+
+
+def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):
+    x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
+    checkpoint = trained(head="linear")
+    trees = fit_trees(np.tile(x, descriptor_width(KINDS)), y, checkpoint.tasks, seed=0, threads=1)
+    checkpoint.blend = Blend(KINDS, trees, np.array([[0.4], [0.3], [0.3]]))
+    write_run_folder(checkpoint, tmp_path / "run")
+    code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
+    assert code == 0 and out.split()[-1].endswith("graphormer_v1.pt")
+    assert "the network alone, which has a weight of 0.40" in err
 
 
 def test_the_command(tmp_path, cli):

@@ -49,12 +49,16 @@ def coverage(
 def add_coverage(found: dict, covered: dict[str, dict[str, float]]) -> None:
     """Put ``coverage_90``, ``width_90`` and ``classes_90`` beside the scores of each target, where they are finite.
 
+    Of intervals without end, which hold whatever there is, ``coverage_90`` is None.
+
     Args:
         found: of :func:`~graphslice.evaluation.metrics.scores`.
         covered: of :func:`coverage`, at :data:`LEVEL`.
     """
     for name, values in covered.items():
-        finite = {key: value for key, value in values.items() if np.isfinite(value)}
+        finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
+        if np.isinf(values.get("width", 0.0)):
+            finite["coverage"] = None
         found["targets"][name] |= {f"{key}_{LEVEL}": value for key, value in finite.items()}
 
 

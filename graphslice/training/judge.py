@@ -63,8 +63,8 @@ def judge_split(
 
     Returns:
         As :func:`~graphslice.evaluation.metrics.scores`; of each target also ``coverage_90``, how many labels lie in
-        the interval, and ``width_90`` or ``classes_90``, how wide it is; of classes ``temperature`` and the calibration
-        error without it.
+        the interval (None where it has no end), and ``width_90`` or ``classes_90``, how wide it is; of classes
+        ``temperature`` and the calibration error without it.
     """
     true = source.labels(rows)
     found = scores_of_rows(source, rows, answers)

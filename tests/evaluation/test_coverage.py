@@ -31,7 +31,7 @@ def said(targets: dict, level: int, many: str = "molecules") -> list[str]:
 def test_what_is_said():
     number = {"kind": "regression", "coverage_90": 0.912, "width_90": 1.23456}
     assert said({"y": number}, 90) == ["test: 91% of the labels lie in the intervals of 90%, on average 1.23 wide"]
-    endless = {"kind": "regression", "coverage_90": 1.0}
+    endless = {"kind": "regression", "coverage_90": None}
     assert said({"y": number, "z": endless}, 90) == ["test: 91% of the labels lie in the intervals of 90%"]
     assert "no end" in said({"z": endless}, 90)[0]
     kind = {
@@ -51,7 +51,7 @@ def test_what_is_said():
 def test_what_is_kept_is_finite():
     found = {"targets": {"y": {"mae": 1.0}}}
     add_coverage(found, {"y": {"coverage": 1.0, "width": math.inf}})
-    assert found == {"targets": {"y": {"mae": 1.0, "coverage_90": 1.0}}}
+    assert found == {"targets": {"y": {"mae": 1.0, "coverage_90": None}}}, "what has no end holds everything"
 
 
 def test_parts_of_a_table():

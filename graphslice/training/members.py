@@ -36,6 +36,7 @@ from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
 from graphslice.training.baselines import describe_seeds
 from graphslice.training.calibrate import calibrate_members
+from graphslice.training.fine_tuning import choose_start
 from graphslice.training.judge import choose_metric, judge_split
 from graphslice.training.run import (
     Interrupted,
@@ -107,6 +108,9 @@ def run_members(
         console.print("each of the models has another fold as its test", highlight=False)
     elif source.splits is None or "valid" not in source.splits:
         console.print("each of the models has validation molecules of its own", highlight=False)
+    start = choose_start(next(iter(members.values())), data.store, data.splits["train"]).origin if fresh else None
+    if start is not None:
+        console.print(f"each of the models starts from {start}", highlight=False, soft_wrap=True)
     try:
         train_members(members, out, metric, console, graphs, source.target_names)
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch.nn import functional as F
 
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
@@ -23,6 +25,7 @@ from graphslice.tasks import Task, regressions
 from graphslice.training import resume, train
 from graphslice.training.fine_tuning import START, freeze, parameter_groups, take_weights
 from graphslice.training.module import PropertyModule
+from graphslice.training.run import Interrupted
 
 
 def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:
@@ -260,6 +263,19 @@ def test_a_small_table_starts_from_what_comes_with_the_package(shipped, demo_csv
     assert started_from(shipped, demo_csv, tiny_config, tmp_path, "wider", **other) is None
     monkeypatch.setattr("graphslice.training.fine_tuning._MOST_MOLECULES", 40)
     assert started_from(shipped, demo_csv, tiny_config, tmp_path, "large") is None
+
+
+@pytest.mark.parametrize("sections", [{}, {"model": {"dim": 32}}])
+def test_where_several_models_start_is_said(sections, shipped, demo_csv, tiny_config, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphslice.training.members.train_members", stopped)
+    screen = io.StringIO()
+    config = replace(tiny_config(demo_csv, trainer={"ensemble": 2}, **sections), graph=shipped.config.graph)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", console=Console(file=screen))
+    assert (f"each of the models starts from {START}" in screen.getvalue()) == (not sections)
 
 
 def test_its_learning_rate_is_the_models_but_for_one_that_was_set(shipped, demo_csv, tiny_config, tmp_path):

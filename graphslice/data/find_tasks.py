@@ -17,6 +17,8 @@ from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, TRANSFORMS, 
 
 # More different words than these are no classes.
 _MOST_CLASSES = 100
+# So many numbers may be classes however few rows have each.
+_FEW_CLASSES = 10
 # Words of which the other one is the negative class.
 _POSITIVE = {"yes", "y", "true", "t", "active", "positive", "pos", "+", "toxic", "hit", "pass", "high", "binder", "1"}
 _NEGATIVE = {"no", "n", "false", "f", "inactive", "negative", "neg", "-", "nontoxic", "non-toxic", "fail", "low", "0"}
@@ -185,6 +187,11 @@ def _classes(target: str, found: ColumnContents, asked: str, numeric: bool, what
     if len(keys) == 1:
         only = names.get(keys[0], keys[0])
         raise InputError(f"{what} is {only!r} in every row that has it: there is nothing to learn, leave it out")
+    if numeric and len(keys) > max(_FEW_CLASSES, found.numbers / 2):
+        raise InputError(
+            f"{what} has {len(keys)} different numbers in {found.numbers} rows: too many to be classes; leave out "
+            f"--task, or give --task {target}={REGRESSION}"
+        )
     if asked == BINARY and len(keys) > 2:
         raise InputError(
             f"{what} has {len(keys)} different values and not two: give --task {target}={MULTICLASS}, or {REGRESSION}"

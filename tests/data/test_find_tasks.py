@@ -80,6 +80,7 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\), and has too many different words"),
         (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values and not two: give --task y=multiclass"),
         ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
+        ([f"{n}.5" for n in range(20)], {"task": "multiclass"}, "20 different numbers in 20 rows: too many"),
         (["mild", "none", "severe"] * 3, {}, "'y' says 'none' in row 2, among words: leave such cells empty"),
         (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),

@@ -156,7 +156,12 @@ def find_target(
             return numeric[0], classes
         if len(others) == 1:
             return others[0], []  # words: classes, or find_tasks says what is wrong with it
-    raise InputError(f"{name}: which columns shall be predicted? Give them with --targets; there are {listed(others)}")
+    if not others:
+        raise InputError(f"{name} has no column that could be predicted, but {listed(filter(None, used))} alone")
+    raise InputError(
+        f"{name}: which columns shall be predicted? Give them with --targets, or as targets in Python; there are "
+        f"{listed(others)}"
+    )
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:

@@ -179,12 +179,18 @@ def test_the_only_other_column_is_the_target_even_without_a_number():
 
 
 @pytest.mark.parametrize(
-    "table", [{"smiles": ["C"], "y": [1.0], "z": [2.0]}, {"smiles": ["C"]}, {"smiles": ["C"], "y": ["a"], "z": ["b"]}]
+    "table", [{"smiles": ["C"], "y": [1.0], "z": [2.0]}, {"smiles": ["C"], "y": ["a"], "z": ["b"]}]
 )
-def test_more_than_one_column_or_none(table):
-    names = ", ".join(repr(name) for name in table if name != "smiles") or "none"
-    with pytest.raises(InputError, match=f"which columns shall be predicted.*--targets; there are {names}"):
+def test_more_than_one_column(table):
+    names = ", ".join(repr(name) for name in table if name != "smiles")
+    said = f"which columns shall be predicted.*--targets, or as targets in Python; there are {names}"
+    with pytest.raises(InputError, match=said):
         target_of(table)
+
+
+def test_no_column_but_the_smiles():
+    with pytest.raises(InputError, match="has no column that could be predicted, but 'smiles' alone"):
+        target_of({"smiles": ["C"]})
 
 
 # --- numbers --------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_given_targets(source):
         ({"smiles": ["C"], "logp": [1.0]}, "logP", r"no column 'logP' \(did you mean 'logp'\?\)"),
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
         ({"smiles": ["C"], "y": [1.0], "z": [2.0]}, None, "which columns shall be predicted.*--targets.*'y', 'z'"),
-        ({"smiles": ["C"]}, None, "which columns shall be predicted"),
+        ({"smiles": ["C"]}, None, "has no column that could be predicted, but 'smiles' alone"),
         ({"smiles": ["C", "N", "O"], "y": ["a", "b", "c"]}, None, "'y' is not numeric.*'a'.* too many different words"),
         ({"smiles": ["C", "N"], "y": [None, "low"]}, "y", "'y' is 'low' in every row .* nothing to learn"),
         ({"smiles": ["C", "N"], "y": [np.nan, np.nan]}, "y", "'y' is empty in every row"),

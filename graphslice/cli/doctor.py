@@ -92,7 +92,7 @@ def _print_tables(found: Diagnosis, console: Console) -> None:
         )
     console.print(presets)
     for problem in found.problems:
-        console.print(f"problem: {problem}", highlight=False, soft_wrap=True)
+        console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
     if not found.problems:
         console.print("all checks passed", highlight=False)
 

@@ -59,7 +59,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
     except Interrupted:
         if is_first_process():
             console.print(
-                f"stopped; continue with: graphslice train --resume {folder}", highlight=False, soft_wrap=True
+                f"stopped; continue with: graphslice train --resume {folder}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
             )
         raise SystemExit(130) from None
 

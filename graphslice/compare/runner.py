@@ -142,7 +142,7 @@ class _Work:
                     self.reasons[folder] = reason
                 outcome = reason or describe_outcome(read_metrics(folder))
                 name = folder.relative_to(self.out)
-                self.console.print(f"{done} of {len(tasks)}: {name}: {outcome}", highlight=False)
+                self.console.print(f"{done} of {len(tasks)}: {name}: {outcome}", highlight=False, markup=False)
                 self.report()
 
     def select(self, groups: Sequence[Sequence[Variant]]) -> list[Variant]:

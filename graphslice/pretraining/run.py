@@ -116,5 +116,6 @@ def _describe(console: Console, corpus: Corpus) -> None:
         f"corpus: {len(corpus.store):,} different molecules of {corpus.rows:,} rows ({corpus.unreadable:,} are none, "
         f"{corpus.left_out:,} left out); targets: {', '.join(learned)}{lost}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

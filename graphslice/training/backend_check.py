@@ -41,5 +41,6 @@ class BackendCheck(pl.Callback):
             self.console.print(
                 f"{name}: {reason}; this run computes it with plain torch (graphslice doctor shows more)",
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )

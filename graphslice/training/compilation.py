@@ -87,6 +87,7 @@ class Compilation(pl.Callback):
             self.console.print(
                 f"compiled steps: {reason}; this run goes on without them (graphslice doctor shows more)",
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )
 

@@ -121,5 +121,5 @@ def judge(
     if (origin := predictor.config.origin) is not None:
         metrics["init_from"] = origin
     write_metrics(folder, metrics)
-    console.print(f"model: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"model: {folder}", highlight=False, markup=False, soft_wrap=True)
     return metrics

@@ -110,7 +110,7 @@ def run_members(
         console.print("each of the models has validation molecules of its own", highlight=False)
     start = choose_start(next(iter(members.values())), data.store, data.splits["train"]).origin if fresh else None
     if start is not None:
-        console.print(f"each of the models starts from {start}", highlight=False, soft_wrap=True)
+        console.print(f"each of the models starts from {start}", highlight=False, markup=False, soft_wrap=True)
     try:
         train_members(members, out, metric, console, graphs, source.target_names)
     except KeyboardInterrupt:
@@ -210,12 +210,14 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
             write_answers(out / OUT_OF_FOLD, data, rows, answers)
             said = "intervals are made of these errors, so that no molecules are left to count how many they hold"
             console.print(said, highlight=False)
-            console.print(f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False)
+            console.print(
+                f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False, markup=False
+            )
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
     _describe_members(folders, metrics["members"], metric, console)
     write_metrics(out, metrics)
     write_training(out, _together(folders))
-    console.print(f"model: {out}", highlight=False, soft_wrap=True)
+    console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
     return metrics
 
 

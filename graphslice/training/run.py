@@ -10,6 +10,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
@@ -145,7 +146,7 @@ def run(
 
 def finished_run(out: Path, data: MoleculeData, console: Console) -> RunResult:
     """What came of a run that is trained and judged already, of which nothing is left to do."""
-    console.print(f"the run is finished: {out}", highlight=False, soft_wrap=True)
+    console.print(f"the run is finished: {out}", highlight=False, markup=False, soft_wrap=True)
     return RunResult(out, read_metrics(out), read_training(out), data)
 
 
@@ -166,7 +167,7 @@ def read_molecules(config: RunConfig, source: Source, console: Console, splits: 
     Raises:
         InputError: if they cannot be used, or not be split as asked.
     """
-    console.print(f"[bold]{source.name}[/]: {len(source):,} rows; reading molecules", highlight=False)
+    console.print(f"[bold]{escape(source.name)}[/]: {len(source):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(source), console) as advance:
         return MoleculeData(source, config, advance, splits)
 
@@ -180,7 +181,7 @@ def _start_from(config: RunConfig, module: PropertyModule, data: MoleculeData, b
         said = take_weights(module.model, origin, module.tasks, config.data.descriptors)
         if module.tasks != origin.tasks and fit_head(module.model, data):
             said += " and is first fitted to what they read of the training molecules"
-        console.print(f"start from {config.init_from}: {said}", highlight=False, soft_wrap=True)
+        console.print(f"start from {config.init_from}: {said}", highlight=False, markup=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         learning = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

@@ -192,6 +192,19 @@ def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_folder, de
     assert (home / "best.ckpt").exists() and (home / "metrics.json").exists()
 
 
+def test_names_in_brackets_are_no_markup(run_folder, demo_rows, tiny_config, tmp_path):
+    """A unit such as [/h] would end a style, of which there is none."""
+    home = tmp_path / "[final]"
+    home.mkdir()
+    demo_rows.rename(columns={"gap_ev": "rate [/h]"}).to_csv(home / "t.csv", index=False)
+    config = tiny_config(home / "t.csv", data={"targets": "rate [/h]"}, trainer={"max_epochs": 1})
+    screen = io.StringIO()
+    train(replace(config, init_from=str(run_folder)), home / "run", console=Console(file=screen, width=500))
+    said = screen.getvalue()
+    assert "which is new for rate [/h]" in said and f"{home / 't.csv'}: 60 rows" in said
+    assert f"model: {home / 'run'}" in said
+
+
 def test_refusals_on_the_command_line(run_folder, demo_csv, tmp_path, cli):
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", tmp_path / "nothing", "-o", tmp_path / "run")
     assert code == 2 and "no model at" in err

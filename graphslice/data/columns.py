@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, own_of
+from graphslice.data.cells import cell_text, label_cells, with_a_point
+from graphslice.data.tables import decoded, texts
 from graphslice.errors import InputError, nearest
 
 #: The largest magnitude of a number: models compute with float32, up to 3.4e38, and square what they standardise.
 LARGEST = 1e18
+_TRUTH = {"true": 1.0, "false": 0.0}
 
 
 def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
@@ -67,3 +71,43 @@ def check_own_columns(values: np.ndarray, names: Sequence[str], name: str) -> No
     for column, empty in zip(names, np.isnan(values).all(axis=0), strict=True):
         if empty:
             raise InputError(f"{name}: the column {column!r} of --features has no number in any row")
+
+
+def parse_own_columns(chunk: pa.Table, names: Sequence[str]) -> np.ndarray:
+    """``float32 [R, K]``, the descriptors in some columns, at least one: true is 1, false is 0; nan where there is no
+    number."""
+    return as_descriptors([_own_cells(chunk, name)[0] for name in names])
+
+
+def _own_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`label_cells` of a column of descriptors, which may hold true and false."""
+    numbers, empty = label_cells(chunk, name)
+    words = np.flatnonzero(~empty & np.isnan(numbers))
+    if len(words):
+        cells, numbers = texts(chunk.column(name), decoded), numbers.copy()
+        numbers[words] = [_TRUTH.get(cells[row].strip().lower(), np.nan) for row in words.tolist()]
+    return numbers, empty
+
+
+def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
+    """A sentence on each column of descriptors that has cells which are neither empty nor a number.
+
+    Args:
+        chunks: all of the table.
+        names: of the columns.
+    """
+    counts, firsts, first_row = [0] * len(names), [""] * len(names), 0
+    for chunk in chunks:
+        for n, name in enumerate(names):
+            numbers, empty = _own_cells(chunk, name)
+            wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
+            if len(wrong) and not counts[n]:
+                cell = cell_text(chunk.column(name), int(wrong[0]))
+                firsts[n] = f"{cell!r} in row {first_row + wrong[0] + 1}{with_a_point(cell)}"
+            counts[n] += len(wrong)
+        first_row += len(chunk)
+    return [
+        f"{count:,} cells of the column {name!r} of --features are no numbers, the first {first}: they count as unknown"
+        for name, count, first in zip(names, counts, firsts, strict=True)
+        if count
+    ]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from graphslice.config import DataConfig
 from graphslice.data.cells import cell_text, class_key, holds_lists, label_cells, with_a_point
-from graphslice.data.columns import LARGEST, as_descriptors, check_unique, find_own_columns, listed
+from graphslice.data.columns import LARGEST, check_unique, find_own_columns, listed, parse_own_columns
 from graphslice.data.find_tasks import scan_columns
 from graphslice.data.rows import Rows
 from graphslice.data.splits import NO_SPLIT, SPLITS
@@ -35,7 +35,6 @@ _SPLIT_WORDS = {
     "valid": ("valid", "val", "validation", "dev"),
     "test": ("test",),
 }
-_TRUTH = {"true": 1.0, "false": 0.0}
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
 
 
@@ -259,46 +258,6 @@ def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, 
         values[:, t], reasons = parse(chunk, target, task)
         rejected = {row: f"target {target!r} {why}" for row, why in reasons.items()} | rejected
     return values, rejected
-
-
-def parse_own_columns(chunk: pa.Table, names: Sequence[str]) -> np.ndarray:
-    """``float32 [R, K]``, the descriptors in some columns, at least one: true is 1, false is 0; nan where there is no
-    number."""
-    return as_descriptors([_own_cells(chunk, name)[0] for name in names])
-
-
-def _own_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`label_cells` of a column of descriptors, which may hold true and false."""
-    numbers, empty = label_cells(chunk, name)
-    words = np.flatnonzero(~empty & np.isnan(numbers))
-    if len(words):
-        cells, numbers = texts(chunk.column(name), decoded), numbers.copy()
-        numbers[words] = [_TRUTH.get(cells[row].strip().lower(), np.nan) for row in words.tolist()]
-    return numbers, empty
-
-
-def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
-    """A sentence on each column of descriptors that has cells which are neither empty nor a number.
-
-    Args:
-        chunks: all of the table.
-        names: of the columns.
-    """
-    counts, firsts, first_row = [0] * len(names), [""] * len(names), 0
-    for chunk in chunks:
-        for n, name in enumerate(names):
-            numbers, empty = _own_cells(chunk, name)
-            wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
-            if len(wrong) and not counts[n]:
-                cell = cell_text(chunk.column(name), int(wrong[0]))
-                firsts[n] = f"{cell!r} in row {first_row + wrong[0] + 1}{with_a_point(cell)}"
-            counts[n] += len(wrong)
-        first_row += len(chunk)
-    return [
-        f"{count:,} cells of the column {name!r} of --features are no numbers, the first {first}: they count as unknown"
-        for name, count, first in zip(names, counts, firsts, strict=True)
-        if count
-    ]
 
 
 def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig
-from graphslice.data.columns import check_own_columns, find_own_columns, listed
+from graphslice.data.columns import check_own_columns, find_own_columns, listed, notes_on_own_columns
 from graphslice.data.find_tasks import check_transforms, find_tasks, tasks_of_numbers
 from graphslice.data.labels import (
     LabelColumns,
@@ -18,7 +18,6 @@ from graphslice.data.labels import (
     find_columns,
     find_target,
     joined_names,
-    notes_on_own_columns,
     parse_chunks,
     target_names,
 )

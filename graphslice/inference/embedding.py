@@ -12,9 +12,9 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.data.arrow import number_array, text_array
+from graphslice.data.columns import parse_own_columns
 from graphslice.data.featurize import featurize_stream, featurizers
 from graphslice.data.featurize.pool import Pool
-from graphslice.data.labels import parse_own_columns
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import TableStream, as_in_file, malformed_rows, open_table
 from graphslice.inference.batches import in_batches

@@ -16,9 +16,9 @@ from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.columns import check_unique, listed
+from graphslice.data.columns import check_unique, listed, parse_own_columns
 from graphslice.data.featurize import Pool, check_graphs, featurizers
-from graphslice.data.labels import find_smiles_column, parse_own_columns
+from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
 from graphslice.errors import InputError, nearest

@@ -12,9 +12,9 @@ from graphslice.chem.descriptors import own_of, read_descriptors
 from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, check_graph, read_smiles
 from graphslice.chem.rdkit_molecules import smiles_of
 from graphslice.config import RunConfig
-from graphslice.data.columns import as_descriptors, check_unique, listed
+from graphslice.data.columns import as_descriptors, check_unique, listed, parse_own_columns
 from graphslice.data.frames import NAME, NO_ORDER, as_table, column_names, is_frame, refuse_molecules
-from graphslice.data.labels import find_smiles_column, parse_own_columns
+from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, nearest
 

@@ -41,8 +41,13 @@ def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weigh
     for part in ("valid", "test"):
         assert metrics[1][part]["mae"] == pytest.approx(metrics[0][part]["mae"], rel=1e-4)
         for target, score in metrics[0][part]["targets"].items():
-            assert metrics[1][part]["targets"][target].pop("kind") == score.pop("kind") == "regression"
-            assert metrics[1][part]["targets"][target] == pytest.approx(score, rel=1e-3, abs=1e-4)
+            other = metrics[1][part]["targets"][target]
+            assert other.pop("kind") == score.pop("kind") == "regression"
+            # The same are known: of so few molecules, intervals have no end.
+            known = {name for name, value in score.items() if value is not None}
+            assert known == {name for name, value in other.items() if value is not None}
+            for name in known:
+                assert other[name] == pytest.approx(score[name], rel=1e-3, abs=1e-4)
 
 
 def test_one_that_is_told_to_end_ends_all(start, wait_for, end_of, cli, demo_csv, tiny_config, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_model, load_model
+from graphslice.cli.options import add_model, load_model, the_table
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -19,7 +19,7 @@ MODULE = "graphslice.inference.embedding"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """The options of the command; ``arguments`` are the words that follow its name."""
     add_model(parser)
-    parser.add_argument("molecules", help="a CSV, TSV, Parquet or .smi file, or a folder of such")
+    parser.add_argument("molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, or SMILES")
     parser.add_argument(
         "-o", "--out", help="a .npy file of the matrix alone, or a CSV, TSV or Parquet file; standard output otherwise"
     )
@@ -29,17 +29,17 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write the embeddings of a table of molecules; raises InputError for what cannot be used."""
+    """Write the embeddings of molecules; raises InputError for what cannot be used."""
     from graphslice.data.tables import count_rows
     from graphslice.inference.embedding import embed_file
 
-    predictor, source = load_model(options), Path(options.molecules)
+    predictor, table = load_model(options), the_table(options.molecules)
     console = Console(stderr=True)
-    total = count_rows(source) if console.is_terminal else None
+    total = count_rows(table) if table is not None and console.is_terminal else None
     with molecule_progress("embedding", total, console) as advance:
         report = embed_file(
             predictor,
-            source,
+            options.molecules if table is None else table,
             Path(options.out) if options.out else None,
             smiles_column=options.smiles_column,
             workers=options.workers,

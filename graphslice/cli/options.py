@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -190,6 +191,22 @@ def add_model(parser: ArgumentParser) -> None:
     """The argument that :func:`load_model` reads."""
     shipped = f", or a model that comes with the package: {', '.join(MODELS)}" if MODELS else ""
     parser.add_argument("model", help=f"a run folder, a checkpoint{shipped}")
+
+
+def the_table(molecules: Sequence[str]) -> Path | None:
+    """The file or folder that the molecules of a command are in; None where they are SMILES.
+
+    Raises:
+        InputError: for a file among several molecules.
+    """
+    from graphslice.data.tables import is_table_name
+
+    if len(molecules) == 1:
+        name = molecules[0]
+        return Path(name) if is_table_name(name) or os.path.exists(name) else None
+    if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
+        raise InputError(f"{files[0]} stands among other molecules: give one file, or a folder of files, or SMILES")
+    return None
 
 
 def load_model(options: Namespace) -> Predictor:

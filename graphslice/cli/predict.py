@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_engine_options, add_model, load_model
+from graphslice.cli.options import add_engine_options, add_model, load_model, the_table
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -42,21 +41,19 @@ def run(options: Namespace, arguments: list[str]) -> None:
     import pyarrow as pa
 
     from graphslice.data.arrow import text_array
-    from graphslice.data.tables import count_rows, is_table_name, write_table
+    from graphslice.data.tables import count_rows, write_table
     from graphslice.inference.files import predict_file, with_answers
 
     predictor = load_model(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
-    if len(molecules) > 1 and (files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]):
-        raise InputError(f"{files[0]} stands among other molecules: give one file, or a folder of files, or SMILES")
-    if len(molecules) == 1 and (is_table_name(molecules[0]) or os.path.exists(molecules[0])):
+    if (table := the_table(molecules)) is not None:
         console = Console(stderr=True)
-        total = count_rows(Path(molecules[0])) if console.is_terminal else None
+        total = count_rows(table) if console.is_terminal else None
         with molecule_progress("predicting", total, console) as advance:
             report = predict_file(
                 predictor,
-                molecules[0],
+                table,
                 out,
                 smiles_column=options.smiles_column,
                 engine=options.engine,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def represent(predictor: Predictor, store: GraphStore) -> np.ndarray:
 
 def embed_file(
     predictor: Predictor,
-    source: Path,
+    source: Path | Sequence[str],
     out: Path | None,
     *,
     smiles_column: str | None = None,
@@ -72,18 +73,24 @@ def embed_file(
 
     Args:
         predictor: the model.
-        source: a CSV, TSV, Parquet or ``.smi`` file, or a folder of such.
+        source: a CSV, TSV, Parquet or ``.smi`` file, or a folder of such; or some SMILES.
         out: a ``.npy``, CSV, TSV or Parquet file, which appears when whole. None: CSV on stdout.
         smiles_column, workers, progress: as of :func:`~graphslice.inference.files.predict_file`.
 
     Raises:
         InputError: if either file cannot be used.
     """
-    refuse_input_as_output(source, out)
-    with open_table(source) as table:
+    name = str(source) if isinstance(source, Path) else "the list of SMILES"
+    if isinstance(source, Path):
+        refuse_input_as_output(source, out)
+        opened: AbstractContextManager[TableStream] = open_table(source)
+    else:
+        chunks = iter([pa.table({"smiles": text_array(source)})])
+        opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
+    with opened as table:
         added = [*map(_name, range(sum(model.width for model in predictor.models))), "error"]
-        column = smiles_position(table.columns, smiles_column, str(source), [] if _is_matrix(out) else added)
-        check_own_columns(predictor.own_columns, table.columns, str(source))
+        column = smiles_position(table.columns, smiles_column, name, [] if _is_matrix(out) else added)
+        check_own_columns(predictor.own_columns, table.columns, name)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
             embedded = _embedded(predictor, table, column, pool)
             if out is not None and _is_matrix(out):

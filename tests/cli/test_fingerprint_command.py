@@ -44,6 +44,13 @@ def test_standard_output_and_malformed_rows(cli, run_folder, tmp_path):
     assert "fields" in lines[2] and ",,,," in lines[2]
 
 
+def test_smiles_in_place_of_a_table(cli, run_folder, tmp_path):
+    code, said, errors = cli("fingerprint", run_folder, *SMILES[:3], "-o", tmp_path / "found.npy")
+    assert (code, said) == (0, "") and "1 of 3 rows are no molecules" in errors
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), gs.load(run_folder, "cpu").embed(SMILES[:3]), atol=1e-6)
+    assert cli("fingerprint", run_folder, "CCO")[1].startswith("smiles,embedding_0,")
+
+
 def test_bad_input(cli, run_folder, table, tmp_path):
     (tmp_path / "taken.csv").write_text("smiles,embedding_3\nC,1\n")
     (tmp_path / "none.csv").write_text("smiles\noops\n")
@@ -53,6 +60,8 @@ def test_bad_input(cli, run_folder, table, tmp_path):
         ((run_folder, tmp_path / "taken.csv"), "has a column 'embedding_3' already"),
         ((run_folder, tmp_path / "none.csv"), "none of the 1 rows is a molecule"),
         ((tmp_path, table), "no"),
+        ((run_folder, "CCO", table), "stands among other molecules"),
+        ((run_folder, "oops"), "none of the 1 rows is a molecule; the first: not a possible molecule"),
         ((run_folder, table, "-o", table / "below.npy"), "cannot write"),
     ):
         code, _, said = cli("fingerprint", *arguments)

@@ -98,7 +98,8 @@ def _shipped() -> str:
 
 def find_members(path: str | Path) -> list[Path]:
     """The run folders of the models that answer together, in their order; none of a run of one model."""
-    found = [folder for folder in Path(path).glob(f"{MEMBER}*") if folder.name.removeprefix(MEMBER).isdigit()]
+    named = [folder for folder in Path(path).glob(f"{MEMBER}*") if folder.name.removeprefix(MEMBER).isdigit()]
+    found = [folder for folder in named if any((folder / name).exists() for name in (CONFIG, LAST, BEST))]
     return sorted(found, key=lambda folder: int(folder.name.removeprefix(MEMBER)))
 
 

@@ -33,7 +33,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import represent
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import CONFIG, CORPUS, MEMBER, MOLECULES, TOGETHER, home_of
+from graphslice.model_files import CONFIG, CORPUS, MEMBER, MOLECULES, TOGETHER, find_members, home_of
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
@@ -211,7 +211,8 @@ class Model(Predictor):
 
         Returns:
             Every metric by its name, the mean over the targets that have it; ``molecules``, how many there are;
-            ``targets``, the same of each; ``unanswered``, how many have no prediction and are left out.
+            ``targets``, the same of each; ``unanswered``, how many have no prediction and are left out; ``learned``,
+            how many have the fingerprint of one of the training molecules that the model keeps, 10,000 at most.
 
         Raises:
             InputError: if the data cannot be had, or has not these targets.
@@ -256,7 +257,7 @@ class Model(Predictor):
         Raises:
             InputError: if it cannot be written.
         """
-        from graphslice.training.run_folder import remove_run
+        from graphslice.training.run_folder import holds_run, remove_run
 
         path = Path(path)
         if path.exists() and not path.is_dir():
@@ -265,6 +266,9 @@ class Model(Predictor):
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as new:
                 self._write(Path(new), path.resolve())
+                for folder in (path / written.name for written in find_members(new)):
+                    if folder.exists() and not holds_run(folder):
+                        raise InputError(f"{folder} is there, and holds no run: choose another folder")
                 remove_run(path)
                 for written in list(Path(new).iterdir()):
                     shutil.move(written, path / written.name)

@@ -40,8 +40,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)
     if split != "train" and (learned := result.get("learned")):
         print(
-            f"{learned:,} of the molecules have the fingerprint of one that the model learned: "
-            "on such it errs less than on new ones",
+            f"at least {learned:,} of the molecules have the fingerprint of one that the model learned (it keeps "
+            "10,000 at most): on such it errs less than on new ones",
             file=sys.stderr,
         )
     if result["unanswered"]:

@@ -124,13 +124,14 @@ def _best(alone: dict[str, np.ndarray], labels: np.ndarray, where: slice, task: 
     return None if np.isnan(list(losses.values())).any() else min(losses, key=lambda name: losses[name])
 
 
-def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -> list[str]:
-    """Network, forest, boosting and blend over several seeds, and whether they differ by more than the seeds.
+def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
+    """Network, forest, boosting and blend over several seeds or folds, and whether they differ by more than these.
 
     Args:
         split: its name.
         found: of every seed the metric by the name of what answers, as :func:`train_baselines` returns it of a split.
         metric: of the run.
+        folds: of a cross-validation, each of which takes the place of a seed; else 0.
     """
     # What is not defined stands as None where it was read.
     values = {name: np.array([each[name] for each in found], np.float64) for name in found[0]}
@@ -146,10 +147,10 @@ def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str) -
         rival = min(rivals, key=lambda name: loss(means[name]))
         winner, loser = sorted((_NETWORK, rival), key=lambda name: loss(means[name]))
         gains = (values[loser] - values[winner]) * loss(1.0)
-        said = f"the {winner} beats the {loser} by {gains.mean():.3g}"
+        said, each = f"the {winner} beats the {loser} by {gains.mean():.3g}", "folds" if folds else "seeds"
         if len(found) < LEAST_SEEDS:
-            return [*lines, f"{said}; whether by more than a seed changes cannot be told from {len(found)} models"]
-        low, high = mean_interval(gains)
-        more = "more than what" if low > 0 else "which can be"
-        lines.append(f"{said} (95%: {low:.3g} to {high:.3g}), {more} the seeds change")
+            return [*lines, f"{said}; whether by more than the {each} change cannot be told from {len(found)} models"]
+        low, high = mean_interval(gains, folds)
+        more = "more" if low > 0 else "not more"
+        lines.append(f"{said} (95%: {low:.3g} to {high:.3g}), {more} than what the {each} change")
     return lines

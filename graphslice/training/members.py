@@ -49,6 +49,7 @@ from graphslice.training.run import (
 )
 from graphslice.training.run_folder import (
     OUT_OF_FOLD,
+    holds_run,
     read_config,
     write_metrics,
     write_start,
@@ -102,6 +103,9 @@ def run_members(
     if fresh:
         for member in members.values():  # none is trained if one of them cannot be
             data.check_split_of(member)
+        for folder in (out / name for name in members):
+            if folder.exists() and not holds_run(folder):
+                raise InputError(f"{folder} is there, and holds no run: choose another --out")
         write_start(out, config, data, command)
     describe_data(console, data)
     if config.data.folds:
@@ -214,9 +218,9 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
                 f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False, markup=False
             )
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
-    _describe_members(folders, metrics["members"], metric, console)
-    write_metrics(out, metrics)
+    _describe_members(folders, metrics["members"], metric, data.config.data.folds_and_repeats[0], console)
     write_training(out, _together(folders))
+    write_metrics(out, metrics)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
     return metrics
 
@@ -248,14 +252,14 @@ def write_answers(path: Path, data: MoleculeData, rows: np.ndarray, answers: np.
 
 
 def _describe_members(
-    folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, console: Console
+    folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, folds: int, console: Console
 ) -> None:
     every = [read_metrics(folder) for folder in folders]
     # One whose validation molecules do not define the metric was judged by another.
     parts = [each.get("baselines", {}) if each.get("metric", "mae") == metric else {} for each in every]
     for split in SPLITS[1:3]:
         if all(split in found for found in parts):
-            for line in describe_seeds(split, [found[split] for found in parts], metric):
+            for line in describe_seeds(split, [found[split] for found in parts], metric, folds):
                 console.print(line, highlight=False, soft_wrap=True)
             continue
         values = [found[split] for found in members.values() if split in found]

@@ -66,11 +66,9 @@ def remove_run(folder: Path, but: str | None = None) -> None:
     Raises:
         OSError: if that cannot be done.
     """
-    ours = holds_run(folder)
     for member in find_members(folder):
-        if ours or holds_run(member):
-            shutil.rmtree(member, ignore_errors=True)
-    if not ours:
+        shutil.rmtree(member, ignore_errors=True)
+    if not holds_run(folder):
         return
     shutil.rmtree(folder / "logs", ignore_errors=True)
     for name in (*KEPT, BEST, LAST, CONFIG):  # by the last of which it is known as a run

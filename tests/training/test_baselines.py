@@ -123,9 +123,9 @@ def test_a_file_and_a_store(blended, cli, tmp_path):
             [0.5, 0.9, 0.7],
             [0.6, 0.61, 0.62],
             "mae",
-            "the forest beats the network by 0.09 (95%: -0.395 to 0.575), which",
+            "the forest beats the network by 0.09 (95%: -0.395 to 0.575), not more than what the seeds change",
         ),
-        ([0.5, 0.52], [0.8, 0.82], "mae", "the network beats the forest by 0.3; whether by more than a seed changes"),
+        ([0.5, 0.52], [0.8, 0.82], "mae", "the network beats the forest by 0.3; whether by more than the seeds"),
     ],
 )
 def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest, metric, said):

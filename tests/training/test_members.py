@@ -16,6 +16,7 @@ from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_labelled, splits_of_run
+from graphslice.model_files import find_members
 from graphslice.report import write_report
 from graphslice.training import resume, train
 from graphslice.training.members import member_configs
@@ -179,6 +180,19 @@ def test_folds_of_which_one_cannot_be_learned_are_not_begun(demo_rows, tiny_conf
     with pytest.raises(InputError, match="has a value of the target 'other': leave it out or give fewer folds"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_that_is_called_as_a_member(ensemble, table, tiny_config, tmp_path):
+    """It is not taken for a model, and not written into."""
+    shutil.copytree(ensemble, tmp_path / "run")
+    (tmp_path / "run" / "member-7").mkdir()
+    assert len(find_members(tmp_path / "run")) == 2 and len(gs.load(tmp_path / "run", "cpu").models) == 2
+    (tmp_path / "new" / "member-2").mkdir(parents=True)
+    config = tiny_config(table, data={"targets": "gap_ev"}, trainer={"ensemble": 2})
+    for write in (lambda out: train(config, out), lambda out: gs.load(ensemble, "cpu").save(out)):
+        with pytest.raises(InputError, match="member-2 is there, and holds no run: choose another"):
+            write(tmp_path / "new")
+        assert [path.name for path in (tmp_path / "new").rglob("*")] == ["member-2"]
 
 
 def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, tmp_path):

@@ -25,8 +25,10 @@ def test_the_best_checkpoint_goes_before_the_last(run):
 
 
 def test_members_are_in_the_order_of_their_numbers(tmp_path):
-    for name in ("member-10", "member-2", "member-x", "members"):
+    for name in ("member-10", "member-2", "member-x", "members", "member-3"):
         (tmp_path / name).mkdir()
+        if name != "member-3":  # somebody else's
+            (tmp_path / name / "config.yaml").touch()
     assert find_members(tmp_path) == [tmp_path / "member-2", tmp_path / "member-10"]
     with pytest.raises(InputError, match=r"holds 2 models: give one of them, such as .*member-2"):
         find_checkpoint(tmp_path)

@@ -57,9 +57,13 @@ def test_an_interrupt_waits_until_libraries_are_loaded(cli, run_folder, tmp_path
     (tmp_path / "slow_library.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nloaded = True\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("graphslice.cli.predict.MODULE", "slow_library")
-    before = signal.getsignal(signal.SIGINT)
-    assert cli("predict", run_folder, "CCO") == (130, "", "graphslice: stopped\n")
-    assert sys.modules.pop("slow_library").loaded and signal.getsignal(signal.SIGINT) is before
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which processes in the background have not
+    try:
+        assert cli("predict", run_folder, "CCO") == (130, "", "graphslice: stopped\n")
+        assert sys.modules.pop("slow_library").loaded
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_option_is_never_guessed(cli, demo_csv, tiny_flags, tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphslice.config import words_of
 from graphslice.errors import InputError, nearest
 
 REGRESSION, BINARY, MULTICLASS = KINDS = ("regression", "binary", "multiclass")
@@ -178,7 +179,8 @@ def predicted_classes(answers: np.ndarray, task: Task) -> list[str | None]:
 
 
 def by_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
-    """What an option says of each target that it speaks of: ``VALUE`` of all, or ``NAME=VALUE,NAME=VALUE``.
+    """What an option says of each target that it speaks of: ``VALUE`` of all, or ``NAME=VALUE,NAME=VALUE``,
+    in quotes where a name has a comma.
 
     Args:
         text: of the option.
@@ -194,7 +196,7 @@ def by_target(text: str | None, names: Sequence[str], choices: Sequence[str], op
     if text in choices:
         return dict.fromkeys(names, text)
     found: dict[str, str] = {}
-    for part in text.split(","):
+    for part in words_of(text):
         name, equals, value = (word.strip() for word in part.rpartition("="))
         if value not in choices:
             raise InputError(

@@ -95,6 +95,8 @@ def test_options_that_speak_of_targets():
     assert by_target(None, names, KINDS, "--task") == {}
     assert by_target("binary", names, KINDS, "--task") == dict.fromkeys(names, "binary")
     assert by_target("a=binary, a=b=regression", names, KINDS, "--task") == {"a": "binary", "a=b": "regression"}
+    quoted = by_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], KINDS, "--task")
+    assert quoted == {"IC50, nM": "regression", "b": "binary"}
     with pytest.raises(InputError, match=r"--task knows no 'binaryy' \(did you mean 'binary'\?\)"):
         by_target("binaryy", names, KINDS, "--task")
     with pytest.raises(InputError, match=r"--task speaks of a target 'c' .* is not predicted"):

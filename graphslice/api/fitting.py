@@ -94,7 +94,7 @@ def fit(
     given = {
         "smiles_column": smiles,
         "level": level,
-        "features": None if features is None else ",".join(_listed(features) or []),
+        "features": None if features is None else joined_names(_listed(features) or []),
         "split": split,
         "folds": None if folds is None else str(folds),
         "seed": seed,

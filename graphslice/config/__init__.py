@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from graphslice.compat import current_config
-from graphslice.config.data import ATOM, BOND, LEVELS, MOLECULE, DataConfig, GraphConfig
+from graphslice.config.data import ATOM, BOND, LEVELS, MOLECULE, DataConfig, GraphConfig, words_of
 from graphslice.config.optimizer import OptimizerConfig
 from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of, with_sections
 from graphslice.errors import InputError, nearest
@@ -41,6 +41,7 @@ __all__ = [
     "read_preset",
     "read_yaml",
     "with_sections",
+    "words_of",
 ]
 
 #: What a prediction may be read from: rows of C channels that each is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass
 
@@ -9,6 +10,12 @@ from graphslice.errors import InputError, nearest
 
 #: What a label is of.
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
+
+
+def words_of(text: str) -> list[str]:
+    """What a text lists after commas, without empty ones; quotes keep a comma in a word: ``"a,b",c``, ``"a,b"=2``."""
+    words = next(csv.reader([text], skipinitialspace=True), [])
+    return [word.strip() for word in words if word.strip()]
 
 
 @dataclass
@@ -84,7 +91,7 @@ class DataConfig:
     def descriptors(self) -> tuple[str, ...]:
         """The names of ``features``: kinds of descriptors, and columns."""
         features = self.features or ""
-        names = features.split(",") if isinstance(features, str) else map(str, features)  # in Python a list does too
+        names = words_of(features) if isinstance(features, str) else map(str, features)  # in Python a list does too
         return tuple(name.strip() for name in names if name.strip())
 
     @property

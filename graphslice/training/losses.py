@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphslice.config import LOSSES, TrainerConfig
+from graphslice.config import LOSSES, TrainerConfig, words_of
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, GAUSSIAN, MULTICLASS, REGRESSION, Task, num_outputs, number_places, output_slices
 
@@ -122,7 +122,7 @@ def _name_of(task: Task, name: str, tasks: Sequence[Task]) -> str:
 def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
     """The weights of the targets, ``NAME=2,NAME=0.5``; 1 where none is given."""
     weights = dict.fromkeys(names, 1.0)
-    for part in (text or "").split(",") if text else []:
+    for part in words_of(text or ""):
         name, _, value = (word.strip() for word in part.rpartition("="))
         try:
             weight = float(value)

@@ -214,3 +214,8 @@ def test_in_memory():
 def test_numbers_of_any_size():
     found = as_descriptors([np.array([1, np.inf, -np.inf, np.nan, 1e300, -1e300])])
     np.testing.assert_array_equal(found[:, 0], np.float32([1, np.nan, np.nan, np.nan, 1e18, -1e18]))
+
+
+def test_a_column_whose_name_has_a_comma(tmp_path):
+    (tmp_path / "t.csv").write_text('smiles,y,"T, K",p\nC,1,290,5\nN,2,300,6\n')
+    assert own(tmp_path / "t.csv", features='"T, K",p').tolist() == [[290, 5], [300, 6]]

@@ -142,3 +142,10 @@ def test_losses_of_no_use(settings, tasks, reason):
 def test_settings_that_do_not_exist(settings):
     with pytest.raises(InputError, match="trainer"):
         TrainerConfig(**settings)
+
+
+def test_the_weight_of_a_target_with_a_comma():
+    tasks = regressions(["IC50, nM", "logp"])
+    outputs, labels = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
+    total, weights = Loss(tasks, TrainerConfig(target_weights='"IC50, nM"=3'), labels.numpy())(outputs, labels)
+    assert float(total / weights) == pytest.approx((3 * 1 + 2) / 4)

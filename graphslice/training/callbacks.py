@@ -72,13 +72,14 @@ class TimeBudget(pl.Callback):
 
     Args:
         minutes: of the run; None for no limit.
+        judged: whether the run was validated and judged before: no step is made then where its minutes are over.
 
     Attributes:
         fraction: of the minutes that are over, from 0 to 1, as of the begin of the step; 0 without a limit.
     """
 
-    def __init__(self, minutes: float | None) -> None:
-        self.limit = None if minutes is None else 60 * minutes
+    def __init__(self, minutes: float | None, judged: bool = False) -> None:
+        self.limit, self.judged = None if minutes is None else 60 * minutes, judged
         self.fraction = 0.0
         self._before, self._begin = 0.0, time.monotonic()
 
@@ -100,6 +101,8 @@ class TimeBudget(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._begin = time.monotonic()
+        if self.judged and self.limit is not None and self._before >= self.limit:
+            trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
         # All devices must go by one clock, and asking it costs them time.

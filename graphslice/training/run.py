@@ -100,7 +100,8 @@ def run(
     devices = choose_devices(config.trainer)
     steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total or 1)
     steps = steps_of_run(config.trainer, len(data.splits["train"]), steps_per_epoch)
-    budget = TimeBudget(config.trainer.max_minutes)
+    judged = not fresh and is_finished(out) and (out / BEST).exists()
+    budget = TimeBudget(config.trainer.max_minutes, judged)
     metric = choose_metric(config.trainer.metric, data)
     module = PropertyModule(
         config, source.tasks, data.train_labels, metric, steps, lambda: budget.fraction, data.train_auxiliary()
@@ -134,7 +135,7 @@ def run(
             raise Interrupted
     if not trainer.is_global_zero:
         return RunResult(out, {}, {})
-    if not fresh and limit.made == 0 and is_finished(out) and (out / BEST).exists():
+    if judged and limit.made == 0:
         return finished_run(out, data, console)
     training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)

@@ -101,6 +101,14 @@ def test_of_a_run_that_is_judged_too_nothing_is_done_again(uninterrupted, tmp_pa
     assert result.metrics == json.loads((uninterrupted() / "metrics.json").read_text())
 
 
+def test_of_a_run_whose_minutes_are_over_nothing_is_done_again(demo_csv, tiny_config, tmp_path):
+    result = train(tiny_config(demo_csv, trainer={"max_epochs": None, "max_minutes": 1e-6}), tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")}
+    again = resume(tmp_path / "run")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")} == before
+    assert again.training["steps"] == result.training["steps"] and again.metrics == result.metrics
+
+
 @pytest.fixture
 def short_run(demo_rows, tiny_config, tmp_path):
     demo_rows.to_csv(tmp_path / "data.csv", index=False)

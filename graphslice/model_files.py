@@ -96,11 +96,15 @@ def _shipped() -> str:
     return f", or {' or '.join(MODELS)}, which come with the package" if MODELS else ""
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun there."""
+    return any((folder / name).exists() for name in (CONFIG, LAST, BEST))
+
+
 def find_members(path: str | Path) -> list[Path]:
     """The run folders of the models that answer together, in their order; none of a run of one model."""
     named = [folder for folder in Path(path).glob(f"{MEMBER}*") if folder.name.removeprefix(MEMBER).isdigit()]
-    found = [folder for folder in named if any((folder / name).exists() for name in (CONFIG, LAST, BEST))]
-    return sorted(found, key=lambda folder: int(folder.name.removeprefix(MEMBER)))
+    return sorted(filter(holds_run, named), key=lambda folder: int(folder.name.removeprefix(MEMBER)))
 
 
 def write_domain(folder: Path, rows: np.ndarray, smiles: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import represent
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import CONFIG, CORPUS, MEMBER, MOLECULES, TOGETHER, find_members, home_of
+from graphslice.model_files import CONFIG, CORPUS, MEMBER, MOLECULES, TOGETHER, find_members, holds_run, home_of
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Model(Predictor):
         Raises:
             InputError: if it cannot be written.
         """
-        from graphslice.training.run_folder import holds_run, remove_run
+        from graphslice.training.run_folder import remove_run
 
         path = Path(path)
         if path.exists() and not path.is_dir():

@@ -14,7 +14,7 @@ from graphslice.config import SCRATCH, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import CORPUS
+from graphslice.model_files import CORPUS, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.progress import molecule_progress
@@ -22,7 +22,6 @@ from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices
 from graphslice.training.entry import train
 from graphslice.training.run import RunResult, is_first_process
-from graphslice.training.run_folder import holds_run
 
 # Of numbers and questions together.
 _METRIC = "loss"

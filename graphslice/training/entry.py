@@ -19,12 +19,12 @@ from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import BEST, CONFIG, LAST, MOLECULES, find_checkpoint, find_members
+from graphslice.model_files import BEST, CONFIG, LAST, MOLECULES, find_checkpoint, find_members, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
 from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
-from graphslice.training.run_folder import holds_run, read_config
+from graphslice.training.run_folder import read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -30,7 +30,7 @@ from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
-from graphslice.model_files import CONFIG, MEMBER, find_members, is_finished, read_metrics, read_training
+from graphslice.model_files import CONFIG, MEMBER, find_members, holds_run, is_finished, read_metrics, read_training
 from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
@@ -49,7 +49,6 @@ from graphslice.training.run import (
 )
 from graphslice.training.run_folder import (
     OUT_OF_FOLD,
-    holds_run,
     read_config,
     write_metrics,
     write_start,

@@ -30,6 +30,7 @@ from graphslice.model_files import (
     TRAINING,
     dataset_of,
     find_members,
+    holds_run,
 )
 from graphslice.whole_files import appearing_whole
 
@@ -49,11 +50,6 @@ def default_folder(config: DataConfig) -> Path:
     """Where a run goes when the user does not say: ``runs/`` and the name of its data."""
     name = Path(config.dataset).name.split(".")[0]
     return Path("runs") / (name or "run")
-
-
-def holds_run(folder: Path) -> bool:
-    """Whether a run was begun there."""
-    return any((folder / name).exists() for name in (CONFIG, LAST, BEST))
 
 
 def remove_run(folder: Path, but: str | None = None) -> None:

@@ -70,7 +70,7 @@ def ours(
         sys.executable,
         "-P",
         "-m",
-        "graphslice.cli",
+        "graphslice",
         "train",
         "--preset",
         options.preset,

@@ -251,7 +251,7 @@ def start_process(child_environment):
 @pytest.fixture
 def start(start_process):
     """``start(*arguments)`` starts the command line in a process of its own, which ends with the test."""
-    return lambda *arguments: start_process(sys.executable, "-m", "graphslice.cli", *arguments)
+    return lambda *arguments: start_process(sys.executable, "-m", "graphslice", *arguments)
 
 
 @pytest.fixture(scope="session")

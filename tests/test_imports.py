@@ -35,6 +35,7 @@ ROOMS = [
     ["compare"],
     ["api"],
     ["cli"],
+    ["__main__"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 

@@ -101,7 +101,7 @@ def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dic
         folder = Path(name)
         table.to_csv(folder / "t.csv", index=False)
         Commands(folder, threads).run(
-            *(sys.executable, "-m", "graphslice.cli", "train", "--dataset", folder / "t.csv", "--targets", "y"),
+            *(sys.executable, "-m", "graphslice", "train", "--dataset", folder / "t.csv", "--targets", "y"),
             *("--split", split, "--seed", seed, "--trainer.seed", seed),
             *("--out", folder / "run", "--cache", folder / "cache"),
         )

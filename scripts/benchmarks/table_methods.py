@@ -169,7 +169,7 @@ class Forest(Method):
         out = commands.folder / "answers.csv"
         for path in (fit, ask):
             found = path.with_suffix(".npy")
-            commands.run(sys.executable, "-m", "graphslice.cli", "fingerprint", "small", path, "-o", found)
+            commands.run(sys.executable, "-m", "graphslice", "fingerprint", "small", path, "-o", found)
         kind = ["--classes"] if table.task.classes else []
         words = (fit, ask, out, "--seed", seed, "--threads", commands.threads, *kind)
         commands.run(sys.executable, "-m", "benchmarks.table_forest", *words)
@@ -186,7 +186,7 @@ class GraphSlice(Method):
     def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
         fit, ask = self._write(table, asked, commands.folder)
         run, out = commands.folder / "run", commands.folder / "answers.csv"
-        command = (sys.executable, "-m", "graphslice.cli")
+        command = (sys.executable, "-m", "graphslice")
         commands.run(
             *(*command, "train", "--dataset", fit, "--targets", ",".join(table.targets), "--out", run),
             *("--cache", commands.folder / "cache", "--trainer.seed", seed, *self.options),

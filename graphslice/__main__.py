@@ -1,4 +1,4 @@
-"""``python -m graphslice.cli``, as torchrun wants it."""
+"""``python -m graphslice``, as torchrun wants it."""
 
 from graphslice.cli.main import console
 

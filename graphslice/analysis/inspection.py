@@ -19,11 +19,10 @@ from graphslice.analysis.trace import trace
 from graphslice.analysis.wording import Explained, explained, find_target
 from graphslice.chem.molecule import MoleculeError
 from graphslice.data.columns import parse_own_columns
-from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
-from graphslice.inference.files import check_own_columns
+from graphslice.inference.files import check_own_columns, smiles_position
 from graphslice.inference.predictor import Predictor
 
 #: Molecules that are drawn of a longer list.
@@ -155,7 +154,7 @@ def read_listed(predictor: Predictor, words: Iterable[str | Path], smiles_column
     Args:
         predictor: the model; the columns of a table that it reads come with the molecules.
         words: SMILES, and CSV, TSV, Parquet and ``.smi`` files or folders of such.
-        smiles_column: of the files; found by its name when not given.
+        smiles_column: of the files; as of :func:`~graphslice.inference.files.predict_file` when not given.
 
     Raises:
         InputError: for a file that cannot be read.
@@ -168,7 +167,7 @@ def read_listed(predictor: Predictor, words: Iterable[str | Path], smiles_column
         if path.name.endswith(STORE_SUFFIX):
             raise InputError(f"{path} is a store, which keeps no SMILES: give the table that it was made of")
         with open_table(path) as table:
-            column = table.columns.index(find_smiles_column(table.columns, smiles_column, str(path)))
+            column = smiles_position(predictor, table.columns, smiles_column, str(path))
             own = predictor.own_columns
             check_own_columns(own, table.columns, str(path))
             for chunk in table.chunks:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_model, load_model
+from graphslice.cli.options import add_model, add_smiles_column, load_model
 from graphslice.errors import InputError
 from graphslice.model_files import home_of
 from graphslice.progress import molecule_progress
@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--all", action="store_true", help="also spectra, residuals and attention maps of what is inside the network"
     )
-    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    add_smiles_column(parser)
     parser.add_argument(
         "--orders", type=int, default=256, help="in which the atoms appear: more for smaller errors (default: 256)"
     )

@@ -135,8 +135,14 @@ def add_data_options(parser: ArgumentParser) -> None:
     """Which labelled molecules."""
     parser.add_argument("--dataset", help=_DATASET.replace(" (default: demo)", ""))
     parser.add_argument("--root", help=_ROOT)
-    parser.add_argument(*_spellings("smiles_column"), help="column of the SMILES; found by its name")
+    add_smiles_column(parser)
     parser.add_argument("--targets", help="columns to predict, separated by commas")
+
+
+def add_smiles_column(parser: ArgumentParser) -> None:
+    """Where a file that a model is asked about has its SMILES."""
+    told = "column of the SMILES (default: that of the training, else found by its name)"
+    parser.add_argument(*_spellings("smiles_column"), help=told)
 
 
 def add_features_option(parser: ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_engine_options, add_model, load_model, the_table
+from graphslice.cli.options import add_engine_options, add_model, add_smiles_column, load_model, the_table
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, a store, or SMILES"
     )
     parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
-    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
+    add_smiles_column(parser)
     parser.add_argument(
         "--interval",
         type=float,

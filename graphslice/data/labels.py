@@ -84,12 +84,14 @@ def find_columns(
     return LabelColumns(smiles, targets, split, tuple(own))
 
 
-def find_smiles_column(columns: Sequence[str], given: str | None, name: str) -> str:
-    """The column of the SMILES: the given one, or the first with a usual name.
+def find_smiles_column(columns: Sequence[str], given: str | None, name: str, learned: str | None = None) -> str:
+    """The column of the SMILES: the given one, that which a model learned if there is one of that name, or the first
+    with a usual name.
 
     Raises:
         InputError: if there is none.
     """
+    given = learned if given is None and learned in columns else given
     if given is not None:
         if given not in columns:
             raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {listed(columns)}")

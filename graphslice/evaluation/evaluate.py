@@ -16,6 +16,7 @@ from graphslice.data.site_orders import ordered
 from graphslice.data.source import Source
 from graphslice.data.sources import from_any_folder, load_source
 from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.tables import is_table_name, open_table
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import scores_of_rows
@@ -61,6 +62,7 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
         data = replace(trained, **{**given, "dataset": dataset, "targets": targets})
     else:
         known = {"root": trained.root, "features": trained.features, "level": predictor.level}
+        known["smiles_column"] = _column_there(trained.smiles_column, dataset)
         data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
     whole = load_source(data, predictor.tasks)
     source = replace(checked(predictor, whole), auxiliary={})
@@ -73,6 +75,14 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
     raise InputError(
         f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to use it so"
     )
+
+
+def _column_there(column: str | None, dataset: str) -> str | None:
+    """A column, if the data set is a table that has it."""
+    if column is None or not (Path(dataset).is_dir() or is_table_name(dataset)):
+        return None
+    with open_table(Path(dataset)) as table:
+        return column if column in table.columns else None
 
 
 def checked(predictor: Predictor, source: Source) -> Source:

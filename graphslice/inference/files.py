@@ -73,8 +73,9 @@ def predict_file(
         predictor: the model.
         source: the file of molecules.
         out: a CSV, TSV or Parquet file; it appears when whole. None: CSV on stdout.
-        smiles_column: the column of the SMILES; found by its name when not given. The columns that the model reads
-            beside it must be there; an empty cell, or one that is no number, counts as the mean of the training.
+        smiles_column: the column of the SMILES; when not given the one that was learned, where the file has it, else
+            found by its name. The columns that the model reads beside it must be there; an empty cell, or one that is
+            no number, counts as the mean of the training.
         engine: ``"local"``, or ``"ray"`` for a Ray cluster whose machines can all read the file.
         workers: processes that parse (with Ray: that predict); every core by default.
         interval, nearest: as of :meth:`Predictor.predict`.
@@ -91,7 +92,7 @@ def predict_file(
         return write_rows(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
         added = added_columns(predictor.tasks, len(predictor.models) > 1, **asked)
-        column = smiles_position(table.columns, smiles_column, str(source), added)
+        column = smiles_position(predictor, table.columns, smiles_column, str(source), added)
         check_own_columns(predictor.own_columns, table.columns, str(source))
         if engine == "ray":
             return write_rows(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
@@ -105,13 +106,15 @@ def refuse_input_as_output(source: Path, out: Path | None) -> None:
         raise InputError(f"{out} is the input itself: choose another output")
 
 
-def smiles_position(columns: Sequence[str], given: str | None, name: str, added: Iterable[str] = ()) -> int:
-    """Which column of a table holds the SMILES: the first where two have that name.
+def smiles_position(
+    predictor: Predictor, columns: Sequence[str], given: str | None, name: str, added: Iterable[str] = ()
+) -> int:
+    """Which column of a table holds the SMILES that a model is asked about: the first where two have that name.
 
     Raises:
         InputError: if there is none, or one of a name that is added.
     """
-    column = find_smiles_column(columns, given, name)
+    column = find_smiles_column(columns, given, name, predictor.config.data.smiles_column)
     for one in added:
         if one in columns:
             raise InputError(f"{name} has a column {one!r} already: rename it first")

@@ -92,7 +92,7 @@ def frame_molecules(frame: Any, smiles: str | None, own: Sequence[str]) -> tuple
     """
     names = column_names(frame)
     try:
-        column = names[0] if len(names) == 1 else find_smiles_column(names, smiles if smiles in names else None, NAME)
+        column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     except InputError:
         raise InputError(
             f"{NAME}: which column holds the SMILES? Call one smiles, or give it alone; there are {listed(names)}"

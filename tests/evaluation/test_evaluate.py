@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -116,6 +117,17 @@ def test_other_labelled_file(cli, run_folder, predictor, tmp_path):
     code, out, err = cli("evaluate", run_folder, *flags)
     assert code == 0 and "1 molecules have no prediction" in err
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
+
+
+def test_the_column_of_smiles_that_was_learned(predictor, tmp_path, monkeypatch):
+    data = replace(predictor.config.data, smiles_column="compound")
+    monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
+    rows = {"smiles": ["no"], "compound": ["CCO"], "gap_ev": [1.5]}
+    for name, column in (("with.csv", "compound"), ("without.csv", "smiles")):
+        frame = pd.DataFrame(rows).drop(columns=[] if column == "compound" else "compound")
+        frame.to_csv(tmp_path / name, index=False)
+        source, _ = load_labelled(predictor, None, {"dataset": str(tmp_path / name)})
+        assert source.smiles == rows[column]
 
 
 def test_the_demo_set_where_a_folder_is_called_so(predictor, tmp_path, monkeypatch):

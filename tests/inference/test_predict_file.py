@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -161,6 +162,17 @@ def test_the_first_of_two_columns_of_a_name(predictor, tmp_path):
 def test_the_given_column(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("smiles,other\noops,CCO\n")
     predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv", smiles_column="other")
+    assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
+
+
+def test_the_column_that_was_learned(predictor, tmp_path, monkeypatch):
+    data = replace(predictor.config.data, smiles_column="other")
+    monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
+    (tmp_path / "in.csv").write_text("smiles,other\noops,CCO\n")
+    predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
+    (tmp_path / "without.csv").write_text("smiles\nCCO\n")
+    predict_file(predictor, tmp_path / "without.csv", tmp_path / "out.csv")
     assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
 
 

@@ -102,7 +102,8 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
         date = datetime.now().astimezone().isoformat(timespec="seconds")
         start = {"command": command, "date": date, "version": __version__, "machine": machine()}
         _write_json(folder / START, start)
-        (folder / CONFIG).write_text(config.to_yaml())
+        with appearing_whole(folder / CONFIG) as new:
+            new.write_text(config.to_yaml())
     except OSError as error:
         raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
 

@@ -23,7 +23,7 @@ def coverage(
         interval: of R molecules that have an answer, or of the R atoms or bonds of some.
         labels: ``float64 [R, T]``, nan where unknown.
         molecules: ``int64 [R]``, ascending, which molecule each row is of.
-        tasks: T targets.
+        tasks: T targets, under the names that they have here; the model may have others.
 
     Returns:
         By target ``coverage``, a share of the molecules that have a label; ``width``, the mean of
@@ -31,12 +31,13 @@ def coverage(
         and bonds each is the mean over molecules of that in the molecule, of which intervals speak.
     """
     found = {}
+    every_set = iter(interval.sets.values())
     for t, task in enumerate(tasks):
         y = labels[:, t]
         known = np.isfinite(y)
         of = molecules[known]
         if task.classes:
-            sets = interval.sets[task.name]
+            sets = next(every_set)
             inside = sets[known, y[known].astype(int)]
             found[task.name] = {"coverage": _mean(inside, of), "classes": _mean(sets[known].sum(axis=1), of)}
         else:

@@ -28,7 +28,8 @@ class Interval:
             a molecule, in the mean over molecules (see :mod:`graphslice.calibration.conformal`).
         low: ``float32 [R, T]``, the smallest number; nan of classes, and where there is no answer.
         high: ``float32 [R, T]``, the largest. Both are infinite where the model was calibrated on too few molecules.
-        sets: of each target of classes ``bool [R, K]``, which of its K classes; none where there is no answer.
+        sets: of each target of classes, in their order, ``bool [R, K]``, which of its K classes; none where there is
+            no answer.
     """
 
     level: float

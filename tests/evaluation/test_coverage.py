@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,9 @@ def test_by_hand():
     found = coverage(Interval(90, low, high, sets), labels, np.arange(4), TASKS)
     assert found["y"] == {"coverage": 0.5, "width": 2.0}
     assert found["kind"] == {"coverage": 2 / 3, "classes": 1.0}
+    renamed = [replace(task, name=f"other {task.name}") for task in TASKS]  # as the table calls them that is judged on
+    found = coverage(Interval(90, low, high, sets), labels, np.arange(4), renamed)
+    assert found["other kind"] == {"coverage": 2 / 3, "classes": 1.0}
     none = coverage(Interval(90, low, high, sets), labels * np.nan, np.arange(4), TASKS)
     assert all(math.isnan(value) for one in none.values() for value in one.values())
 

@@ -37,14 +37,14 @@ def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
         numbers = column.cast(pa.float64(), safe=False).to_numpy()
         return numbers, np.isnan(numbers)
     cells = texts(column, decoded)
-    numbers = np.array([_parse_number(cell) for cell in cells], dtype=np.float64)
+    numbers = np.array([parse_number(cell) for cell in cells], dtype=np.float64)
     empty = np.zeros(len(cells), bool)
     for row in np.flatnonzero(np.isnan(numbers)).tolist():
         empty[row] = cells[row].strip().lower() in _NO_VALUE
     return numbers, empty
 
 
-def _parse_number(cell: str) -> float:
+def parse_number(cell: str) -> float:
     """The number that a text is, nan where it is none."""
     if "_" in cell or not cell.isascii():  # Python's own notation, and digits of other scripts
         return np.nan
@@ -116,7 +116,7 @@ def _item(item: object) -> float:
     text = str(item).strip().lower()
     if text in ("true", "false"):
         return float(text == "true")
-    number = _parse_number(text)
+    number = parse_number(text)
     if np.isnan(number) and text not in _NO_VALUE:
         raise ValueError(f"has an item that is no number: {_short(text)}")
     return number
@@ -143,7 +143,7 @@ def cell_text(column: pa.ChunkedArray, row: int) -> str:
 
 def class_key(cell: str) -> str:
     """What two cells of one class have in common: ``1`` and ``1.0``, ``Yes`` and ``yes``."""
-    number = _parse_number(cell)
+    number = parse_number(cell)
     return cell.strip().casefold() if np.isnan(number) else number_key(number)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from graphslice.data.sites import SiteLabels, pointers
 from graphslice.data.source import Source, reject_unlabelled, tasks_for, usable
 from graphslice.data.splits import SPLIT_METHODS, Splits, name_splits, names_in
 from graphslice.data.store import STORE_SUFFIX, GraphStore
+from graphslice.data.stored_labels import as_asked
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
@@ -68,7 +69,7 @@ def _source_of_files(config: DataConfig, tasks: Sequence[Task] | None) -> Source
     files = {"valid": config.valid_file, "test": config.test_file}
     given = {split: file for split, file in files.items() if file}
     for file in (config.dataset, *given.values()):
-        if file in ("demo", "pyg", *FOLDERS) or file.lower().endswith(STORE_SUFFIX):
+        if is_name(file) or file.lower().endswith(STORE_SUFFIX):
             raise InputError(f"{file} is no table: valid_file and test_file go with tables of labelled molecules")
     whole = replace(config, valid_file=None, test_file=None)
     parts = [table_source(dataset_path(config.dataset), whole, tasks)]
@@ -119,10 +120,14 @@ def dataset_path(dataset: str) -> Path:
     return path
 
 
+def is_name(dataset: str) -> bool:
+    """Whether a data set is named, and no path, also where a folder is called so."""
+    return dataset in ("demo", "pyg", *FOLDERS)
+
+
 def from_any_folder(dataset: str) -> str:
-    """A data set by a path that holds from any folder; a name stays one, also where a folder is called so."""
-    named = dataset in ("demo", "pyg", *FOLDERS) or not Path(dataset).exists()
-    return dataset if named else str(Path(dataset).resolve())
+    """A data set by a path that holds from any folder; a name stays one."""
+    return dataset if is_name(dataset) or not Path(dataset).exists() else str(Path(dataset).resolve())
 
 
 def ogb_source(config: DataConfig) -> Source:
@@ -230,9 +235,11 @@ def store_source(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | 
             f"(featurize with --split COLUMN); or give {', '.join(SPLIT_METHODS)}"
         )
     targets = store.targets[:, [known.index(name) for name in names]]
-    tasks = tasks_for(names, tasks) or _tasks_of_store(store, targets, names, config)
+    of_words = {task.name: task for task in store.info.tasks if task.classes}
+    tasks = tasks_for(names, tasks) or _tasks_of_store(of_words, targets, names, config, store.name)
+    targets, others = as_asked(targets, [of_words.get(name, Task(name)) for name in names], tasks)
     is_pcqm4m = store.info.source in FOLDERS
-    rejected = _errors_of(store, names)
+    rejected = others | _errors_of(store, names)
     if not is_pcqm4m:  # OGB keeps the labels of its tests to itself
         rejected = reject_unlabelled(targets, rejected)
     splits = None
@@ -270,13 +277,14 @@ def _labels_in_store(store: GraphStore, level: str, names: Sequence[str]) -> Sit
     return replace(labels, values=labels.values[:, [known.index(name) for name in names]], names=tuple(names))
 
 
-def _tasks_of_store(store: GraphStore, labels: np.ndarray, names: Sequence[str], config: DataConfig) -> list[Task]:
+def _tasks_of_store(
+    of_words: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
+) -> list[Task]:
     """What is asked of some targets of a store: what its words were, else what the numbers look like."""
-    found = {task.name: task for task in store.info.tasks if task.classes}
-    numbers = [t for t, name in enumerate(names) if name not in found]
-    asked = tasks_of_numbers(labels[:, numbers], [names[t] for t in numbers], config, store.name)
-    found |= {task.name: task for task in asked}
-    return [found[name] for name in names]
+    numbers = [t for t, target in enumerate(names) if target not in of_words]
+    asked = tasks_of_numbers(labels[:, numbers], [names[t] for t in numbers], config, name)
+    found = {**of_words, **{task.name: task for task in asked}}
+    return [found[target] for target in names]
 
 
 def _errors_of(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:

@@ -1,0 +1,71 @@
+"""A store says of its labels what the table says that it was made of, whichever task is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.featurize import featurize_dataset
+from graphslice.data.sources import load_source
+from graphslice.tasks import Task
+
+WORDS = ["pear", "Zebra", "pear", "zebra", None, "zebra"]
+NUMBERS = [1, 2, 3, 2, None, 1]
+FLAGS = [0, 1, 1, 0, None, 1]
+LEVELS = [-1, 0, 1, 0, None, -1]
+
+
+def table_and_store(folder, labels, task=None, tasks=None):
+    frame = pd.DataFrame({"smiles": ["C", "N", "O", "F", "CC", "CN"], "y": labels})
+    frame.to_csv(folder / "t.csv", index=False)
+    data = DataConfig(str(folder / "t.csv"), targets="y")
+    featurize_dataset(data, GraphConfig(), folder / "t.arrow", workers=1)
+    data = replace(data, task=task)
+    return load_source(data, tasks), load_source(replace(data, dataset=str(folder / "t.arrow")), tasks)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"),
+    [
+        (WORDS, Task("k", "multiclass", ("apple", "pear", "zebra"))),
+        (WORDS, Task("k", "binary", ("apple", "pear"))),
+        (WORDS, Task("k", "binary", ("zebra", "pear"))),
+        (WORDS, Task("k")),
+        (NUMBERS, Task("k", "multiclass", ("1", "2", "3"))),
+        (NUMBERS, Task("k", "binary", ("2", "3"))),
+        (NUMBERS, Task("k", "binary", ("apple", "pear"))),
+        (FLAGS, Task("k", "binary", ("0", "1"))),
+        (FLAGS, Task("k", "binary", ("1", "0"))),
+        (FLAGS, Task("k")),
+        (LEVELS, Task("k", "multiclass", ("-1.0", "0", "1"))),
+    ],
+)
+def test_of_a_models_task(labels, task, tmp_path):
+    table, store = table_and_store(tmp_path, labels, tasks=[task])
+    np.testing.assert_array_equal(store.targets, table.targets)
+    assert store.tasks == table.tasks == [replace(task, name="y")]
+    assert set(store.rejected) == set(table.rejected)
+    assert {why.split(":")[0] for why in store.rejected.values()} == {w.split(":")[0] for w in table.rejected.values()}
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"),
+    [
+        (NUMBERS, "multiclass"),
+        (LEVELS, "multiclass"),
+        ([2.5 if n == 2 else n for n in NUMBERS], "multiclass"),
+        (FLAGS, "binary"),
+        ([5 if n else 2 for n in FLAGS], "binary"),
+        (FLAGS, None),
+        (WORDS, None),
+        (NUMBERS, None),
+    ],
+)
+def test_of_a_run(labels, task, tmp_path):
+    table, store = table_and_store(tmp_path, labels, task)
+    np.testing.assert_array_equal(store.targets, table.targets)
+    assert store.tasks == table.tasks and store.rejected == table.rejected

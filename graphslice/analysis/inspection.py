@@ -167,7 +167,7 @@ def read_listed(predictor: Predictor, words: Iterable[str | Path], smiles_column
         if path.name.endswith(STORE_SUFFIX):
             raise InputError(f"{path} is a store, which keeps no SMILES: give the table that it was made of")
         with open_table(path) as table:
-            column = smiles_position(predictor, table.columns, smiles_column, str(path))
+            column = smiles_position(predictor, table, smiles_column, str(path))
             own = predictor.own_columns
             check_own_columns(own, table.columns, str(path))
             for chunk in table.chunks:

@@ -220,12 +220,13 @@ class Model(Predictor):
         from graphslice.evaluation.evaluate import evaluate
 
         asked = {"targets": _names(targets), "smiles_column": smiles}
-        source, splits = self._labelled(data, {name: value for name, value in asked.items() if value is not None})
+        given = {name: value for name, value in asked.items() if value is not None}
+        source, splits = self._labelled(data, given, split)
         if split is None:
             split = "all" if splits is None else "valid" if source.is_pcqm4m else "test"
         return evaluate(self, source, split, splits)
 
-    def _labelled(self, data: Any, given: dict[str, Any]) -> tuple[Source, Splits | None]:
+    def _labelled(self, data: Any, given: dict[str, Any], split: str | None) -> tuple[Source, Splits | None]:
         from graphslice.evaluation.evaluate import checked, load_labelled, splits_to_judge
 
         if not is_frame(data):
@@ -233,11 +234,14 @@ class Model(Predictor):
                 raise InputError(f"evaluate takes a data frame or the path of a table, not {type(data).__name__}")
             if self.folder is None and data is None:
                 raise InputError("the model has no run folder to say what it was trained on: give labelled molecules")
-            return load_labelled(self, self.folder, given if data is None else {**given, "dataset": str(data)})
+            given = given if data is None else {**given, "dataset": str(data)}
+            return load_labelled(self, self.folder, given, split)
         trained, columns = self.config.data, column_names(data)
         known = DataConfig(targets=joined_names(self.targets), features=trained.features, level=self.level)
         if trained.smiles_column in columns:
             known = replace(known, smiles_column=trained.smiles_column)
+        if split == "all":
+            known = replace(known, split="random")  # whatever a column of that name says
         known = replace(known, **given)
         source = frame_source(data, known, self.tasks)
         if trained.split in (*SPLIT_METHODS, *columns):

@@ -29,7 +29,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
 
     predictor = load_model(options)
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
-    source, splits = load_labelled(predictor, Path(options.model), given)
+    source, splits = load_labelled(predictor, Path(options.model), given, options.split)
     split = options.split or ("all" if splits is None else "valid" if source.is_pcqm4m else "test")
     result = evaluate(predictor, source, split, splits)
     print(describe_scores(f"{source.name} {split}:", result, targets=True, digits=6))

@@ -43,11 +43,13 @@ class TableStream:
             (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
             ``name``. A last column beyond ``columns`` is for :func:`malformed_rows` and :func:`as_in_file`.
         estimated_rows: how many rows there may be.
+        named: whether the names of the columns stand in the file.
     """
 
     columns: list[str]
     chunks: Iterator[pa.Table]
     estimated_rows: int
+    named: bool = True
 
 
 def is_table_name(name: str) -> bool:
@@ -83,7 +85,7 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                         )
                     yield from table.chunks if schema is None else (_cast(each, schema, file) for each in table.chunks)
 
-        yield TableStream(first.columns, chunks(), first.estimated_rows * len(files))
+        yield TableStream(first.columns, chunks(), first.estimated_rows * len(files), first.named)
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
@@ -238,7 +240,7 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         raise NoRows(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
     columns = [decoded(_storable(name)) for name in header]
     chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
-    return TableStream(columns, chunks, estimated_rows=path.stat().st_size // 32)
+    return TableStream(columns, chunks, path.stat().st_size // 32, named=not _is(path, SMILES_SUFFIXES))
 
 
 def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:

@@ -14,8 +14,9 @@ from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.labels import joined_names
 from graphslice.data.site_orders import ordered
 from graphslice.data.source import Source
-from graphslice.data.sources import from_any_folder, load_source
+from graphslice.data.sources import from_any_folder, is_name, load_source
 from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
@@ -31,13 +32,16 @@ _CHUNK_ROWS = 16_384
 _THE_SAME = 1 - 1e-6
 
 
-def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any]) -> tuple[Source, Splits | None]:
+def load_labelled(
+    predictor: Predictor, model: Path | None, given: dict[str, Any], split: str | None = None
+) -> tuple[Source, Splits | None]:
     """Labelled molecules to judge a model on, and their splits.
 
     Args:
         predictor: the model.
         model: its run folder or checkpoint, if there is one.
         given: fields of :class:`~graphslice.config.DataConfig` that differ from what it was trained on.
+        split: that is to be judged; of all rows of other data no column is asked for its split.
 
     Returns:
         The source, and the rows of each split: those of the run for the data it was trained on, else
@@ -63,6 +67,8 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
     else:
         known = {"root": trained.root, "features": trained.features, "level": predictor.level}
         known["smiles_column"] = _column_there(trained.smiles_column, dataset)
+        if split == "all" and not is_name(dataset):
+            known["split"] = "random"
         data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
     whole = load_source(data, predictor.tasks)
     source = replace(checked(predictor, whole), auxiliary={})
@@ -79,9 +85,12 @@ def load_labelled(predictor: Predictor, model: Path | None, given: dict[str, Any
 
 def _column_there(column: str | None, dataset: str) -> str | None:
     """A column, if the data set is a table that has it."""
-    if column is None or not (Path(dataset).is_dir() or is_table_name(dataset)):
+    if column is None or is_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
         return None
-    with open_table(Path(dataset)) as table:
+    path = Path(dataset)
+    if not (path.is_dir() or is_table_name(dataset)):
+        return None  # dataset_path says what it should be
+    with open_table(path) as table:
         return column if column in table.columns else None
 
 
@@ -189,7 +198,8 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
         rows = splits[split]
     rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]
     if len(rows) == 0:
-        raise InputError(f"{source.name} has no labels in {split}: nothing to compare with")
+        lost = [f"; the first, row {row + 1}: {why}" for row, why in source.unreadable().items()][:1]
+        raise InputError(f"{source.name} has no labels in {split}: nothing to compare with{''.join(lost)}")
     level = None if predictor.calibration is None else LEVEL
     found = predict_rows(predictor, source, rows, level)
     answered = np.flatnonzero([error is None for error in found.errors])

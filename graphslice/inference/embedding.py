@@ -89,7 +89,7 @@ def embed_file(
         opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
     with opened as table:
         added = [*map(_name, range(sum(model.width for model in predictor.models))), "error"]
-        column = smiles_position(predictor, table.columns, smiles_column, name, [] if _is_matrix(out) else added)
+        column = smiles_position(predictor, table, smiles_column, name, [] if _is_matrix(out) else added)
         check_own_columns(predictor.own_columns, table.columns, name)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
             embedded = _embedded(predictor, table, column, pool)

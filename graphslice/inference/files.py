@@ -20,7 +20,16 @@ from graphslice.data.columns import check_unique, listed, parse_own_columns
 from graphslice.data.featurize import Pool, check_graphs, featurizers
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import as_in_file, malformed_rows, open_table, read_chunks, table_files, texts, write_table
+from graphslice.data.tables import (
+    TableStream,
+    as_in_file,
+    malformed_rows,
+    open_table,
+    read_chunks,
+    table_files,
+    texts,
+    write_table,
+)
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictions import Predictions, added_columns, columns_of
 from graphslice.inference.predictor import Predictor
@@ -92,7 +101,7 @@ def predict_file(
         return write_rows(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
         added = added_columns(predictor.tasks, len(predictor.models) > 1, **asked)
-        column = smiles_position(predictor, table.columns, smiles_column, str(source), added)
+        column = smiles_position(predictor, table, smiles_column, str(source), added)
         check_own_columns(predictor.own_columns, table.columns, str(source))
         if engine == "ray":
             return write_rows(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
@@ -107,14 +116,23 @@ def refuse_input_as_output(source: Path, out: Path | None) -> None:
 
 
 def smiles_position(
-    predictor: Predictor, columns: Sequence[str], given: str | None, name: str, added: Iterable[str] = ()
+    predictor: Predictor, table: TableStream, given: str | None, name: str, added: Iterable[str] = ()
 ) -> int:
     """Which column of a table holds the SMILES that a model is asked about: the first where two have that name.
+
+    Args:
+        predictor: the model, whose column is looked for where none is given; not in a ``.smi`` file, which
+            names none.
+        table: that was opened.
+        given: the name that the user gave.
+        name: the path of the table.
+        added: names of columns that come beside.
 
     Raises:
         InputError: if there is none, or one of a name that is added.
     """
-    column = find_smiles_column(columns, given, name, predictor.config.data.smiles_column)
+    columns, learned = table.columns, predictor.config.data.smiles_column if table.named else None
+    column = find_smiles_column(columns, given, name, learned)
     for one in added:
         if one in columns:
             raise InputError(f"{name} has a column {one!r} already: rename it first")

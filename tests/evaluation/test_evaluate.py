@@ -10,8 +10,10 @@ import pytest
 from rdkit import Chem
 from rdkit.Chem import AllChem
 
+import graphslice as gs
 from graphslice.calibration.domain import BITS
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.featurize import featurize_dataset
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, load_labelled, predict_rows, splits_of_run
@@ -128,6 +130,34 @@ def test_the_column_of_smiles_that_was_learned(predictor, tmp_path, monkeypatch)
         frame.to_csv(tmp_path / name, index=False)
         source, _ = load_labelled(predictor, None, {"dataset": str(tmp_path / name)})
         assert source.smiles == rows[column]
+
+
+def test_a_column_that_was_learned_and_data_without_columns(predictor, demo_csv, tmp_path, monkeypatch):
+    """A store, and data that is named, also where a folder is called so."""
+    data = replace(predictor.config.data, smiles_column="compound")
+    monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
+    featurize_dataset(DataConfig(str(demo_csv), targets="gap_ev"), GraphConfig(), tmp_path / "t.arrow", workers=1)
+    source, _ = load_labelled(predictor, None, {"dataset": str(tmp_path / "t.arrow")})
+    assert len(source) == 60
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert len(load_labelled(predictor, None, {"dataset": "demo"})[0]) > 4_000
+
+
+def test_all_rows_of_a_table_with_other_splits(cli, run_folder, predictor, tmp_path):
+    rows = pd.DataFrame({"smiles": ["CCO", "CC"], "gap_ev": [1.5, 2.0], "split": ["A", "B"]})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    assert cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv")[0] == 2
+    code, out, _ = cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv", "--split", "all")
+    expected = np.abs(predictor.predict(rows["smiles"])[:, 0] - rows["gap_ev"]).mean()
+    assert code == 0 and _mae(out) == ("all", pytest.approx(expected, abs=1e-5))
+    assert gs.load(run_folder, "cpu").evaluate(rows, split="all")["mae"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_why_there_is_no_label_is_told(cli, run_folder, tmp_path):
+    pd.DataFrame({"smiles": ["CCO"], "gap_ev": ["high"]}).to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv")
+    assert code == 2 and "no labels in all" in err and "the first, row 1: target 'gap_ev' is not a finite" in err
 
 
 def test_the_demo_set_where_a_folder_is_called_so(predictor, tmp_path, monkeypatch):

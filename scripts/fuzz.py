@@ -39,7 +39,7 @@ def fuzz(name: str, numbers: range, seed: int, folder: Path, progress=lambda num
     Returns:
         How often each kind of outcome came about, and ``(number, what happened)`` of each input that ended badly.
     """
-    from graphslice.chem.molecule import MoleculeError
+    from graphslice.chem.parse import MoleculeError
     from graphslice.errors import InputError
 
     run = importlib.import_module(f"fuzzing.{name}").target(folder)

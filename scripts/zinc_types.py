@@ -16,7 +16,8 @@ import pandas as pd
 import pyarrow as pa
 from rdkit import Chem
 
-from graphslice.chem.molecule import MolArrays, MolGraph, canonical_ranks, smiles_to_graph
+from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
+from graphslice.chem.parse import canonical_ranks
 from graphslice.data.checksum import seal
 from graphslice.data.labels import parse_splits
 from graphslice.data.store import StoreInfo, record_batch

@@ -17,7 +17,7 @@ from graphslice.analysis.attribution import Attribution, attribute, descriptors_
 from graphslice.analysis.internals import Traced, write_internals
 from graphslice.analysis.trace import trace
 from graphslice.analysis.wording import Explained, explained, find_target
-from graphslice.chem.molecule import MoleculeError
+from graphslice.chem.parse import MoleculeError
 from graphslice.data.columns import parse_own_columns
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts

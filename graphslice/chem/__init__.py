@@ -1,5 +1,6 @@
 """From SMILES to molecular graphs, with RDKit and numpy only."""
 
-from graphslice.chem.molecule import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import MolGraph, smiles_to_graph
+from graphslice.chem.parse import MoleculeError
 
 __all__ = ["MolGraph", "MoleculeError", "smiles_to_graph"]

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphslice.chem.molecule import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule
 
 # The largest magnitude of an RDKit descriptor.
 _LARGEST = 1e6
@@ -179,8 +179,6 @@ def read_descriptors(smiles: Sequence[str], kinds: Sequence[str], max_atoms: int
 
 def _rewritten(mol: Chem.Mol) -> Chem.Mol:
     """The molecule as its canonical SMILES gives it: some descriptors depend on the order of atoms and bonds."""
-    for atom in mol.GetAtoms():
-        atom.SetAtomMapNum(0)  # names an atom in a reaction
     try:
         again = Chem.MolFromSmiles(Chem.MolToSmiles(mol))
     except Exception:  # what RDKit writes it need not read

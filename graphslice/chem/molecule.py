@@ -6,7 +6,6 @@ because OGB's takes three times as long and stops at stereo labels it does not k
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule
 from graphslice.chem.rdkit_features import atom_features, features_of_bond
 from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.chem.renumber import renumber
@@ -25,19 +25,8 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-#: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
-MAX_ATOMS = 512
-
 # The three features of every bond type id.
 _BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
-
-
-# An atom as a SMILES writes it.
-_ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
-
-
-class MoleculeError(ValueError):
-    """Why a SMILES is no molecule that GraphSlice can use, in one short clause."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -244,7 +233,7 @@ def read_smiles(
     with rdBase.BlockLogs():
         for text in smiles:
             try:
-                mol = parse_molecule(text, max_atoms)
+                mol = parse_molecule(text, max_atoms, maps=not canonical)
             except MoleculeError as reason:
                 reasons.append(str(reason))
                 counts.append((0, 0))
@@ -255,70 +244,16 @@ def read_smiles(
             binaries.append(mol.ToBinary(0))
             if canonical:
                 ranks.extend(canonical_ranks(mol))
-        arrays = _to_arrays(smiles, counts, binaries)
+        arrays = _to_arrays(smiles, counts, binaries, max_atoms, maps=not canonical)
     if canonical:
         numbers = np.array(ranks, dtype=np.int32)
         renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids)
     return arrays, reasons
 
 
-def canonical_ranks(mol: Chem.Mol) -> list[int]:
-    """The rank of each atom of an RDKit molecule in RDKit's canonical order, from 0."""
-    # An atom-map number names an atom in a reaction; it is no property of the molecule.
-    return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
-
-
-def parse_molecule(smiles: str, max_atoms: int) -> Chem.Mol:
-    """The RDKit molecule of a SMILES, sanitized.
-
-    Args:
-        smiles: any text, with spaces around it too.
-        max_atoms: the largest molecule accepted, hydrogens counted where RDKit keeps them as atoms.
-
-    Raises:
-        MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, a wildcard.
-    """
-    if not isinstance(smiles, str) or not smiles.strip():
-        raise MoleculeError("empty SMILES")
-    if len(smiles) > 10 * max_atoms and (written := _written_atoms(smiles)) > max_atoms:
-        raise MoleculeError(f"{written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
-    try:
-        mol = Chem.MolFromSmiles(smiles)
-    except UnicodeEncodeError:  # bytes of a file that are no text
-        raise MoleculeError("not a valid SMILES") from None
-    if mol is None:
-        raise MoleculeError(_why_not(smiles))
-    words = smiles.split(maxsplit=1)
-    if len(words) > 1 and not words[1].startswith("|"):  # of "C C" RDKit reads methane, called C; | begins a CXSMILES
-        raise MoleculeError(f"text after a space: {words[1].strip()[:40]!r}; give the SMILES alone")
-    num_atoms = mol.GetNumAtoms()
-    if num_atoms == 0:
-        raise MoleculeError("empty SMILES")
-    if num_atoms > max_atoms:
-        raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
-    # The ways to write one: *, [#0], and a label of a CXSMILES.
-    if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
-        raise MoleculeError("a wildcard atom (*) stands for no element")
-    return mol
-
-
-def _written_atoms(smiles: str) -> int:
-    """About how many atoms a long SMILES has: RDKit would look for rings among 100,000 of them for hours."""
-    return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
-
-
-def _why_not(smiles: str) -> str:
-    unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
-    if unsanitized is None:
-        return "not a valid SMILES"
-    try:
-        Chem.SanitizeMol(unsanitized)
-    except ValueError as error:
-        return f"not a possible molecule: {' '.join(str(error).split())}"
-    return "RDKit does not read it"
-
-
-def _to_arrays(smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes]) -> MolArrays:
+def _to_arrays(
+    smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes], max_atoms: int, maps: bool
+) -> MolArrays:
     ptr = np.zeros((2, len(counts) + 1), np.int64)
     np.cumsum(np.array(counts, np.int64).reshape(-1, 2).T, axis=1, out=ptr[:, 1:])
     atom_ptr, bond_ptr = ptr
@@ -335,7 +270,7 @@ def _to_arrays(smiles: Sequence[str], counts: list[tuple[int, int]], binaries: l
     unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids, status)
     for row in np.flatnonzero(status).tolist():
         # Parsed again: that is rare, and keeping all molecules in memory until here would slow down every one.
-        _fill(arrays, row, Chem.MolFromSmiles(smiles[row]))
+        _fill(arrays, row, parse_molecule(smiles[row], max_atoms, maps=maps))
     return arrays
 
 

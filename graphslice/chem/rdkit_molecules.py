@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rdkit import Chem, rdBase
 
-from graphslice.chem.molecule import MoleculeError
+from graphslice.chem.parse import MoleculeError
 
 
 def smiles_of(mol: Chem.Mol) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphslice.chem.molecule import MoleculeError, canonical_ranks, parse_molecule
+from graphslice.chem.parse import MoleculeError, canonical_ranks, parse_molecule
 from graphslice.config import ATOM
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from rdkit import Chem
 
-from graphslice.chem.molecule import MoleculeError
+from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import smiles_of
 from graphslice.config import MOLECULE, DataConfig
 from graphslice.data.labels import find_columns

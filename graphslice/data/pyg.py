@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from graphslice.chem.molecule import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import MolGraph, smiles_to_graph
+from graphslice.chem.parse import MoleculeError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 

@@ -44,7 +44,8 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None, confi
     """
     if config is not None and config.level != MOLECULE:
         raise InputError(f"PyG data has labels of molecules: --level {config.level} takes a table with lists")
-    from graphslice.chem.molecule import NO_GRAPH, MoleculeError
+    from graphslice.chem.molecule import NO_GRAPH
+    from graphslice.chem.parse import MoleculeError
     from graphslice.data.pyg import from_pyg
 
     graphs: list[MolGraph] = []

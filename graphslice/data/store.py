@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.chem.molecule import MolArrays, MoleculeError, MolGraph, bond_features, check_molecules
+from graphslice.chem.molecule import MolArrays, MolGraph, bond_features, check_molecules
+from graphslice.chem.parse import MoleculeError
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data import checksum
 from graphslice.data.arrow import valid_rows

@@ -9,7 +9,8 @@ import numpy as np
 from rdkit import Chem
 
 from graphslice.chem.descriptors import own_of, read_descriptors
-from graphslice.chem.molecule import NO_GRAPH, MolArrays, MoleculeError, MolGraph, check_graph, read_smiles
+from graphslice.chem.molecule import NO_GRAPH, MolArrays, MolGraph, check_graph, read_smiles
+from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import smiles_of
 from graphslice.config import RunConfig
 from graphslice.data.columns import as_descriptors, check_unique, listed, parse_own_columns

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
-from graphslice.chem.molecule import MoleculeError
+from graphslice.chem.parse import MoleculeError
 from graphslice.data.checksum import seal
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import build_store

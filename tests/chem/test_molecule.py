@@ -158,6 +158,34 @@ def test_atom_maps_do_not_enter_the_canonical_order():
 
 
 @pytest.mark.parametrize(
+    ("mapped", "plain"),
+    [
+        ("[CH3:1][C@H](F)[CH3:2]", "CC(F)C"),
+        ("[CH3:1][C@H](F)[CH2:2]Cl", "C[C@H](F)CCl"),
+        ("[CH3:1]/C([CH3:2])=C/F", "CC(C)=CF"),
+        ("[CH3:9][C@H:8]1C[CH2:1][C@@H](C)CC1", "C[C@H]1CC[C@@H](C)CC1"),
+    ],
+)
+def test_atom_maps_make_no_stereocentres(mapped, plain, smiles2graph):
+    assert same(smiles_to_graph(mapped), smiles_to_graph(plain))
+    expected = smiles2graph(mapped)["node_feat"]
+    np.testing.assert_array_equal(smiles_to_graph(mapped, atom_order="input").to_ogb()["node_feat"], expected)
+
+
+@pytest.mark.parametrize(
+    "smiles", ["CC\u041e", "\u0421CO", "C\u0421", "\u0421\u0421\u041e", "CCO\udcff", "CC\uff2f |$a$|", "\u00e9"]
+)
+def test_letters_of_other_scripts_are_not_left_out(smiles):
+    with pytest.raises(MoleculeError, match="not a valid SMILES"):
+        smiles_to_graph(smiles)
+
+
+@pytest.mark.parametrize("smiles", ["\ufeffCCO", "CCO\u200b", "\u00a0CCO\u2003", "CCO |$;\u0421;$|"])
+def test_what_is_not_seen_does_not_matter(smiles):
+    assert same(smiles_to_graph(smiles), smiles_to_graph("CCO"))
+
+
+@pytest.mark.parametrize(
     "smiles", [s for s in CHIRAL if s not in ("C[C@H]1CC[C@@H](C)CC1", "F[C@H](Cl)Br.F[C@@H](Cl)Br")]
 )
 def test_enantiomers_stay_different(smiles):

@@ -1,0 +1,92 @@
+"""SMILES to RDKit's molecules, or the reason why a text is none."""
+
+from __future__ import annotations
+
+import re
+from unicodedata import name
+
+from rdkit import Chem
+
+#: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
+MAX_ATOMS = 512
+
+# An atom as a SMILES writes it.
+_ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
+# An atom-map number names an atom in a reaction; it is no property of the molecule.
+_ATOM_MAP = re.compile(r":[0-9]+\]")
+# What a text may have at its ends without being seen.
+_UNSEEN = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
+
+
+class MoleculeError(ValueError):
+    """Why a SMILES is no molecule that GraphSlice can use, in one short clause."""
+
+
+def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.Mol:
+    """The RDKit molecule of a SMILES, sanitized.
+
+    Args:
+        smiles: any text, with spaces around it too.
+        max_atoms: the largest molecule accepted, hydrogens counted where RDKit keeps them as atoms.
+        maps: keep atom-map numbers, and stereo that there is by them alone.
+
+    Raises:
+        MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, a wildcard.
+    """
+    if not isinstance(smiles, str) or not smiles.strip():
+        raise MoleculeError("empty SMILES")
+    if len(smiles) > 10 * max_atoms and (written := _written_atoms(smiles)) > max_atoms:
+        raise MoleculeError(f"{written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
+    if not smiles.isascii():
+        _refuse_other_scripts(smiles)
+    try:
+        mol = Chem.MolFromSmiles(smiles)
+    except UnicodeEncodeError:  # bytes of a file that are no text
+        raise MoleculeError("not a valid SMILES") from None
+    if mol is None:
+        raise MoleculeError(_why_not(smiles))
+    words = smiles.split(maxsplit=1)
+    if len(words) > 1 and not words[1].startswith("|"):  # of "C C" RDKit reads methane, called C; | begins a CXSMILES
+        raise MoleculeError(f"text after a space: {words[1].strip()[:40]!r}; give the SMILES alone")
+    num_atoms = mol.GetNumAtoms()
+    if num_atoms == 0:
+        raise MoleculeError("empty SMILES")
+    if num_atoms > max_atoms:
+        raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
+    # The ways to write one: *, [#0], and a label of a CXSMILES.
+    if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
+        raise MoleculeError("a wildcard atom (*) stands for no element")
+    if not maps and _ATOM_MAP.search(smiles):
+        for atom in mol.GetAtoms():
+            atom.SetAtomMapNum(0)
+        Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours that differed by their numbers alone
+    return mol
+
+
+def _refuse_other_scripts(smiles: str) -> None:
+    """Raise :class:`MoleculeError` for a letter that no SMILES has: RDKit leaves it out at the ends."""
+    words = smiles.translate(_UNSEEN).split(maxsplit=1)
+    other = [mark for mark in words[0] if not mark.isascii()] if words else []
+    if other:
+        raise MoleculeError(f"not a valid SMILES: {other[0]!a} ({name(other[0], 'no character')}) is no letter of one")
+
+
+def _written_atoms(smiles: str) -> int:
+    """About how many atoms a long SMILES has: RDKit would look for rings among 100,000 of them for hours."""
+    return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
+
+
+def _why_not(smiles: str) -> str:
+    unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
+    if unsanitized is None:
+        return "not a valid SMILES"
+    try:
+        Chem.SanitizeMol(unsanitized)
+    except ValueError as error:
+        return f"not a possible molecule: {' '.join(str(error).split())}"
+    return "RDKit does not read it"
+
+
+def canonical_ranks(mol: Chem.Mol) -> list[int]:
+    """The rank of each atom of an RDKit molecule in RDKit's canonical order, from 0."""
+    return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))

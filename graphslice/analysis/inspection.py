@@ -27,7 +27,8 @@ from graphslice.inference.predictor import Predictor
 
 #: Molecules that are drawn of a longer list.
 MOST_DRAWN = 100
-# What an inspection writes, by name.
+# The table that an inspection writes, and all that it does, by name.
+_ATOMS = "atoms.csv"
 _OURS = re.compile(
     r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
 )
@@ -122,6 +123,7 @@ def inspect(
             nothing is written then.
     """
     refuse_sites(predictor)
+    refuse_input_as_output((), Path(out))
     drawn = find_target(target, predictor.targets)
     network = predictor.model if everything else None  # says so where there are several
     left_out: list[tuple[int, str, str]] = []
@@ -216,21 +218,36 @@ def _traced(predictor: Predictor, one: Inspected) -> Traced:
     return Traced(one.number, one.smiles, places, trace(predictor, graph, known))
 
 
+def refuse_input_as_output(words: Iterable[str | Path], out: Path) -> None:
+    """Raise :class:`InputError` if a table of molecules lies where an inspection writes, or a table that none wrote."""
+    table = out / _ATOMS
+    if not table.exists():
+        return
+    for word in words:
+        if _exists(Path(word)) and table.samefile(word):
+            raise InputError(f"{word} lies where the table of atoms is to be written: choose another --out")
+    if not _is_ours(table):
+        raise InputError(f"{out} has an {_ATOMS} that no inspection wrote: choose another --out")
+
+
+def _is_ours(table: Path) -> bool:
+    if not table.is_file():
+        return False
+    with table.open("rb") as file:
+        return file.readline().startswith(b"molecule,smiles,atom,element,target,")
+
+
 def _remove_former(out: Path) -> None:
     """A picture of a molecule that was looked at before would pass for one of these."""
-    table = out / "atoms.csv"
-    if not table.is_file():
+    if not _is_ours(out / _ATOMS):
         return
-    with table.open("rb") as file:
-        ours = file.readline().startswith(b"molecule,smiles,atom,element,target,")
-    if ours:
-        for path in out.iterdir():
-            if _OURS.fullmatch(path.name):
-                path.unlink()
+    for path in out.iterdir():
+        if _OURS.fullmatch(path.name):
+            path.unlink()
 
 
 def _explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
-    path = out / "atoms.csv"
+    path = out / _ATOMS
     rows = [row for one in found for row in _atom_rows(one, targets)]
     pd.DataFrame(rows).to_csv(path, index=False)
     yield path

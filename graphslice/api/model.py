@@ -273,6 +273,9 @@ class Model(Predictor):
                 for folder in (path / written.name for written in find_members(new)):
                     if folder.exists() and not holds_run(folder):
                         raise InputError(f"{folder} is there, and holds no run: choose another folder")
+                for name in [] if holds_run(path) else sorted(written.name for written in Path(new).iterdir()):
+                    if (path / name).exists():
+                        raise InputError(f"{path} holds no run, but a {name}: choose another folder")
                 remove_run(path)
                 for written in list(Path(new).iterdir()):
                     shutil.move(written, path / written.name)

@@ -24,7 +24,7 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
 from graphslice.training.members import member_configs, run_members
 from graphslice.training.run import RunResult, is_first_process, run, splits_begun_with
-from graphslice.training.run_folder import read_config
+from graphslice.training.run_folder import read_config, refuse_files_of_others
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,6 +71,8 @@ def train(
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
         )
+    if is_first_process():
+        refuse_files_of_others(out, config.data, frame=is_frame(data))
     if config.origin is not None and _is_of(find_checkpoint(config.origin), out):
         raise InputError(
             f"{out} holds the weights that the run is to start from, which it would remove first: choose another --out"

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from graphslice._version import __version__
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.sources import is_name
 from graphslice.errors import InputError
 from graphslice.machine import machine
 from graphslice.model_files import (
@@ -50,6 +51,26 @@ def default_folder(config: DataConfig) -> Path:
     """Where a run goes when the user does not say: ``runs/`` and the name of its data."""
     name = Path(config.dataset).name.split(".")[0]
     return Path("runs") / (name or "run")
+
+
+def refuse_files_of_others(folder: Path, config: DataConfig, *, frame: bool) -> None:
+    """Raise :class:`InputError` if a run would write over a file that it is to read, or that no run wrote.
+
+    Args:
+        folder: of the run.
+        config: its data.
+        frame: whether that is a data frame, which the folder is to keep.
+    """
+    names = {BEST, LAST, CONFIG, *KEPT} - ({CORPUS} if frame else {CORPUS, MOLECULES})
+    home = folder.resolve()
+    given = (config.valid_file, config.test_file, None if frame or is_name(config.dataset) else config.dataset)
+    for file in filter(None, given):
+        path = Path(file).resolve()
+        if path == home or (path.parent == home and path.name in names):
+            raise InputError(f"{file} lies where the run is to write: choose another --out, or move it")
+    there = [name for name in sorted(names) if (folder / name).exists()]
+    if there and not holds_run(folder) and START not in there:  # the first that a run writes
+        raise InputError(f"{folder} holds no run, but a {there[0]}, which it would replace: choose another --out")
 
 
 def remove_run(folder: Path, but: str | None = None) -> None:
@@ -89,6 +110,9 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if source.table is None else None)
         (folder / METRICS).unlink(missing_ok=True)  # by which a run counts as finished
+        date = datetime.now().astimezone().isoformat(timespec="seconds")
+        start = {"command": command, "date": date, "version": __version__, "machine": machine()}
+        _write_json(folder / START, start)
         if source.table is not None:
             pq.write_table(source.table, folder / MOLECULES)
         folds = config.data.folds is not None and config.data.fold is None  # each has a split of its own
@@ -99,9 +123,6 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
         smiles = source.smiles
         rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
         _write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
-        date = datetime.now().astimezone().isoformat(timespec="seconds")
-        start = {"command": command, "date": date, "version": __version__, "machine": machine()}
-        _write_json(folder / START, start)
         with appearing_whole(folder / CONFIG) as new:
             new.write_text(config.to_yaml())
     except OSError as error:

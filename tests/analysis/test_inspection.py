@@ -8,7 +8,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import Given, inspect, read_listed
+from graphslice.analysis.inspection import Given, inspect, read_listed, refuse_input_as_output
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
@@ -59,11 +59,21 @@ def test_what_another_call_left_is_removed(make_predictor, tmp_path, everything)
     assert set(tmp_path.iterdir()) == {*found.files, *mine}
 
 
-def test_tables_of_others_are_no_reason_to_remove_anything(make_predictor, tmp_path):
-    (tmp_path / "atoms.csv").write_text("x,y,z\n0,0,0\n")
-    (tmp_path / "spectra.csv").write_text("kept")
+def test_tables_of_others_stay(make_predictor, tmp_path):
+    kept = {"atoms.csv": "x,y,z\n0,0,0\n", "spectra.csv": "kept"}
+    for name, text in kept.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=r"an atoms\.csv that no inspection wrote"):
+        inspect(make_predictor(), ["CC"], tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
+
+
+def test_the_input_is_not_written_over(make_predictor, tmp_path):
     inspect(make_predictor(), ["CC"], tmp_path)
-    assert (tmp_path / "spectra.csv").read_text() == "kept"
+    with pytest.raises(InputError, match=r"atoms\.csv lies where"):
+        refuse_input_as_output(["C", tmp_path / "atoms.csv"], tmp_path)
+    refuse_input_as_output(["C", tmp_path / "atoms-1.png"], tmp_path)
+    refuse_input_as_output(["C", tmp_path / "atoms.csv"], tmp_path / "other")
 
 
 def test_nothing_is_written_for_what_is_no_molecule(make_predictor, tmp_path):

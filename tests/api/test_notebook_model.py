@@ -262,6 +262,14 @@ def test_one_model_takes_the_place_of_several(model, several, tmp_path):
         model.save(tmp_path / "kept" / "notes.txt")
 
 
+def test_files_of_others_are_not_written_over(model, tmp_path):
+    (tmp_path / "split.csv").write_text("mine")
+    with pytest.raises(gs.InputError, match=r"holds no run, but a split\.csv"):
+        model.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
+    assert (tmp_path / "split.csv").read_text() == "mine"
+
+
 @pytest.mark.parametrize("kept", ["model", "several"])
 def test_pickles_and_copies(kept, request):
     model = request.getfixturevalue(kept)

@@ -160,12 +160,44 @@ def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config
 
 
 def test_files_of_others_stay_where_no_run_was(tmp_path, demo_csv, tiny_config):
-    mine = [tmp_path / name for name in ("logs/server.log", "report.html", "member-1/names.txt")]
+    mine = [tmp_path / name for name in ("logs/server.log", "member-1/names.txt")]
     for path in mine:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
     train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
-    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert [path.read_text() for path in mine] == ["mine"] * 2
+
+
+@pytest.mark.parametrize("name", ["split.csv", "report.html", "domain.csv"])
+def test_files_of_others_are_not_written_over(name, tmp_path, demo_csv, demo_rows, tiny_config):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=f"holds no run, but a {name}"):
+        train(tiny_config(demo_csv), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+    (tmp_path / "start.json").touch()  # of a run that was killed as it began
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
+
+
+@pytest.mark.parametrize("option", ["dataset", "valid_file", "test_file"])
+def test_what_is_read_is_not_written_over(option, tmp_path, demo_csv, demo_rows, tiny_config):
+    frame = demo_rows[["smiles", "gap_ev"]]
+    (tmp_path / "run").mkdir()
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path / "run")
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_csv(tmp_path / "run" / "split.csv", index=False)
+    settings = {"dataset": str(tmp_path / "t.csv"), option: str(tmp_path / "run" / "split.csv")}
+    with pytest.raises(InputError, match=r"split\.csv lies where the run is to write"):
+        train(tiny_config(demo_csv, data=settings), tmp_path / "run", overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "run" / "split.csv"), frame.reset_index(drop=True))
+
+
+def test_the_folder_of_the_tables_is_no_run_folder(tmp_path, demo_rows, tiny_config):
+    demo_rows.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match="lies where the run is to write"):
+        train(tiny_config(tmp_path), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
 def test_a_process_that_comes_late_does_not_continue_the_old_run(

@@ -66,7 +66,7 @@ def store_of(
             )
         return GraphStore.from_graphs(source.graphs)
     info = StoreInfo(
-        Path(source.name).name,  # the same file is the same wherever it is named from
+        _storable(Path(source.name).name),  # the same file is the same wherever it is named from
         source.fingerprint(),
         tuple(source.target_names),
         config.atom_order,
@@ -78,6 +78,11 @@ def store_of(
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
     found = _cached(path, info)
     return build_store(path, source.chunks(), info, rows=len(source), progress=progress) if found is None else found
+
+
+def _storable(name: str) -> str:
+    """The name of a file, of which some bytes may be no text."""
+    return name.encode(errors="replace").decode()
 
 
 def _cached(path: Path, info: StoreInfo) -> GraphStore | None:

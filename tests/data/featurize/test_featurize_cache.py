@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -77,6 +78,11 @@ def test_another_version_makes_another_file(source, tmp_path, monkeypatch, names
         patch.setattr("graphslice.data.featurize.cache.StoreInfo", newer)
         store_of(source, GraphConfig(), tmp_path)
     assert len(names(tmp_path)) == 2
+
+
+def test_a_name_that_is_no_text(source, tmp_path):
+    store = store_of(replace(source, name="caf\udce9.csv"), GraphConfig(), tmp_path)
+    assert len(store) == len(source) and store.info.source == "caf?.csv"
 
 
 def test_an_interrupted_cache_is_continued(source, tmp_path, shards_of_four, parsed, names):

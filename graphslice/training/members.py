@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 def member_configs(config: RunConfig) -> dict[str, RunConfig]:
     """The configuration of each member of a run, by the name of its folder; empty for a run of one model.
 
-    An ensemble has a seed for each, and where the data does not say which rows validate, other rows for each; of folds
-    each member has one, held out as its test.
+    An ensemble has a seed for each, which no ensemble of another seed has, and where the data does not say which rows
+    validate, other rows for each; of folds each member has one, held out as its test.
     """
     number, repeats = config.data.folds_and_repeats
     folds = 0 if config.data.fold is not None else number * repeats
@@ -74,7 +74,8 @@ def member_configs(config: RunConfig) -> dict[str, RunConfig]:
         return {}
     members = {}
     for number in range(count):
-        trainer = replace(config.trainer, ensemble=1, seed=config.trainer.seed + number)
+        seed = (config.trainer.seed * count + number) % 2**32
+        trainer = replace(config.trainer, ensemble=1, seed=seed)
         data = replace(config.data, fold=number) if folds else replace(config.data, carve=number)
         members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
     return members

@@ -209,8 +209,12 @@ def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, 
 
 def test_configurations_of_members(tiny_config):
     assert member_configs(tiny_config()) == {}
+    found = member_configs(tiny_config(trainer={"ensemble": 3}))
+    assert [config.trainer.seed for config in found.values()] == [0, 1, 2]
     found = member_configs(tiny_config(trainer={"ensemble": 3, "seed": 5}))
-    assert [config.trainer.seed for config in found.values()] == [5, 6, 7]
+    assert [config.trainer.seed for config in found.values()] == [15, 16, 17], "no ensemble of another seed has these"
+    found = member_configs(tiny_config(trainer={"ensemble": 3, "seed": 2**32 - 1}))
+    assert all(0 <= config.trainer.seed < 2**32 for config in found.values())
     assert [config.data.carve for config in found.values()] == [0, 1, 2]
     assert all(config.trainer.ensemble == 1 for config in found.values())
     folds = member_configs(tiny_config(data={"folds": "2x3"}))

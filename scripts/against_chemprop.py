@@ -4,8 +4,9 @@
 
 chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
 ``--epochs``; GraphSlice then trains for as long, validation included, or for ``--seconds``. Starting,
-featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than chemprop has.
-Other options go to ``graphslice train``.
+featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than chemprop has; for one core
+each, begin with ``taskset -c 0``. GraphSlice begins with random weights too, and has no trees beside it, which are in no
+time; other options go to ``graphslice train``, such as ``--init-from small``.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def ours(
         options.csv,
     ]
     command += ["--targets", options.target, "--out", out, "--trainer.seed", seed, "--trainer.accelerator", "cpu"]
+    command += ["--init-from", "none", "--baselines", "off"]
     command += ["--trainer.max_minutes", seconds / 60, "--trainer.max_epochs", 10**6, *options.further]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     if options.threads:

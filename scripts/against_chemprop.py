@@ -4,9 +4,9 @@
 
 chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
 ``--epochs``; GraphSlice then trains for as long, validation included, or for ``--seconds``. Starting,
-featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than chemprop has; for one core
-each, begin with ``taskset -c 0``. GraphSlice begins with random weights too, and has no trees beside it, which are in no
-time; other options go to ``graphslice train``, such as ``--init-from small``.
+featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than chemprop has;
+for one core each, begin with ``taskset -c 0``. GraphSlice begins with random weights too, and has no trees beside it,
+which are in no time; other options go to ``graphslice train``, such as ``--init-from small``.
 """
 
 from __future__ import annotations

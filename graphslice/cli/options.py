@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli import HELP_ALL
@@ -23,6 +22,7 @@ from graphslice.config import (
     RunConfig,
     TrainerConfig,
     check_keys,
+    parse_value,
     read_preset,
     read_yaml,
     with_sections,
@@ -120,7 +120,7 @@ def config_of(options: Namespace) -> RunConfig:
     given = {key: options[key] for key in names if options.get(key) is not None}
     sections: dict[str, Any] = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
     if settings := sections["model"].mixer_settings:  # given one by one, --model.mixer_settings.groups 2 is a text
-        typed = {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in settings.items()}
+        typed = {key: parse_value(value) if isinstance(value, str) else value for key, value in settings.items()}
         sections["model"] = replace(sections["model"], mixer_settings=typed)
     trainer = {key: options[key] for key in _TRAINER_OPTIONS if options.get(key) is not None}
     sections["trainer"] = replace(sections["trainer"], **trainer)

@@ -18,7 +18,8 @@ class Difference:
         variant, beside: their names.
         seeds: that both have.
         mean: of the differences of the metric, seed by seed.
-        low, high: the ends of the 95% interval of the mean, by Student's t.
+        low, high: the ends of the interval of the mean, by Student's t; those of all variants hold at once in 95% of
+            comparisons.
         verdict: better or worse where the interval excludes 0, else that it cannot be told.
     """
 
@@ -32,7 +33,7 @@ class Difference:
 
 
 def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Difference]:
-    """The differences of all variants from the first one, where they share seeds enough.
+    """The differences of all variants from the first one that has seeds enough, where they share so many.
 
     The runs of a seed have the same molecules in the same order, so the seeds' own share of the scores falls out.
 
@@ -40,21 +41,23 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
         variants: the finished runs of each, the best on validation first.
         metric: that they are compared by.
     """
-    names = list(variants)
     by_seed = {
-        name: {run["seed"]: run["test"] for run in variants[name] if run.get("test") is not None} for name in names
+        name: {run["seed"]: run["test"] for run in runs if run.get("test") is not None}
+        for name, runs in variants.items()
     }
+    by_seed = {name: runs for name, runs in by_seed.items() if len(runs) >= LEAST_SEEDS}
+    first, *others = by_seed or [""]
+    shared = {name: sorted(by_seed[first].keys() & by_seed[name].keys()) for name in others}
+    pairs = {name: seeds for name, seeds in shared.items() if len(seeds) >= LEAST_SEEDS}
     found = []
-    for name in names[1:]:
-        shared = sorted(by_seed[names[0]].keys() & by_seed[name].keys())
-        if len(shared) >= LEAST_SEEDS:
-            values = np.array([by_seed[name][seed] - by_seed[names[0]][seed] for seed in shared])
-            found.append(_difference(name, names[0], values, metric))
+    for name, seeds in pairs.items():
+        values = np.array([by_seed[name][seed] - by_seed[first][seed] for seed in seeds])
+        found.append(_difference(name, first, values, metric, len(pairs)))
     return found
 
 
-def _difference(variant: str, beside: str, values: np.ndarray, metric: Metric) -> Difference:
-    mean, (low, high) = float(values.mean()), mean_interval(values)
+def _difference(variant: str, beside: str, values: np.ndarray, metric: Metric, among: int) -> Difference:
+    mean, (low, high) = float(values.mean()), mean_interval(values, among=among)
     if low <= 0 <= high:
         verdict = "cannot be told apart"
     else:
@@ -71,8 +74,11 @@ def describe(found: list[Difference], label: str) -> list[str]:
     """
     if not found:
         return []
+    all_of = f"intervals, which hold all {len(found)} at once in 95% of cases"
+    intervals = "95% intervals" if len(found) == 1 else all_of
     lines = [
-        f"\nTest {label} less that of `{found[0].beside}`, seed by seed, with the 95% interval of the mean:",
+        f"\nTest {label} less that of `{found[0].beside}`, the best on validation in these runs, seed by seed; means "
+        f"with {intervals}:",
         "",
         "| mixer | difference | interval | seeds | |",
         "|---|---|---|---|---|",

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from graphslice.config import SCRATCH, DataConfig, RunConfig, read_yaml
+from graphslice.config import SCRATCH, DataConfig, RunConfig, parse_value, read_yaml
 from graphslice.errors import InputError, nearest
 from graphslice.model_files import CONFIG
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
+# Options by which runs are not of the same molecules, or not scored alike; of those of data all but the latter.
+_WHAT_IS_MEASURED = ("trainer.metric", "graph.max_atoms")
+_HOW_IT_IS_READ = ("data.features", "data.transform", "data.cache")
 # What makes the molecules of a run and their split; the fingerprint last, for the others say more.
 _DATA_KEYS = (
     "dataset",
@@ -111,12 +112,12 @@ def parse_variants(mixers: str, varied: Sequence[str] = (), tuned: Sequence[str]
     for text in filter(None, (word.strip() for word in mixers.split(","))):
         name, *settings = text.split(":")
         mixer_class(name)  # refuses a name that is not known
-        own = {key: yaml.safe_load(value) for key, value in (_parse_setting(setting, text) for setting in settings)}
+        own = {key: parse_value(value) for key, value in (_parse_setting(setting, text) for setting in settings)}
         for chosen in itertools.product(*options):
             changes: dict[str, dict[str, Any]] = {"model": {"mixer": name, "mixer_settings": own or None}}
             for key, value in chosen:
                 section, _, option = key.partition(".")
-                changes.setdefault(section, {})[option] = yaml.safe_load(value)
+                changes.setdefault(section, {})[option] = parse_value(value)
             words = [text, *(f"{key.split('.')[-1]}={value}" for key, value in chosen)]
             group = " ".join(words[: 1 + len(varied)])
             variants.append(Variant(" ".join(words), changes, tuning_group=group))
@@ -142,6 +143,8 @@ def _parse_option(text: str) -> list[tuple[str, str]]:
         raise InputError(f"cannot vary {key!r}: there is no such option{nearest(key, known)}")
     if not sign or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
         raise InputError(f"cannot vary {text!r}: write an option and its values, as model.distance_start=false,true")
+    if key in _WHAT_IS_MEASURED or (key.startswith("data.") and key not in _HOW_IT_IS_READ):
+        raise InputError(f"cannot vary {key!r}: the runs would be scored on other molecules, or by another metric")
     return [(key, value) for value in values.split(",")]
 
 

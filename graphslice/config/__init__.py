@@ -18,7 +18,15 @@ import yaml
 from graphslice.compat import current_config
 from graphslice.config.data import ATOM, BOND, LEVELS, MOLECULE, DataConfig, GraphConfig, words_of
 from graphslice.config.optimizer import OptimizerConfig
-from graphslice.config.reading import PRESETS, check_keys, read_preset, read_yaml, section_of, with_sections
+from graphslice.config.reading import (
+    PRESETS,
+    check_keys,
+    parse_value,
+    read_preset,
+    read_yaml,
+    section_of,
+    with_sections,
+)
 from graphslice.errors import InputError, nearest
 from graphslice.resources import is_shipped
 
@@ -38,6 +46,7 @@ __all__ = [
     "RunConfig",
     "TrainerConfig",
     "check_keys",
+    "parse_value",
     "read_preset",
     "read_yaml",
     "with_sections",

@@ -49,6 +49,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return current_config(values)
 
 
+def parse_value(text: str) -> Any:
+    """The value that an option's text stands for, as YAML reads it: a number, a list, true, or the text itself.
+
+    Raises:
+        InputError: if it begins what it does not end.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"cannot read the value {text!r}: it is no number, word or list") from None
+
+
 def with_sections(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Nested values with others in their place, key by key within a section."""
     merged = dict(base)

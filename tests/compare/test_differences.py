@@ -24,6 +24,37 @@ def test_the_interval_is_that_of_the_paired_t_test(seed):
     assert (found.verdict == "cannot be told apart") == (expected.pvalue > 0.05)
 
 
+def test_intervals_of_several_hold_at_once():
+    """Bonferroni: of three differences each has a level of 1 - 0.05 / 3."""
+    values = np.random.default_rng(0).standard_normal((4, 5)) * 0.1 + np.arange(4)[:, None] * 0.2
+    found = differences(dict(zip("abcd", map(runs, values), strict=True)), METRICS["mae"])
+    assert [one.variant for one in found] == ["b", "c", "d"]
+    for one, row in zip(found, values[1:], strict=True):
+        low, high = stats.ttest_rel(row, values[0]).confidence_interval(1 - 0.05 / 3)
+        np.testing.assert_allclose([one.low, one.high], [low, high])
+        assert (one.verdict == "cannot be told apart") == (low <= 0 <= high)
+    assert "which hold all 3 at once in 95% of cases" in describe(found, "MAE")[0]
+
+
+def test_equal_variants_are_seldom_told_apart():
+    """Ten that are equal, the first chosen by what goes with the test: in about 8 comparisons of 100 one verdict."""
+    generator = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(200):
+        valid = generator.standard_normal((10, 3))
+        test = 0.9 * valid + 0.44 * generator.standard_normal((10, 3))
+        order = valid.mean(axis=1).argsort().tolist()
+        found = differences({str(i): runs(test[i]) for i in order}, METRICS["mae"])
+        wrong += any(one.verdict != "cannot be told apart" for one in found)
+    assert wrong < 40, "without regard to their number it is every second"
+
+
+def test_a_best_one_that_lacks_a_seed_is_no_reference():
+    variants = {"a": runs([0.1, 0.2]), "b": runs([1.0, 2.0, 3.0]), "c": runs([2.0, 3.1, 3.9])}
+    (found,) = differences(variants, METRICS["mae"])
+    assert (found.variant, found.beside) == ("c", "b")
+
+
 @pytest.mark.parametrize(("metric", "verdict"), [("mae", "worse"), ("auroc", "better")])
 def test_a_verdict_follows_the_metric(metric, verdict):
     (found,) = differences({"a": runs([0.5, 0.52, 0.49]), "b": runs([0.7, 0.72, 0.69])}, METRICS[metric])

@@ -81,6 +81,12 @@ def test_a_tuning_group_differs_in_what_is_tuned_alone():
         ("csp", ["model.laiers=1"], "cannot vary 'model.laiers'.*did you mean 'model.layers'"),
         ("csp", ["model.layers"], "cannot vary"),
         ("csp", ["trainer.seed=1,2"], "cannot vary"),
+        ("csp", ["trainer.metric=mae,rmse"], "cannot vary 'trainer.metric': the runs would be scored on other"),
+        ("csp", ["data.split=random,scaffold"], "cannot vary 'data.split': the runs would be scored on other"),
+        ("csp", ["data.seed=0,1"], "cannot vary 'data.seed'"),
+        ("csp", ["graph.max_atoms=64,512"], "cannot vary 'graph.max_atoms'"),
+        ("csp:groups=[", [], r"cannot read the value '\['"),
+        ("csp", ["model.readout=mean,@x"], "cannot read the value '@x'"),
     ],
 )
 def test_bad_variants(mixers, varied, reason):

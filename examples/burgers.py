@@ -17,11 +17,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiment import Samples, asked, positive, start
+from experiment import Samples, asked, positive, positive_number, start
 from functions import learn, operator_options, read_tensors, rows_of
+from graphslice.errors import InputError
 
 #: Points on which the equation is solved, at least; twice as many as are learned, where these are many.
 SOLVED_ON = 256
+#: Points that a front needs, times the viscosity: on fewer the solution rings.
+POINTS_OF_A_FRONT = 0.5
+#: Below this, that takes hours.
+LEAST_VISCOSITY = 0.0005
 
 
 def initial_functions(count: int, points: int, seed: int) -> Tensor:
@@ -76,8 +81,14 @@ def samples(before: Tensor, after: Tensor) -> Samples:
 
 
 def generated(train: int, test: int, points: int, viscosity: float) -> tuple[Samples, dict[str, Samples]]:
-    """What is learned, and the tests on as many points and on twice as many."""
-    fine = max(SOLVED_ON, 2 * points)
+    """What is learned, and the tests on as many points and on twice as many.
+
+    Raises:
+        InputError: if the viscosity is too small.
+    """
+    if viscosity < LEAST_VISCOSITY:
+        raise InputError(f"a viscosity of {viscosity:g} takes too fine a grid: give at least {LEAST_VISCOSITY:g}")
+    fine = max(SOLVED_ON, 2 * points, math.ceil(POINTS_OF_A_FRONT / viscosity))
     fine += -fine % (2 * points)  # a multiple of both grids
     before = initial_functions(train + test, fine, seed=0)
     after = solve(before, viscosity)
@@ -98,7 +109,8 @@ def from_files(folder: Path) -> tuple[Samples, dict[str, Samples]]:
 def main(arguments: list[str] | None = None) -> list[dict]:
     parser = operator_options(__doc__, train=1_000, test=200)
     parser.add_argument("--points", type=positive, default=64)
-    parser.add_argument("--viscosity", type=float, default=0.01, help="Li et al. have 0.1, neuraloperator's files 0.01")
+    help_text = "Li et al. have 0.1, neuraloperator's files 0.01"
+    parser.add_argument("--viscosity", type=positive_number, default=0.01, help=help_text)
     given = asked(parser, arguments)
     if given.data:
         train, tests = from_files(given.data)

@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from experiment import CLASS, Samples, asked, options, run, start
+from graphslice.errors import InputError
 from sequence_model import SequenceModel
 
 #: How many images are the test, the last ones.
@@ -31,6 +32,9 @@ def load() -> tuple[Samples, Samples]:
 def main(arguments: list[str] | None = None) -> list[dict]:
     given = asked(options(__doc__, train=1_797 - HELD_OUT, test=HELD_OUT, dropout=0.1), arguments)
     train, test = load()
+    for name, asked_for, there in (("train", given.train, train), ("test", given.test, test)):
+        if asked_for > len(there.targets):
+            raise InputError(f"there are {len(there.targets):,} images: give --{name} no more")
     train, test = Samples(*(part[: given.train] for part in train)), Samples(*(part[: given.test] for part in test))
     share = (test.targets == train.targets.mode().values).float().mean()
     n, m = len(train.targets), len(test.targets)

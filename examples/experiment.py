@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +16,7 @@ from torch.nn import functional as F
 
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
-from graphslice.nn.mixers import check_mixer
+from graphslice.nn.mixers import build_mixer, check_mixer
 from sequence_model import SequenceModel
 
 
@@ -73,6 +75,28 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def positive_number(text: str) -> float:
+    """A number above 0, for an option."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def share(text: str) -> float:
+    """A number from 0 to below 1, for an option."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 1.0
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
+    return number
+
+
 def options(description: str, **defaults: object) -> argparse.ArgumentParser:
     """The options that every example has; ``defaults`` replace theirs."""
     parser = argparse.ArgumentParser(
@@ -86,9 +110,9 @@ def options(description: str, **defaults: object) -> argparse.ArgumentParser:
     add("--layers", type=positive, default=2)
     add("--dim", type=positive, default=64)
     add("--heads", type=positive, default=4)
-    add("--dropout", type=float, default=0.0)
+    add("--dropout", type=share, default=0.0)
     add("--batch", type=positive, default=32, help="samples of a step")
-    add("--lr", type=float, default=2e-3, help="the largest learning rate")
+    add("--lr", type=positive_number, default=2e-3, help="the largest learning rate")
     add("--train", type=positive, default=10_000, help="samples to learn")
     add("--test", type=positive, default=1_000, help="samples that are held out")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -97,16 +121,21 @@ def options(description: str, **defaults: object) -> argparse.ArgumentParser:
 
 
 def asked(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
-    """The options as given, of the command line without ``arguments``; mixers are checked before data are made.
+    """The options as given, of the command line without ``arguments``; all is checked before data are made.
 
     Raises:
-        InputError: for a mixer or a setting that there is not.
+        InputError: for a mixer or a setting that there is not, sizes that it cannot have, or no such device.
     """
     given = parser.parse_args(arguments)
     if not isinstance(given.settings, dict):
         parser.error("--settings is a JSON object, such as {}")
     for mixer in given.mixer:
         check_mixer(mixer, given.settings)
+        build_mixer(mixer, given.dim, given.heads, **given.settings)
+    try:
+        torch.empty(1, device=given.device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"there is no device {given.device!r}: {str(error).splitlines()[0]}") from None
     return given
 
 
@@ -192,4 +221,5 @@ def start(main: Callable[[], object]) -> None:
     try:
         main()
     except InputError as error:
-        raise SystemExit(f"error: {error}") from None
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

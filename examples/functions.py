@@ -33,11 +33,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """A torch file of tensors by name; no code of it is run.
 
     Raises:
-        InputError: if it is not there.
+        InputError: if it is not there, or is no such file.
     """
     if not path.is_file():
         raise InputError(f"{path} is not there: give --data the folder that holds the package neuraloperator's files")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # whatever the bytes made of torch's readers
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is no torch file of tensors by name: give --data the package neuraloperator's files")
+    return found
 
 
 def operator_options(description: str, **defaults: object) -> argparse.ArgumentParser:
@@ -56,9 +62,11 @@ def unordered(samples: Samples, seed: int) -> Samples:
 
 
 def in_units(samples: Samples, train: Samples) -> Samples:
-    """Every feature and the answers as multiples of their deviation in training; relative errors stay what they are."""
-    deviation = train.inputs.flatten(0, 1).std(dim=0)
-    return samples._replace(inputs=samples.inputs / deviation, targets=samples.targets / train.targets.std())
+    """Every feature and the answers as multiples of their deviation in training, where they have one; relative errors
+    stay what they are."""
+    deviation, unit = train.inputs.flatten(0, 1).std(dim=0), train.targets.std()
+    inputs = samples.inputs / deviation.where(deviation > 0, 1.0)
+    return samples._replace(inputs=inputs, targets=samples.targets / unit.where(unit > 0, 1.0))
 
 
 def learn(arguments: argparse.Namespace, train: Samples, tests: dict[str, Samples]) -> list[dict]:

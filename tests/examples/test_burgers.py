@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import burgers
+import experiment
 import functions
 from graphslice.errors import InputError
 
@@ -59,6 +60,26 @@ def test_files_of_neuraloperator(learned, tmp_path):
     assert "40 functions on 16 points" in out and error < 0.5
     with pytest.raises(InputError, match="is not there: give --data the folder"):
         burgers.main(["--data", str(tmp_path / "elsewhere")])
+    (tmp_path / "burgers_test_16.pt").write_text("no tensors")
+    with pytest.raises(InputError, match="no torch file of tensors"):
+        burgers.main(["--data", str(tmp_path)])
+
+
+@pytest.mark.parametrize("viscosity", [0.002, 0.001])
+def test_a_small_viscosity_has_a_finer_grid(viscosity):
+    """That 1,024 points would change nothing."""
+    _, tests = burgers.generated(1, 3, points=64, viscosity=viscosity)
+    exact = burgers.solve(burgers.initial_functions(4, 1024, seed=0), viscosity)[1:, ::16].float()
+    assert experiment.relative_error(tests["test"].targets[:, :, None], exact).max() < 1e-3
+    with pytest.raises(InputError, match="too fine a grid"):
+        burgers.generated(1, 1, points=64, viscosity=1e-4)
+
+
+def test_one_point_has_no_deviation(learned, monkeypatch):
+    monkeypatch.setattr(burgers, "SOLVED_ON", 64)
+    sizes = ["--steps", 2, "--train", 8, "--test", 4, "--points", 1]
+    error, out = learned(burgers, "softmax", *sizes, score="test")
+    assert error == error and "nan" not in out
 
 
 def test_unordered_points_keep_their_values_places_and_answers():

@@ -53,12 +53,17 @@ def test_positions_are_told_apart(generator):
         (["--settings", "[1]"], "a JSON object"),
         (["--steps", "0"], "'0' is not a number of at least 1"),
         (["--heads", "5"], "must divide"),
+        (["--lr", "nan"], "'nan' is not a number above 0"),
+        (["--dropout", "1.5"], "'1.5' is not a number from 0 to below 1"),
+        (["--device", "abacus"], "there is no device 'abacus'"),
+        (["--train", "5000"], "there are 1,437 images: give --train no more"),
     ],
 )
 def test_what_is_asked_wrongly_is_said(capsys, asked, message):
     with pytest.raises(SystemExit) as stopped:
         experiment.start(lambda: digits.main(asked))
-    assert message in f"{stopped.value} {capsys.readouterr().err}"
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 2 and message in err and out == ""
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10])

@@ -123,7 +123,7 @@ def inspect(
             nothing is written then.
     """
     refuse_sites(predictor)
-    refuse_input_as_output((), Path(out))
+    refuse_table_of_others((), Path(out))
     drawn = find_target(target, predictor.targets)
     network = predictor.model if everything else None  # says so where there are several
     left_out: list[tuple[int, str, str]] = []
@@ -218,7 +218,7 @@ def _traced(predictor: Predictor, one: Inspected) -> Traced:
     return Traced(one.number, one.smiles, places, trace(predictor, graph, known))
 
 
-def refuse_input_as_output(words: Iterable[str | Path], out: Path) -> None:
+def refuse_table_of_others(words: Iterable[str | Path], out: Path) -> None:
     """Raise :class:`InputError` if a table of molecules lies where an inspection writes, or a table that none wrote."""
     table = out / _ATOMS
     if not table.exists():

@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write pictures and tables, and print what each atom adds; raises InputError for what cannot be used."""
-    from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_listed, refuse_input_as_output
+    from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_listed, refuse_table_of_others
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")
@@ -53,7 +53,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if not words:
         raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
     out = Path(options.out) if options.out else (home_of(options.model) or Path()) / "inspect"
-    refuse_input_as_output(words, out)
+    refuse_table_of_others(words, out)
     predictor = load_model(options)
     console = Console(stderr=True)
     with molecule_progress("explaining", None, console) as advance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +145,11 @@ def class_key(cell: str) -> str:
     """What two cells of one class have in common: ``1`` and ``1.0``, ``Yes`` and ``yes``."""
     number = parse_number(cell)
     return cell.strip().casefold() if np.isnan(number) else number_key(number)
+
+
+def class_places(classes: Sequence[str]) -> dict[str, float]:
+    """The place of each class, by :func:`class_key`."""
+    return {class_key(name): float(place) for place, name in enumerate(classes)}
 
 
 def number_key(number: float) -> str:

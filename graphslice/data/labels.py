@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import DataConfig
-from graphslice.data.cells import cell_text, class_key, holds_lists, label_cells, with_a_point
+from graphslice.data.cells import cell_text, class_key, class_places, holds_lists, label_cells, with_a_point
 from graphslice.data.columns import LARGEST, check_unique, find_own_columns, listed, parse_own_columns
 from graphslice.data.find_tasks import scan_columns
 from graphslice.data.rows import Rows
@@ -278,7 +278,7 @@ def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray,
 def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
     """``float64 [R]``, the place of each cell's class, nan where there is none; and why a cell with something in it has
     none."""
-    places = {class_key(name): float(place) for place, name in enumerate(task.classes)}
+    places = class_places(task.classes)
     _, empty = label_cells(chunk, target)
     keys = [class_key(cell) for cell in texts(chunk.column(target), decoded)]
     values = np.array([places.get(key, np.nan) for key in keys])

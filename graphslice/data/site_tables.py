@@ -12,7 +12,7 @@ from rdkit import Chem, rdBase
 
 from graphslice.config import ATOM, BOND, DataConfig
 from graphslice.data.arrow import number_array
-from graphslice.data.cells import cells_of, class_key, list_or_none, number_key, number_list
+from graphslice.data.cells import cells_of, class_places, list_or_none, number_key, number_list
 from graphslice.data.columns import LARGEST
 from graphslice.data.find_tasks import tasks_of_numbers
 from graphslice.data.sites import SiteLabels, counted, pointers
@@ -99,7 +99,7 @@ def as_learned(labels: SiteLabels, tasks: Sequence[Task]) -> tuple[SiteLabels, d
         if not task.classes:
             continue
         known = np.flatnonzero(~np.isnan(labels.values[:, t]))
-        places = {class_key(name): float(place) for place, name in enumerate(task.classes)}
+        places = class_places(task.classes)
         found = np.array([places.get(number_key(value), np.nan) for value in labels.values[known, t].tolist()])
         values[known, t] = found
         for at in known[np.isnan(found)].tolist():

@@ -8,7 +8,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import Given, inspect, read_listed, refuse_input_as_output
+from graphslice.analysis.inspection import Given, inspect, read_listed, refuse_table_of_others
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
@@ -71,9 +71,9 @@ def test_tables_of_others_stay(make_predictor, tmp_path):
 def test_the_input_is_not_written_over(make_predictor, tmp_path):
     inspect(make_predictor(), ["CC"], tmp_path)
     with pytest.raises(InputError, match=r"atoms\.csv lies where"):
-        refuse_input_as_output(["C", tmp_path / "atoms.csv"], tmp_path)
-    refuse_input_as_output(["C", tmp_path / "atoms-1.png"], tmp_path)
-    refuse_input_as_output(["C", tmp_path / "atoms.csv"], tmp_path / "other")
+        refuse_table_of_others(["C", tmp_path / "atoms.csv"], tmp_path)
+    refuse_table_of_others(["C", tmp_path / "atoms-1.png"], tmp_path)
+    refuse_table_of_others(["C", tmp_path / "atoms.csv"], tmp_path / "other")
 
 
 def test_nothing_is_written_for_what_is_no_molecule(make_predictor, tmp_path):

@@ -76,7 +76,7 @@ def load_labelled(
         return source, source.splits
     if whole.fingerprint() == trained.fingerprint:
         return source, splits_to_judge(predictor, model, whole)
-    if "dataset" in given or "targets" in given:
+    if given.keys() & {"dataset", "targets", "smiles_column"}:
         return source, None
     raise InputError(
         f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to use it so"

@@ -121,6 +121,15 @@ def test_other_labelled_file(cli, run_folder, predictor, tmp_path):
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
 
 
+def test_another_column_of_the_same_table(demo_rows, tiny_config, tmp_path):
+    table = tmp_path / "t.csv"
+    demo_rows[:20].assign(again=demo_rows["smiles"][:20].to_numpy()[::-1]).to_csv(table, index=False)
+    train(tiny_config(table, data={"smiles_column": "smiles"}), tmp_path / "run")
+    predictor = load(tmp_path / "run", "cpu")
+    source, splits = load_labelled(predictor, tmp_path / "run", {"smiles_column": "again"})
+    assert source.smiles == demo_rows["smiles"][:20].tolist()[::-1] and splits is None
+
+
 def test_the_column_of_smiles_that_was_learned(predictor, tmp_path, monkeypatch):
     data = replace(predictor.config.data, smiles_column="compound")
     monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))

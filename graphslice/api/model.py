@@ -261,7 +261,7 @@ class Model(Predictor):
         Raises:
             InputError: if it cannot be written.
         """
-        from graphslice.training.run_folder import remove_run
+        from graphslice.training.run_folder import of_others, remove_run
 
         path = Path(path)
         if path.exists() and not path.is_dir():
@@ -273,9 +273,8 @@ class Model(Predictor):
                 for folder in (path / written.name for written in find_members(new)):
                     if folder.exists() and not holds_run(folder):
                         raise InputError(f"{folder} is there, and holds no run: choose another folder")
-                for name in [] if holds_run(path) else sorted(written.name for written in Path(new).iterdir()):
-                    if (path / name).exists():
-                        raise InputError(f"{path} holds no run, but a {name}: choose another folder")
+                if name := of_others(path, (written.name for written in Path(new).iterdir())):
+                    raise InputError(f"{path} holds no run, but a {name}: choose another folder")
                 remove_run(path)
                 for written in list(Path(new).iterdir()):
                     shutil.move(written, path / written.name)
@@ -296,8 +295,9 @@ class Model(Predictor):
             config = replace(part.config, data=data)
             write_run_folder(replace(part, config=config), new / name)
             if name == names[0] != "":
-                together = replace(trainer, ensemble=1 if data.folds else len(parts))
-                whole = replace(config, data=replace(data, carve=0, fold=None), trainer=together)
+                together = replace(trainer, ensemble=1 if self.in_turn else len(parts))
+                fold = None if self.in_turn else data.fold
+                whole = replace(config, data=replace(data, carve=0, fold=fold), trainer=together)
                 (new / CONFIG).write_text(whole.to_yaml())
         if self.calibration is not None and len(parts) > 1:
             save_together(self.calibration, new)

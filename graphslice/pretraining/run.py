@@ -21,7 +21,9 @@ from graphslice.progress import molecule_progress
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices
 from graphslice.training.entry import train
+from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process
+from graphslice.training.run_folder import refuse_input
 
 # Of numbers and questions together.
 _METRIC = "loss"
@@ -68,26 +70,36 @@ def pretrain(
             f"{out} holds a run already: choose another --out, continue it with graphslice train --resume {out}, or "
             "give --overwrite"
         )
-    cache = None if config.data.cache is None else Path(config.data.cache)
+    refuse_input(out, [*tables, *without])
+    cache, is_new = None if config.data.cache is None else Path(config.data.cache), not out.exists()
     with molecule_progress("reading molecules", None, console) as advance:
         corpus = build_corpus(
             out / CORPUS, tables, config.graph, labels=labels, without=without, cache=cache, progress=advance
         )
     _describe(console, corpus)
-    return train(_of_corpus(config, out, labels), out, overwrite=overwrite, command=command, console=console)
+    try:
+        return train(_of_corpus(config, out, labels), out, overwrite=overwrite, command=command, console=console)
+    except InputError:
+        if not holds_run(out):
+            (out / CORPUS).unlink()
+            if is_new:
+                out.rmdir()
+        raise
 
 
 def _check(config: RunConfig, labels: Sequence[str]) -> None:
     """Raise :class:`InputError` for what would be found wrong only when the corpus is there."""
     check_mixer(config.model.mixer, config.model.mixer_settings)
     choose_devices(config.trainer)
-    check_metric(config.trainer.metric or _METRIC, [Task("number"), Task("question", BINARY, ("no", "yes"))])
+    learned = [Task("number"), Task("question", BINARY, ("no", "yes"))]
+    check_metric(config.trainer.metric or _METRIC, learned)
     for name, what in (
         ("target_weights", config.trainer.target_weights),
         ("baselines", config.trainer.baselines == "on"),
     ):
         if what:
             raise InputError(f"--trainer.{name} does not go with pretrain: leave it out")
+    check_losses(config.trainer, learned)
     for label in labels:
         if re.search(r"[,=\"]", label):
             raise InputError(f"the column {label!r} cannot be a target of pretrain: rename it, without , = and quotes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +46,8 @@ SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT = (
 #: What is known of a finished run beside its model.
 KEPT = (METRICS, TRAINING, SPLITS, REJECTED, PICTURE, OUT_OF_FOLD, START, REPORT, MOLECULES, CORPUS, DOMAIN, TOGETHER)
 
+_LOGS = "logs"
+
 
 def default_folder(config: DataConfig) -> Path:
     """Where a run goes when the user does not say: ``runs/`` and the name of its data."""
@@ -61,16 +63,37 @@ def refuse_files_of_others(folder: Path, config: DataConfig, *, frame: bool) -> 
         config: its data.
         frame: whether that is a data frame, which the folder is to keep.
     """
-    names = {BEST, LAST, CONFIG, *KEPT} - ({CORPUS} if frame else {CORPUS, MOLECULES})
-    home = folder.resolve()
     given = (config.valid_file, config.test_file, None if frame or is_name(config.dataset) else config.dataset)
-    for file in filter(None, given):
+    refuse_input(folder, filter(None, given), but={CORPUS} if frame else {CORPUS, MOLECULES})
+
+
+def refuse_input(folder: Path, files: Iterable[str | Path], but: Collection[str] = ()) -> None:
+    """Raise :class:`InputError` if a run would write over one of some files, or over what no run wrote.
+
+    Args:
+        folder: of the run.
+        files: that it is to read.
+        but: names that it may read, or does not write.
+    """
+    names, home = {BEST, LAST, CONFIG, *KEPT} - {*but}, folder.resolve()
+    for file in files:
         path = Path(file).resolve()
         if path == home or (path.parent == home and path.name in names):
             raise InputError(f"{file} lies where the run is to write: choose another --out, or move it")
+    if name := of_others(folder, names):
+        raise InputError(f"{folder} holds no run, but a {name}, which it would replace: choose another --out")
+
+
+def of_others(folder: Path, names: Iterable[str]) -> str | None:
+    """One of some names, logs or a member, if a folder has it though no run was begun there; else None."""
     there = [name for name in sorted(names) if (folder / name).exists()]
-    if there and not holds_run(folder) and START not in there:  # the first that a run writes
-        raise InputError(f"{folder} holds no run, but a {there[0]}, which it would replace: choose another --out")
+    there += [str(path.relative_to(folder)) for path in (*find_members(folder), *_logs(folder))]
+    begun = holds_run(folder) or (folder / START).exists()  # the first that a run writes
+    return there[0] if there and not begun else None
+
+
+def _logs(folder: Path) -> list[Path]:
+    return sorted((folder / _LOGS).glob("version_*"))
 
 
 def remove_run(folder: Path, but: str | None = None) -> None:
@@ -83,11 +106,12 @@ def remove_run(folder: Path, but: str | None = None) -> None:
     Raises:
         OSError: if that cannot be done.
     """
-    for member in find_members(folder):
-        shutil.rmtree(member, ignore_errors=True)
     if not holds_run(folder):
         return
-    shutil.rmtree(folder / "logs", ignore_errors=True)
+    for written in (*find_members(folder), *_logs(folder)):
+        shutil.rmtree(written, ignore_errors=True)
+    if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
+        (folder / _LOGS).rmdir()
     for name in (*KEPT, BEST, LAST, CONFIG):  # by the last of which it is known as a run
         if str(folder / name) != but:
             (folder / name).unlink(missing_ok=True)
@@ -105,7 +129,7 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
     Raises:
         InputError: if the folder cannot be written.
     """
-    source = data.source
+    source, settings = data.source, config.to_yaml()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if source.table is None else None)
@@ -115,8 +139,8 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
         _write_json(folder / START, start)
         if source.table is not None:
             pq.write_table(source.table, folder / MOLECULES)
-        folds = config.data.folds is not None and config.data.fold is None  # each has a split of its own
-        if not source.is_pcqm4m and not folds:  # OGB's split is OGB's, and has millions of rows
+        # Each fold has a split of its own; OGB's is OGB's, and has millions of rows.
+        if not source.is_pcqm4m and not config.data.in_turn:
             split_of = {int(row): split for split, rows in data.splits.items() for row in rows}
             _write_csv(folder / SPLITS, ["row", "split"], ([row + 1, split_of[row]] for row in sorted(split_of)))
         rejected = sorted(data.rejected.items())
@@ -124,7 +148,7 @@ def write_start(folder: Path, config: RunConfig, data: MoleculeData, command: st
         rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
         _write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
         with appearing_whole(folder / CONFIG) as new:
-            new.write_text(config.to_yaml())
+            new.write_text(settings)
     except OSError as error:
         raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
 

@@ -268,6 +268,10 @@ def test_files_of_others_are_not_written_over(model, tmp_path):
         model.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
     assert (tmp_path / "split.csv").read_text() == "mine"
+    model.save(tmp_path / "home" / "member-1")  # a run of its own
+    with pytest.raises(gs.InputError, match="holds no run, but a member-1"):
+        model.save(tmp_path / "home")
+    assert gs.load(tmp_path / "home" / "member-1", "cpu").targets == model.targets
 
 
 @pytest.mark.parametrize("kept", ["model", "several"])

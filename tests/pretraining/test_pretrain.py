@@ -81,9 +81,20 @@ def test_bad_input(cli, tmp_path, demo_csv):
         ((table, "-o", tmp_path / "run", "--model.mixer", "nope"), "nope"),
         ((table, "-o", tmp_path / "run", "--trainer.metric", "nope"), "nope"),
         ((table, "-o", tmp_path / "run", "--trainer.target_weights", "a=2"), "target_weights does not go with"),
+        ((table, "-o", tmp_path / "run", "--trainer.loss", "cross-entropy"), "cross-entropy is one of multiclass"),
+        ((table, "-o", tmp_path / "run", "--trainer.freeze", "blocks:9"), "freeze"),
         ((table, "-o", tmp_path / "run", "--targets", '"a,b"'), "rename it"),
         ((table, "-o", tmp_path / "run", "--targets", "absent"), "no column 'absent'|has a column 'absent'"),
     ):
         code, _, said = cli("pretrain", *arguments)
         assert code == 2 and re.search(what, said) and len(said.splitlines()) == 1, said
-    assert not (tmp_path / "run").exists()
+        assert not (tmp_path / "run").exists()
+
+
+def test_files_of_others_stay(cli, tmp_path, demo_csv, pretrained, tiny_flags):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / CORPUS).write_text("mine")
+    code, _, said = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)
+    assert code == 2 and f"holds no run, but a {CORPUS}" in said and (tmp_path / "run" / CORPUS).read_text() == "mine"
+    code, _, said = cli("pretrain", pretrained / "rejected.csv", "-o", pretrained, "--overwrite")
+    assert code == 2 and "lies where the run is to write" in said and (pretrained / "rejected.csv").exists()

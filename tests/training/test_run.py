@@ -152,9 +152,9 @@ def test_a_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
 def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config, weights_of):
     folder = tmp_path / "run"
     train(tiny_config(demo_csv), folder)
-    (folder / "logs" / "old").mkdir()
+    (folder / "logs" / "version_7").mkdir()
     train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), folder, overwrite=True)
-    assert {path.name for path in folder.iterdir()} == FILES and not (folder / "logs" / "old").exists()
+    assert {path.name for path in folder.iterdir()} == FILES and not (folder / "logs" / "version_7").exists()
     assert weights_of(folder)["head.weight"].shape == weights_of(folder, "best.ckpt")["head.weight"].shape == (1, 8)
     assert len(logged(folder, "val_mae")) == 1
 
@@ -168,12 +168,22 @@ def test_files_of_others_stay_where_no_run_was(tmp_path, demo_csv, tiny_config):
     assert [path.read_text() for path in mine] == ["mine"] * 2
 
 
-@pytest.mark.parametrize("name", ["split.csv", "report.html", "domain.csv"])
+def test_logs_of_others_stay_beside_those_of_a_run(tmp_path, demo_csv, tiny_config):
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
+    (tmp_path / "logs" / "mine.txt").write_text("mine")
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
+    assert (tmp_path / "logs" / "mine.txt").read_text() == "mine" and len(logged(tmp_path, "val_mae")) == 1
+
+
+@pytest.mark.parametrize("name", ["split.csv", "domain.csv", "member-1/best.ckpt", "logs/version_0/metrics.csv"])
 def test_files_of_others_are_not_written_over(name, tmp_path, demo_csv, demo_rows, tiny_config):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
-    with pytest.raises(InputError, match=f"holds no run, but a {name}"):
+    told = name.removesuffix("/best.ckpt").removesuffix("/metrics.csv")
+    with pytest.raises(InputError, match=f"holds no run, but a {told}"):
         train(tiny_config(demo_csv), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [name.split("/")[0]]
+    assert (tmp_path / name).read_text() == "mine"
     (tmp_path / "start.json").touch()  # of a run that was killed as it began
     train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
 

@@ -16,7 +16,7 @@ from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
-from graphslice.resources import MODELS
+from graphslice.resources import MODELS, is_shipped
 from graphslice.tasks import Task
 
 #: The model that comes with the package, from which small tables start. Its shape is that of the preset of this name.
@@ -33,8 +33,8 @@ def choose_start(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunC
     """The configuration with where its weights start from, if the user leaves that to the data.
 
     A small table begins with what comes with the package, if that is a model of the same shape which reads molecules
-    in the same way and has met their elements. Its learning rate is then that of the model, but for one that the user
-    has set: large steps undo what was learned (docs/log.md).
+    in the same way and has met their elements. In place of the preset's learning rate it has that of the model then:
+    large steps undo what was learned (docs/log.md). One that differs from the preset's stays.
 
     Args:
         config: of a run; ``init_from`` is None where nobody said anything.
@@ -43,7 +43,7 @@ def choose_start(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunC
     """
     if config.init_from is not None or START not in MODELS or len(rows) > _MOST_MOLECULES:
         return config
-    origin = read_checkpoint(START)
+    origin = read_checkpoint(MODELS[START])
     known = set(origin.extra.get("elements", ()))
     some = np.random.default_rng(0).choice(rows, min(len(rows), _LOOKED_AT), replace=False)
     met = [known.issuperset(store[row].atoms[:, 0].tolist()) for row in some.tolist()]
@@ -52,7 +52,8 @@ def choose_start(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunC
     optimizer, usual = config.optimizer, RunConfig.preset(START).optimizer.peak_lr
     if optimizer.peak_lr == usual:
         optimizer = replace(optimizer, peak_lr=origin.config.optimizer.peak_lr)
-    return replace(config, optimizer=optimizer, init_from=START)
+    # What the user has under this name is not meant.
+    return replace(config, optimizer=optimizer, init_from=START if is_shipped(START) else str(MODELS[START]))
 
 
 def _shape(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:

@@ -182,7 +182,8 @@ def _start_from(config: RunConfig, module: PropertyModule, data: MoleculeData, b
         said = take_weights(module.model, origin, module.tasks, config.data.descriptors)
         if module.tasks != origin.tasks and fit_head(module.model, data):
             said += " and is first fitted to what they read of the training molecules"
-        console.print(f"start from {config.init_from}: {said}", highlight=False, markup=False, soft_wrap=True)
+        said = f"start from {config.init_from}: {said}; peak learning rate {config.optimizer.peak_lr:g}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         learning = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

@@ -272,6 +272,9 @@ def test_a_small_table_starts_from_what_comes_with_the_package(shipped, demo_csv
     assert started_from(shipped, demo_csv, tiny_config, tmp_path) == START
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["init_from"] == START
     assert resume(tmp_path / "run").metrics["init_from"] == START
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / START).mkdir()  # is the user's, and not meant
+    assert started_from(shipped, demo_csv, tiny_config, tmp_path, "beside") == str(MODELS[START])
     other = {"model": {"dim": 32}}
     assert started_from(shipped, demo_csv, tiny_config, tmp_path, "wider", **other) is None
     monkeypatch.setattr("graphslice.training.fine_tuning._MOST_MOLECULES", 40)

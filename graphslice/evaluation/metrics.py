@@ -181,8 +181,8 @@ def _rmse(y: np.ndarray, given: np.ndarray) -> float:
 
 
 def _r2(y: np.ndarray, given: np.ndarray) -> float:
-    spread = ((y - y.mean()) ** 2).sum()
-    return 1 - ((given - y) ** 2).sum() / spread if spread > 0 else np.nan
+    # Of equal numbers the mean may be off by a rounding, and the sum is not 0 then.
+    return 1 - ((given - y) ** 2).sum() / ((y - y.mean()) ** 2).sum() if np.ptp(y) > 0 else np.nan
 
 
 def _correlation(kind: str) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -195,7 +195,7 @@ def _correlation(kind: str) -> Callable[[np.ndarray, np.ndarray], float]:
 
 
 def _relative_error(y: np.ndarray, given: np.ndarray) -> float:
-    return _mae(y, given) / (y.std() or 1.0)
+    return _mae(y, given) / (y.std() if np.ptp(y) > 0 else 1.0)
 
 
 # --- of classes: int [R] against probabilities float64 [R, K] -------------------------------------

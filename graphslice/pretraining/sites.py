@@ -67,13 +67,14 @@ def _neither(chunk: pa.Table, column: str) -> list[int]:
 
 def _joined(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int) -> tuple[SiteLabels, set[int]]:
     """Labels of several columns side by side, and the rows whose lists differ in length, which have none."""
-    counts, wrong = np.zeros(rows, np.int64), set()
+    counts, wrong = np.full(rows, -1, np.int64), set()
     for some in columns.values():
         for row, numbers in some.items():
-            if counts[row] not in (0, len(numbers)):
+            if counts[row] not in (-1, len(numbers)):
                 wrong.add(row)
             counts[row] = len(numbers)
     counts[list(wrong)] = 0
+    counts = np.maximum(counts, 0)
     ptr = pointers(counts)
     values = np.full((int(ptr[-1]), len(columns)), np.nan)
     for column, some in enumerate(columns.values()):

@@ -43,7 +43,8 @@ def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> 
     for t, task, where in each_target(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
         if task.kind == REGRESSION:
-            mean[where], std[where] = known.mean(), known.std() or 1.0
+            # The deviation of equal numbers may be a rounding in place of 0.
+            mean[where], std[where] = known.mean(), known.std() if np.ptp(known) > 0 else 1.0
             continue
         shares = np.bincount(known.astype(int), minlength=len(task.classes)) + 0.5  # none is impossible
         logs = np.log(shares / shares.sum())

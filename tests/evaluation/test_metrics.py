@@ -37,6 +37,13 @@ def test_by_hand():
     assert np.isnan(b["spearman"]) and found["r2"] == a["r2"]
 
 
+@pytest.mark.parametrize("number", [0.1, 0.3, 1234.567])
+def test_equal_labels_have_no_spread(number):
+    """Whose mean may be another number by a rounding."""
+    found = scores("t.csv", regressions("a"), np.full((3, 1), number), np.full((3, 1), number + 0.5))
+    assert np.isnan(found["r2"]) and found["loss"] == pytest.approx(0.5)
+
+
 def test_numbers_against_scikit_learn_and_scipy():
     true = TRUE.copy()
     true[::7, 1] = np.nan

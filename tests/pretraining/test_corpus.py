@@ -179,6 +179,16 @@ def test_lists_are_of_atoms_and_of_bonds(with_lists, tmp_path):
     assert (atoms.counts > 0).sum() == 39 and (bonds.counts > 0).sum() == 39 - (len(store.sizes) < 80)
 
 
+@pytest.mark.parametrize("columns", ["ab", "ba"])
+def test_an_empty_list_beside_a_full_one(columns, tmp_path):
+    lists = {"a": ["[]", "[1, 2, 3]"], "b": ["[1, 2, 3]", "[4, 5, 6]"]}
+    more = {"smiles": ["C" * (4 + i) for i in range(40)], "a": [None] * 40, "b": [None] * 40}
+    rows = pd.concat([pd.DataFrame({"smiles": ["CCO", "CCN"], **lists}), pd.DataFrame(more)])
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    made = build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=list(columns))
+    assert (made.store.site_labels("atom").counts > 0).sum() == 1 and made.unlabelled == 1
+
+
 def test_lists_far_down_a_table(tmp_path):
     """Behind empty cells, and behind molecules that have as many atoms as bonds."""
     rings = [f"C{'C' * i}C1CC1" for i in range(60)]

@@ -29,7 +29,7 @@ class _Estimator(BaseEstimator):
         self,
         *,
         features: str | Sequence[str] | None = None,
-        ensemble: int = 1,
+        ensemble: int | None = None,
         preset: str | None = None,
         init_from: str | None = None,
         epochs: int | None = None,
@@ -64,6 +64,9 @@ class _Estimator(BaseEstimator):
         first, *targets = table.column_names
         split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
         table = table.append_column(split, pa.array(["train"] * len(table)))
+        sections = self.config if isinstance(self.config, Mapping) else {}
+        if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
+            raise InputError("random_state is the seed: leave out the one in config")
         whole = base_config(self.preset, self.config, self.init_from)
         state = self.random_state
         seed = state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))

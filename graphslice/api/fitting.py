@@ -15,7 +15,7 @@ from rich.console import Console
 
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import continue_preset
-from graphslice.config import MOLECULE, SCRATCH, RunConfig, check_keys, read_preset, with_sections
+from graphslice.config import MOLECULE, SCRATCH, RunConfig, check_keys, read_preset, section_of, with_sections
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
 from graphslice.data.labels import joined_names
@@ -140,6 +140,8 @@ def base_config(
     Raises:
         InputError: for several of these, a key or value that no configuration has, or a run that cannot be read.
     """
+    if not isinstance(config, RunConfig | Mapping | None):
+        raise InputError(f"config is a RunConfig or a mapping of its sections, not {config!r}")
     if isinstance(config, RunConfig):
         for name, other in (("preset", preset), ("init_from", init_from)):
             if other is not None:
@@ -222,7 +224,8 @@ def _listed(names: Any) -> list[str] | None:
 
 def _with(section: Any, given: Mapping[str, Any]) -> Any:
     """A section of a configuration with what is given of it."""
-    return replace(section, **{name: value for name, value in given.items() if value is not None})
+    named = {name: value for name, value in given.items() if value is not None}
+    return section_of(type(section), type(section).__name__.removesuffix("Config").lower(), vars(section) | named)
 
 
 class Trained(RunResult):

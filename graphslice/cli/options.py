@@ -155,7 +155,8 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
     from_file = read_yaml(Path(file)) if file is not None else {}
     check_keys(from_file, RunConfig)
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
-    merged = read_preset(preset or _DEFAULT_PRESETS.get(dataset, "small"))
+    usual = _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
+    merged = read_preset(preset or usual)
     if init_from is not None and init_from != SCRATCH:
         if preset is not None:
             raise InputError("--init-from brings its own model: leave out --preset")

@@ -290,7 +290,10 @@ class RunConfig:
         kinds = typing.get_type_hints(cls)
         sections = {name: part for name, part in values.items() if dataclasses.is_dataclass(kinds[name])}
         found = {name: section_of(kinds[name], name, part) for name, part in sections.items()}
-        return cls(**found, init_from=values.get("init_from"))
+        origin = values.get("init_from")
+        if not isinstance(origin, str | None):
+            raise InputError(f"init_from must be str or empty, not {origin!r}")
+        return cls(**found, init_from=origin)
 
     @classmethod
     def preset(cls, name: str) -> RunConfig:

@@ -95,6 +95,11 @@ class DataConfig:
         return tuple(name.strip() for name in names if name.strip())
 
     @property
+    def in_turn(self) -> bool:
+        """Whether all folds are the test in turn, each of a model of its own."""
+        return self.folds is not None and self.fold is None
+
+    @property
     def folds_and_repeats(self) -> tuple[int, int]:
         """How many folds, and how many times they are made; 0 folds where there are none."""
         match = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", self.folds or "")

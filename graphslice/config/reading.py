@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from graphslice.compat import current_config
@@ -89,9 +90,15 @@ def _is_float(text: str) -> bool:
     return True
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy as one of Python, which YAML can write; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def section_of(kind: type, name: str, values: dict[str, Any]) -> Any:
     """A dataclass of a section's values; raises :class:`InputError` for one of the wrong type."""
     hints = typing.get_type_hints(kind)
+    values = {key: plain(value) for key, value in values.items()}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):

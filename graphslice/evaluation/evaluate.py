@@ -127,7 +127,7 @@ def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) ->
     trained = predictor.config.data
     if model is None or source.fingerprint() != trained.fingerprint:
         return source.splits
-    if trained.folds is not None and model.is_dir() and find_members(model):
+    if predictor.in_turn:
         raise InputError(
             f"all molecules of {source.name} were learned by models of {model}: what each scores by the model that "
             "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"

@@ -90,6 +90,11 @@ class Predictor:
         return [task.name for task in self.tasks]
 
     @property
+    def in_turn(self) -> bool:
+        """Whether its models are of a cross-validation, each with another fold as its test."""
+        return len({config.data.fold for config, _ in self._made}) > 1
+
+    @property
     def columns(self) -> list[str]:
         """Names of the W numbers that it predicts with: see :class:`Predictions`."""
         return answer_columns(self.tasks)

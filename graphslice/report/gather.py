@@ -57,7 +57,7 @@ class Run:
     @property
     def folds(self) -> bool:
         """Whether its models have other molecules as their test."""
-        return bool(self.config.data.folds) and len(self.models) > 1
+        return self.config.data.in_turn and len(self.models) > 1
 
     @property
     def smiles(self) -> list[str] | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
+from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.arrow import json_lists, list_array, number_array
 from graphslice.data.datamodule import MoleculeData
@@ -30,7 +31,16 @@ from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import load
 from graphslice.machine import cores, visible_gpus
-from graphslice.model_files import CONFIG, MEMBER, find_members, holds_run, is_finished, read_metrics, read_training
+from graphslice.model_files import (
+    CONFIG,
+    LAST,
+    MEMBER,
+    find_members,
+    holds_run,
+    is_finished,
+    read_metrics,
+    read_training,
+)
 from graphslice.processes import each_in_a_process
 from graphslice.tasks import answer_columns
 from graphslice.training.advice import describe_data
@@ -108,7 +118,7 @@ def run_members(
                 raise InputError(f"{folder} is there, and holds no run: choose another --out")
         write_start(out, config, data, command)
     describe_data(console, data)
-    if config.data.folds:
+    if config.data.in_turn:
         console.print("each of the models has another fold as its test", highlight=False)
     elif source.splits is None or "valid" not in source.splits:
         console.print("each of the models has validation molecules of its own", highlight=False)
@@ -134,6 +144,8 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
     fresh = not (folder / CONFIG).exists()
     if not fresh:  # it has its weights and learning rate to start with by then
         config = replace(read_config(folder), data=config.data)
+        if (folder / LAST).exists():
+            read_checkpoint(folder / LAST)  # a damaged one is told apart here
     splits = None if fresh else splits_begun_with(config, folder)
     try:
         run(config, source, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
@@ -199,18 +211,19 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
     metrics: dict = {"metric": metric}
     splits = [splits_of_run(folder) or source.splits or {} for folder in folders]
     models = [load(folder) for folder in folders]
-    calibration = calibrate_members(out, models, splits, "test" if data.config.data.folds else "valid", data)
+    whole = read_config(out).data  # that of data is of the first member
+    calibration = calibrate_members(out, models, splits, "test" if whole.in_turn else "valid", data)
     for split in ("valid", "test"):
         rows = rows_of(splits, split)
         if len(rows) == 0 or np.isnan(source.targets[rows]).all():
             continue
         answers = calibration.probabilities(ask_each(models, splits, split, data.store, rows).mean, source.tasks)
         interval = None
-        if split == "test" and not data.config.data.folds:
+        if split == "test" and not whole.in_turn:
             interval = load(out).answers(data.store, rows, interval=LEVEL).interval
         given = (out, source, split, rows, answers, metric, console)
         metrics[split] = judge_split(*given, calibration, interval)
-        if split == "test" and data.config.data.folds:
+        if split == "test" and whole.in_turn:
             write_answers(out / OUT_OF_FOLD, data, rows, answers)
             said = "intervals are made of these errors, so that no molecules are left to count how many they hold"
             console.print(said, highlight=False)
@@ -218,7 +231,8 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
                 f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False, markup=False
             )
     metrics["members"] = {folder.name: read_values(folder, metric) for folder in folders}
-    _describe_members(folders, metrics["members"], metric, data.config.data.folds_and_repeats[0], console)
+    folds = whole.folds_and_repeats[0] if whole.in_turn else 0
+    _describe_members(folders, metrics["members"], metric, folds, console)
     write_training(out, _together(folders))
     write_metrics(out, metrics)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -119,6 +119,8 @@ def test_refused():
     ]:
         with pytest.raises(ValueError, match=reason):
             call()
+    with pytest.raises(ValueError, match="random_state is the seed"):
+        regressor(config={"trainer": {"seed": 7}}).fit(CHAINS, ATOMS)
     with pytest.raises(TypeError):  # weights of samples are not learned, so they are not taken
         regressor().fit(CHAINS, ATOMS, sample_weight=ATOMS)
     with pytest.raises(NotFittedError):
@@ -141,7 +143,7 @@ def test_pickles(fitted, classes):
 def test_the_tools_of_scikit_learn():
     assert np.isfinite(cross_val_score(regressor(epochs=1), CHAINS, ATOMS, cv=2, scoring="r2")).all()
     assert np.isfinite(cross_val_score(classifier(epochs=1), np.array(CHAINS), ALCOHOLS, cv=2, scoring="roc_auc")).all()
-    search = GridSearchCV(regressor(), {"epochs": [1, 2]}, cv=2).fit(pd.Series(CHAINS), ATOMS)
+    search = GridSearchCV(regressor(), {"epochs": np.arange(1, 3)}, cv=2).fit(pd.Series(CHAINS), ATOMS)
     assert search.best_params_["epochs"] in (1, 2) and search.predict("CCO").shape == (1,)
     assert make_pipeline(regressor(epochs=1)).fit(CHAINS, ATOMS).predict(CHAINS).shape == (60,)
 

@@ -173,6 +173,10 @@ def test_bad_molecules_are_told(demo_rows):
         ({"smiles": ["C"], "y": [1]}, {"init_from": "smal"}, "smal"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "gap", "config": {"init_from": "none"}}, "give it once"),
         ({"smiles": ["C"], "y": [1]}, {"epochs": 0}, "max_epochs must be at least 1"),
+        ({"smiles": ["C"], "y": [1]}, {"epochs": np.float64(1.5)}, "max_epochs must be int or empty, not 1.5"),
+        ({"smiles": ["C"], "y": [1]}, {"seed": "1"}, "seed must be int, not '1'"),
+        ({"smiles": ["C"], "y": [1]}, {"config": "my.yaml"}, "a mapping of its sections, not 'my.yaml'"),
+        ({"smiles": ["C"], "y": [1]}, {"config": {"init_from": 5}}, "init_from must be str or empty, not 5"),
     ],
     ids=str,
 )
@@ -192,6 +196,12 @@ def test_without_a_folder_the_model_keeps_its_own(demo_rows):
     del model
     gc.collect()
     assert not folder.exists()
+
+
+def test_numbers_of_numpy(demo_rows, tmp_path):
+    given = {"epochs": np.int64(1), "minutes": np.float64(9), "seed": np.int64(3), "ensemble": np.int64(1)}
+    model = fit(demo_rows[:30], "gap_ev", out=tmp_path / "run", **given)
+    assert vars(model.config.trainer) | {"max_epochs": 1, "seed": 3} == vars(model.config.trainer)
 
 
 def test_a_cell_is_run_again(demo_rows, tmp_path):

@@ -172,6 +172,18 @@ def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
     np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
 
 
+def test_several_models_of_one_fold(table, tiny_config, tmp_path):
+    """Their test is common, and none of them learned it."""
+    one = tiny_config(table, data={"folds": "3", "fold": 0}, trainer={"max_epochs": 1, "ensemble": 2})
+    result = train(one, tmp_path / "run")
+    assert not (tmp_path / "run" / "out_of_fold.csv").exists() and result.metrics["test"]["molecules"] == 20
+    assert "coverage_90" in result.metrics["test"]["targets"]["gap_ev"]
+    model = gs.load(tmp_path / "run", "cpu")
+    assert model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
+    model.save(tmp_path / "kept")
+    assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(model.evaluate()["mae"], rel=1e-6)
+
+
 def test_folds_of_which_one_cannot_be_learned_are_not_begun(demo_rows, tiny_config, tmp_path):
     """The one label of a target is tested in one of them, which lacks it for training."""
     labels = [1.5, *[None] * 59]

@@ -7,7 +7,7 @@ import gzip
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 # The name of the last column of a chunk. A column, so that the reasons go wherever the rows go, to other machines too.
 _MALFORMED = "graphslice: malformed"
+# Marks the columns of files of text.
+_TEXT = {b"graphslice": b"text"}
 
 
 @dataclass
@@ -114,7 +116,7 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
         with _reading(file):
             if not _is(file, PARQUET_SUFFIXES):
                 with _open_file(file, 1) as table:
-                    return pa.schema([*((name, pa.binary()) for name in table.columns), (_MALFORMED, pa.string())])
+                    return _of_texts(table.columns).append(pa.field(_MALFORMED, pa.string()))
             schemas.append(pq.read_schema(file).remove_metadata())
     if any(schema.names != schemas[0].names for schema in schemas):
         return None  # open_table says which, when it comes to that file
@@ -247,7 +249,12 @@ def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -
     with _reading(path):
         for part in parts:
             cells = [binary_array([_storable(cell) for cell in column]) for column in zip(*part.cells, strict=True)]
-            yield _with_reasons(pa.Table.from_arrays(cells, names=columns), part.malformed)
+            yield _with_reasons(pa.Table.from_arrays(cells, schema=_of_texts(columns)), part.malformed)
+
+
+def _of_texts(columns: Sequence[str]) -> pa.Schema:
+    """Of cells of text, which are not decoded yet: other than the bytes of a Parquet file they become text again."""
+    return pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
 
 
 def _with_reasons(chunk: pa.Table, malformed: dict[int, str]) -> pa.Table:
@@ -317,10 +324,10 @@ class _ParquetSink:
 
     def write(self, chunk: pa.Table) -> None:
         for i, column in enumerate(chunk.schema):
-            if pa.types.is_binary(column.type):
-                chunk = chunk.set_column(
-                    i, column.name, pa.array([decoded(cell) for cell in chunk.column(i).to_pylist()], pa.string())
-                )
+            if column.metadata == _TEXT:
+                cells = chunk.column(i).to_pylist()
+                decoded_cells = [None if cell is None else decoded(cell) for cell in cells]
+                chunk = chunk.set_column(i, column.name, pa.array(decoded_cells, pa.string()))
         if self.writer is None:
             self.writer = self.stack.enter_context(pq.ParquetWriter(self.path, chunk.schema))
         self.writer.write_table(chunk)

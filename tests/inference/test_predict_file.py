@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +105,15 @@ def test_a_column_that_would_be_there_twice(column, predictor, tmp_path):
     with pytest.raises(InputError, match=f"has a column '{column}' already"):
         predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_bytes_stay_bytes_and_texts_become_texts(predictor, tmp_path):
+    blobs = [b"\x89PNG\xff", None, b"text"]
+    pq.write_table(pa.table({"smiles": ["C", "CC", "CCO"], "blob": blobs}), tmp_path / "in.parquet")
+    (tmp_path / "in.csv").write_text("smiles,name\nC,é\n", encoding="utf-8")
+    for name, column, expected in (("in.parquet", "blob", blobs), ("in.csv", "name", ["é"])):
+        predict_file(predictor, tmp_path / name, tmp_path / "out.parquet")
+        assert pq.read_table(tmp_path / "out.parquet").column(column).to_pylist() == expected
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.csv.gz", "in.parquet", "in.smi"])

@@ -1,9 +1,10 @@
 """Conformal intervals (Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116).
 
-Rows are molecules, or their atoms or bonds. Those of one molecule are alike, so that not the rows but the molecules can
-be exchanged for each other: every molecule counts as one, whatever its size (hierarchical conformal prediction: Lee,
-Barber and Willett 2023, arXiv:2306.06342). What is promised then is of an atom drawn at random from a new molecule: in
-the mean over molecules a share of the atoms, not of all atoms together, and of no single molecule.
+Rows are measurements of molecules, or their atoms or bonds. Those of one molecule are alike, so that not the rows but
+the molecules can be exchanged for each other: every molecule counts as one, whatever its size and however often it was
+measured (hierarchical conformal prediction: Lee, Barber and Willett 2023, arXiv:2306.06342). What is promised then is
+of an atom drawn at random from a new molecule: in the mean over molecules a share of the atoms, not of all atoms
+together, and of no single molecule.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ def over_molecules(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
 
     Args:
         values: ``float [..., n]``.
-        molecules: ``int64 [n]``, ascending, which molecule each row is of; M different ones.
+        molecules: ``int64 [n]``, which molecule each row is of; M different ones, in whose order the means are.
     """
+    if (np.diff(molecules) < 0).any():
+        order = np.argsort(molecules, kind="stable")
+        values, molecules = values[..., order], molecules[order]
     starts = np.flatnonzero(np.diff(molecules, prepend=-1))
     return np.add.reduceat(values, starts, axis=-1, dtype=np.float64) / np.diff(starts, append=len(molecules))
 
@@ -107,7 +111,7 @@ def fit_scale(difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecule
     Args:
         difficulty: ``float [n]`` by name, none negative.
         errors: ``float [n]``, absolute ones.
-        molecules: ``int64 [n]``, ascending, which molecule each row is of.
+        molecules: ``int64 [n]``, which molecule each row is of.
 
     Returns:
         The weight of each; that of :data:`CONSTANT` is above 0.

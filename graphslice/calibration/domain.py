@@ -34,8 +34,8 @@ class Domain:
     Attributes:
         bits: ``uint64 [N, 16]``, fingerprints of 1,024 bits.
         rows: ``int64 [N]``, the places of the molecules in their source.
-        border: of the Tanimoto similarity to the nearest of them; 95 percent of the training molecules have another one
-            as near.
+        border: of the Tanimoto similarity to the nearest of them; 95 percent of the training molecules have another
+            one, with another fingerprint, as near.
         most_atoms: of a training molecule; 0 where that is not known.
         smiles: N texts where the molecules have no source that its reader could look into; else none.
     """
@@ -63,9 +63,11 @@ class Domain:
             most_atoms: of a training molecule, also of those without a fingerprint here.
         """
         bits = _packed(fingerprints)
-        asked = np.random.default_rng(seed).permutation(len(bits))[:_ASKED]
-        others = _nearest(bits[asked], bits, asked)[0]
-        border = float(np.quantile(others, _OUTSIDE)) if len(bits) > 1 else 0.0
+        # A molecule with several rows, or stereoisomers, is near to itself and not to another one.
+        different = bits[np.sort(np.unique(bits, axis=0, return_index=True)[1])]
+        asked = np.random.default_rng(seed).permutation(len(different))[:_ASKED]
+        others = _nearest(different[asked], different, asked)[0]
+        border = float(np.quantile(others, _OUTSIDE)) if len(different) > 1 else 0.0
         return cls(bits, np.asarray(rows, np.int64), border, most_atoms)
 
     def contains(self, similarity: np.ndarray, num_atoms: np.ndarray) -> np.ndarray:

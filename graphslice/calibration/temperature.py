@@ -39,7 +39,7 @@ def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndar
     Args:
         probabilities: as of :func:`tempered`.
         y: ``int [R]``, places of the classes.
-        molecules: ``int64 [R]``, ascending, which molecule each row is of.
+        molecules: ``int64 [R]``, which molecule each row is of.
     """
     if len(np.unique(molecules)) < FEWEST_MOLECULES or len(np.unique(y)) < 2:
         return 1.0

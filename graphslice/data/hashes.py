@@ -24,6 +24,11 @@ def hash_rows(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
     return MoleculeHashes(identity, family)
 
 
+def number_molecules(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """``int64 [R]``, a number of the molecule that each row of a store is: that of all its rows."""
+    return np.unique(hash_rows(store, rows).identity, return_inverse=True)[1]
+
+
 def scaffold_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
     """``uint64 [R]``, the hash of the scaffold of some molecules of a store; ``rows`` as for :func:`hash_rows`."""
     return np.concatenate([np.empty(0, np.uint64), *_of_chunks(store, rows, hash_scaffolds)])

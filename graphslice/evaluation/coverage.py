@@ -22,7 +22,7 @@ def coverage(
     Args:
         interval: of R molecules that have an answer, or of the R atoms or bonds of some.
         labels: ``float64 [R, T]``, nan where unknown.
-        molecules: ``int64 [R]``, ascending, which molecule each row is of.
+        molecules: ``int64 [R]``, which molecule each row is of.
         tasks: T targets, under the names that they have here; the model may have others.
 
     Returns:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.hashes import number_molecules
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.evaluation.seeds import LEAST_SEEDS, mean_interval
 from graphslice.inference.predictor import Predictor
@@ -24,7 +25,7 @@ _NETWORK, _BLEND = "network", "blend"
 # With such a weight for every target the network answers alone: descriptors take longer than its whole answer.
 _NETWORK_ALONE = 0.8
 # Of fewer molecules nothing is said of chance: what is resampled of a dozen does not show how others would differ.
-_FEW_ROWS = 30
+_FEW_MOLECULES = 30
 
 
 def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console) -> dict:
@@ -49,7 +50,9 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
     network = Predictor(replace(read_checkpoint(folder), blend=None, calibration=None), device)
     splits = [split for split in ("valid", "test") if len(data.splits.get(split, ()))]
     answers = {split: _answers(network, trees, data, split) for split in splits}
-    weights = weigh(list(answers["valid"].values()), source.targets[data.splits["valid"]], source.tasks)
+    valid = data.splits["valid"]
+    molecules = number_molecules(data.store, valid)
+    weights = weigh(list(answers["valid"].values()), source.targets[valid], source.tasks, molecules)
     if alone := bool((weights[0] >= _NETWORK_ALONE).all()):
         weights = np.zeros_like(weights)
         weights[0] = 1
@@ -66,7 +69,8 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
     said = "the network alone, to which the trees add little" if alone else f"{shares}, weights by validation"
     console.print(f"blend: {said}", highlight=False)
     split = "test" if "test" in answers and not np.isnan(source.targets[data.splits["test"]]).all() else "valid"
-    for line in describe_baselines(split, answers[split], data, metric, found[split]):
+    molecules = number_molecules(data.store, data.splits[split])
+    for line in describe_baselines(split, answers[split], data, metric, found[split], molecules):
         console.print(line, highlight=False, soft_wrap=True)
     return found
 
@@ -80,7 +84,12 @@ def _answers(network: Predictor, trees: dict, data: MoleculeData, split: str) ->
 
 
 def describe_baselines(
-    split: str, answers: dict[str, np.ndarray], data: MoleculeData, metric: str, values: dict[str, float]
+    split: str,
+    answers: dict[str, np.ndarray],
+    data: MoleculeData,
+    metric: str,
+    values: dict[str, float],
+    molecules: np.ndarray,
 ) -> list[str]:
     """What each reaches; and which of network, forest and boosting is best, by more than chance among the molecules.
 
@@ -90,10 +99,11 @@ def describe_baselines(
         data: with the labels.
         metric: of the run.
         values: the metric by the same names.
+        molecules: ``int64 [R]``, which molecule each row is of.
     """
     lines = [f"{split} {METRICS[metric].label}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items())]
     tasks, labels = data.source.tasks, data.source.targets[data.splits[split]]
-    if split != "test" or len(labels) < _FEW_ROWS:
+    if split != "test" or len(np.unique(molecules)) < _FEW_MOLECULES:
         return lines
     alone = {name: each for name, each in answers.items() if name != _BLEND}
     if len(tasks) > 1:
@@ -106,7 +116,9 @@ def describe_baselines(
     if winner is None or len(np.unique(data.train_labels)) < 2:
         return lines
     rivals = [name for name in alone if name != winner and _NETWORK in (name, winner)]
-    pairs = [compare_errors(labels[:, 0], alone[winner], alone[name], task.kind) for name in rivals]
+    pairs = [
+        compare_errors(labels[:, 0], alone[winner], alone[name], task.kind, molecules=molecules) for name in rivals
+    ]
     found, rival = min(zip(pairs, rivals, strict=True), key=lambda pair: pair[0].difference)
     if not np.isfinite(found.low):
         return lines

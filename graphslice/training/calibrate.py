@@ -13,7 +13,7 @@ from graphslice.calibration import Calibration, Domain, fit_calibration
 from graphslice.calibration.domain import BITS, MOST_KEPT
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_together
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.hashes import fingerprint_rows
+from graphslice.data.hashes import fingerprint_rows, number_molecules
 from graphslice.data.splits import Splits
 from graphslice.evaluation.several import ask_each, rows_of
 from graphslice.inference.doubt import difficulty_of, nearest_of
@@ -36,9 +36,8 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
     rows, seed = _some(data.splits["valid"], MOST_ROWS, data), data.config.trainer.seed
     domain = _domain_of(data, data.splits["train"], seed)
     answers, difficulty = _measured(predictor, domain, data, rows)
-    calibration = fit_calibration(
-        answers, difficulty, source.labels(rows), source.molecules(rows), source.tasks, domain
-    )
+    molecules = _molecules_of(data, rows)
+    calibration = fit_calibration(answers, difficulty, source.labels(rows), molecules, source.tasks, domain)
     add_to_checkpoint(folder / BEST, calibration)
     _write_names(folder, data, domain)
     return calibration
@@ -68,12 +67,16 @@ def calibrate_members(
     else:
         own = ask_each(models, splits, split, data.store, rows)
         answers, difficulty = own.mean, own.difficulty
-    calibration = fit_calibration(
-        answers, difficulty, source.labels(rows), source.molecules(rows), source.tasks, domain
-    )
+    molecules = _molecules_of(data, rows)
+    calibration = fit_calibration(answers, difficulty, source.labels(rows), molecules, source.tasks, domain)
     save_together(calibration, out)
     _write_names(out, data, domain)
     return calibration
+
+
+def _molecules_of(data: MoleculeData, rows: np.ndarray) -> np.ndarray:
+    """Which molecule each label of some rows is of: a molecule that was measured several times is one."""
+    return number_molecules(data.store, rows)[data.source.molecules(rows)]
 
 
 def _measured(

@@ -137,16 +137,21 @@ def predict_trees(trees: Sequence[Trees], x: np.ndarray) -> np.ndarray:
     return np.concatenate([each.predict(x) for each in trees], axis=1).astype(np.float32)
 
 
-def weigh(answers: Sequence[np.ndarray], labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+def weigh(
+    answers: Sequence[np.ndarray], labels: np.ndarray, tasks: Sequence[Task], molecules: np.ndarray | None = None
+) -> np.ndarray:
     """``float64 [M, T]``: the weights of M models in the answer to each target, chosen on validation molecules.
 
     Args:
         answers: of each model, ``float32 [R, W]``.
         labels: ``float64 [R, T]``, nan where unknown.
         tasks: T targets.
+        molecules: ``int64 [R]``, which molecule each row is of; each of another one when not given.
     """
-    weights = [
-        blend_weights([_as_added(each[:, where], task) for each in answers], _as_added(labels[:, t], task), task.kind)
-        for t, task, where in each_target(tasks)
-    ]
+
+    def chosen(t: int, task: Task, where: slice) -> np.ndarray:
+        added = [_as_added(each[:, where], task) for each in answers]
+        return blend_weights(added, _as_added(labels[:, t], task), task.kind, molecules)
+
+    weights = [chosen(*each) for each in each_target(tasks)]
     return np.stack(weights, axis=1)

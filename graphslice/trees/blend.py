@@ -12,8 +12,8 @@ from graphslice.errors import InputError
 
 #: Steps of a weight from 0 to 1.
 _STEPS = 10
-#: With fewer rows nothing is chosen.
-_FEWEST_ROWS = 5
+#: With fewer molecules nothing is chosen.
+_FEWEST_MOLECULES = 5
 _RESAMPLES = 1000
 # Weights that are worse by no more standard errors are as good as the best. Not one, as elsewhere: the rows have chosen
 # the network's epoch too, so it looks better on them than it is (docs/log.md).
@@ -32,7 +32,7 @@ class ErrorDifference:
         b: that of the second.
         difference: by how much the first is better, in the unit of the metric; negative where it is worse.
         low: where its 95% interval begins.
-        high: where it ends. Both are nan where one row, or one class, leaves nothing to resample.
+        high: where it ends. Both are nan where one molecule, or one class, leaves nothing to resample.
     """
 
     metric: str
@@ -43,30 +43,34 @@ class ErrorDifference:
     high: float
 
 
-def blend_weights(answers: Sequence[np.ndarray], y: np.ndarray, kind: str) -> np.ndarray:
+def blend_weights(
+    answers: Sequence[np.ndarray], y: np.ndarray, kind: str, molecules: np.ndarray | None = None
+) -> np.ndarray:
     """The weights with which the models' answers are added up, chosen on validation rows.
 
     Not the best weighting alone: the mean of all on a grid (steps of 0.1) whose loss lies within two standard errors of
-    the best, paired over the rows. So few rows give nearly equal weights.
+    the best, paired over the molecules, each of which counts as one. So few molecules give nearly equal weights.
 
     Args:
         answers: for each of M models float64 ``[R, W]``, as :meth:`graphslice.trees.Trees.predict` gives them.
         y: float64 ``[R]``, numbers or indices of classes; nan where unknown: left out, as are rows without an answer.
         kind: "regression" (by MAE), "binary" or "multiclass" (by log loss).
+        molecules: int64 ``[R]``, which molecule each row is of; each of another one when not given.
 
     Returns:
-        float64 ``[M]``, none negative, their sum 1; equal with fewer than 5 rows, or rows of one class.
+        float64 ``[M]``, none negative, their sum 1; equal with fewer than 5 molecules, or rows of one class.
 
     Raises:
         InputError: if the answers are none, or not of the same rows.
     """
-    y, stacked = _known(y, answers)
+    y, stacked, of = _known(y, answers, molecules)
     models = len(answers)
     equal = np.full(models, 1 / models)
-    if len(y) < _FEWEST_ROWS or (kind != "regression" and len(np.unique(y)) < 2):
+    if len(np.unique(of)) < _FEWEST_MOLECULES or (kind != "regression" and len(np.unique(y)) < 2):
         return equal
     grid = np.array(list(shares(_STEPS, models))) / _STEPS
     losses = np.stack([_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid])
+    losses = np.stack([np.bincount(of, each) for each in losses]) / np.bincount(of)
     weights = grid[near_best(losses, _ERRORS)].mean(axis=0)
     return weights / weights.sum()
 
@@ -78,14 +82,16 @@ def loss_of(y: np.ndarray, answers: np.ndarray, kind: str) -> float:
         y, kind: as in :func:`blend_weights`.
         answers: float64 ``[R, W]``.
     """
-    y, (answer,) = _known(y, [answers])
+    y, (answer,), _ = _known(y, [answers])
     if kind == "binary":
         return -_Area(y, answer[:, 0])(np.ones(len(y)))
     return float(_row_losses(answer, y, kind).mean()) if len(y) else float("nan")
 
 
-def compare_errors(y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed: int = 0) -> ErrorDifference:
-    """How much better the answers ``a`` are than ``b``: paired bootstrap over the rows, 1,000 resamples.
+def compare_errors(
+    y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed: int = 0, molecules: np.ndarray | None = None
+) -> ErrorDifference:
+    """How much better the answers ``a`` are than ``b``: paired bootstrap over the molecules, 1,000 resamples.
 
     Args:
         y: as in :func:`blend_weights`.
@@ -93,15 +99,17 @@ def compare_errors(y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed:
         b: as ``a``, of the other model.
         kind: "regression" (MAE), "binary" (AUROC) or "multiclass" (log loss).
         seed: of the resamples.
+        molecules: as in :func:`blend_weights`; what is measured of one is drawn together.
 
     Raises:
         InputError: if the answers are not of the same rows, or no row has a label.
     """
-    y, stacked = _known(y, [a, b])
+    y, stacked, of = _known(y, [a, b], molecules)
     if len(y) == 0:
         raise InputError("two models cannot be compared: no row has a label and both answers")
     random = np.random.default_rng(seed)
-    counts = (np.bincount(random.integers(len(y), size=len(y)), minlength=len(y)) for _ in range(_RESAMPLES))
+    drawn = len(np.unique(of))
+    counts = (np.bincount(random.integers(drawn, size=drawn), minlength=drawn)[of] for _ in range(_RESAMPLES))
     metric = {"regression": "MAE", "binary": "AUROC", "multiclass": "log loss"}[kind]
     if kind == "binary":
         areas = [_Area(y, answer[:, 0]) for answer in stacked]
@@ -112,15 +120,17 @@ def compare_errors(y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed:
         losses = np.stack([_row_losses(answer, y, kind) for answer in stacked])
         first, second = losses.mean(axis=1)
         gains = losses[1] - losses[0]
-        resampled = np.array([gains @ count / len(y) for count in counts])
+        resampled = np.array([gains @ count / count.sum() for count in counts])
         difference = second - first
     resampled = resampled[~np.isnan(resampled)]  # resamples of one class have no AUROC
-    low, high = np.quantile(resampled, [0.025, 0.975]) if len(y) > 1 and len(resampled) else (np.nan, np.nan)
+    low, high = np.quantile(resampled, [0.025, 0.975]) if drawn > 1 and len(resampled) else (np.nan, np.nan)
     return ErrorDifference(metric, float(first), float(second), float(difference), float(low), float(high))
 
 
-def _known(y: np.ndarray, answers: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The labels and answers ``[M, R, W]`` of the rows that have them all."""
+def _known(
+    y: np.ndarray, answers: Sequence[np.ndarray], molecules: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, answers ``[M, R, W]``, and the molecules counted from 0, of the rows that have labels and answers."""
     y = np.asarray(y, np.float64)
     if not answers or y.ndim != 1 or any(np.shape(answer) != (len(y), *np.shape(answers[0])[1:]) for answer in answers):
         shapes = ", ".join(str(np.shape(answer)) for answer in answers)
@@ -129,7 +139,10 @@ def _known(y: np.ndarray, answers: Sequence[np.ndarray]) -> tuple[np.ndarray, np
         )
     stacked = np.stack([np.asarray(answer, np.float64).reshape(len(y), -1) for answer in answers])
     known = np.isfinite(y) & np.isfinite(stacked).all(axis=(0, 2))
-    return y[known], stacked[:, known]
+    of = np.arange(len(y)) if molecules is None else np.asarray(molecules)
+    if of.shape != y.shape:
+        raise InputError(f"molecules of shape {of.shape} do not go with {len(y)} labels: give one for each")
+    return y[known], stacked[:, known], np.unique(of[known], return_inverse=True)[1]
 
 
 def _row_losses(answer: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:

@@ -48,11 +48,15 @@ def test_the_border_leaves_out_one_in_twenty():
         domain.nearest(random.random((9, BITS)) < 0.1)[0] < domain.border
     ).all()
     assert Domain.of(bits[:1], np.array([5]), 0).border == 0
+    twice = np.repeat(np.concatenate([bits, lonely]), 2, axis=0)  # molecules with several rows
+    assert Domain.of(twice, np.arange(816), 0).border == domain.border
 
 
 def test_far_larger_molecules_are_outside():
     """A chain has the fingerprint of a shorter one, however long it is."""
-    domain = Domain.of(np.ones((2, BITS), bool), np.arange(2), 0, most_atoms=20)
+    bits = np.ones((2, BITS), bool)
+    bits[1, ::2] = False
+    domain = Domain.of(bits, np.arange(2), 0, most_atoms=20)
     similarity = np.array([1, 1, 1, 0.2, np.nan], np.float32)
     inside = [True, True, False, False, False]
     assert domain.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside

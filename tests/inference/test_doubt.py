@@ -35,6 +35,20 @@ def calibrated(demo_rows, tiny_config, tmp_path_factory):
     return folder / "run", table, result.metrics
 
 
+def test_molecules_with_several_rows_count_once(demo_rows, tiny_config, tmp_path):
+    """As each of a table with several temperatures: in intervals and in the border of the domain."""
+    table = pd.concat([demo_rows[["smiles", "gap_ev", "split"]].assign(celsius=t) for t in (10, 20, 30)])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    data = {"targets": "gap_ev", "features": "celsius", "split": "split"}
+    train(tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1}), tmp_path / "run")
+    calibration = gs.load(tmp_path / "run", "cpu").calibration
+    molecules = (demo_rows["split"] == "valid").sum()
+    (scores,) = calibration.targets[0].scores
+    assert len(scores.values) == 3 * molecules and (scores.counts == 3).all()
+    assert np.isfinite(scores.quantile(molecules / (molecules + 1))) and scores.quantile(0.999) == np.inf
+    assert calibration.domain.border < 0.9
+
+
 def test_intervals_by_the_errors_of_validation(calibrated):
     """Without a difficulty that tells anything: the answer plus and minus a quantile of the absolute errors."""
     folder, table, metrics = calibrated

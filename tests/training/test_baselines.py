@@ -166,7 +166,7 @@ def temper(path) -> None:
 def test_a_network_that_needs_no_trees_answers_alone(blended, tiny_config, tmp_path, monkeypatch):
     """Descriptors take longer than all that a network does."""
     monkeypatch.setattr(
-        "graphslice.training.baselines.weigh", lambda answers, labels, tasks: np.array([[0.8], [0.1], [0.1]])
+        "graphslice.training.baselines.weigh", lambda answers, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]])
     )
     said = io.StringIO()
     config = tiny_config(blended[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
@@ -178,11 +178,18 @@ def test_a_network_that_needs_no_trees_answers_alone(blended, tiny_config, tmp_p
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))
 
 
-def described(tasks: list[Task], labels: np.ndarray, answers: dict[str, np.ndarray], metric: str) -> list[str]:
+def described(
+    tasks: list[Task],
+    labels: np.ndarray,
+    answers: dict[str, np.ndarray],
+    metric: str,
+    molecules: np.ndarray | None = None,
+) -> list[str]:
     source = SimpleNamespace(tasks=tasks, targets=labels)
     data = SimpleNamespace(source=source, splits={"test": np.arange(len(labels))}, train_labels=labels)
     values = {name: score(metric, "t", tasks, labels, each) for name, each in answers.items()}
-    return describe_baselines("test", answers, data, metric, values)
+    molecules = np.arange(len(labels)) if molecules is None else molecules
+    return describe_baselines("test", answers, data, metric, values, molecules)
 
 
 def test_which_is_best_and_whether_by_chance():
@@ -201,6 +208,7 @@ def test_which_is_best_and_whether_by_chance():
     assert "within the chance" in lines[1]
     assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in answers.items()}, "mae")) == 1
     assert len(described([Task("y")], np.ones((200, 1)), answers, "mae")) == 1  # nothing was to be learned
+    assert len(described([Task("y")], labels, answers, "mae", np.arange(200) % 29)) == 1  # of a few molecules
 
 
 def test_the_best_of_several_targets():

@@ -105,6 +105,23 @@ def test_the_interval_is_that_of_a_paired_bootstrap():
     assert found.high == pytest.approx(theirs.high, abs=0.12 * width)
 
 
+def test_several_rows_of_a_molecule_are_one():
+    """As if each was there once: not twenty times as certain."""
+    y, answers = numbers(40, 0.5, 0.7)
+    of, many = np.tile(np.arange(40), 20), np.tile(y, 20)
+    repeated = [np.tile(each, (20, 1)) for each in answers]
+    once, found = compare_errors(y, *answers, "regression"), compare_errors(many, *repeated, "regression", molecules=of)
+    assert [found.low, found.high] == pytest.approx([once.low, once.high])
+    narrow = compare_errors(many, *repeated, "regression")
+    assert narrow.high - narrow.low < 0.3 * (once.high - once.low)
+    weights = blend_weights(repeated, many, "regression", of)
+    assert weights == pytest.approx(blend_weights(answers, y, "regression"))
+    few = blend_weights([each[of < 4] for each in repeated], many[of < 4], "regression", of[of < 4])
+    assert np.array_equal(few, [0.5, 0.5])
+    with pytest.raises(InputError, match="give one for each"):
+        compare_errors(y, *answers, "regression", molecules=of)
+
+
 def test_the_first_is_better_where_the_difference_is_positive():
     y = np.random.default_rng(0).integers(3, size=150).astype(float)
     for kind, truth in [("multiclass", y), ("binary", (y > 0).astype(float))]:

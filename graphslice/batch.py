@@ -119,7 +119,14 @@ def _check(batch: GraphBatch) -> None:
     for name, shape in shapes.items():
         if (found := getattr(batch, name).shape) != shape:
             raise ValueError(f"{name} of the batch has the shape {list(found)}, not {list(shape)}")
+    labelled = size if batch.sites is None else len(batch.sites)
+    for name, there in (("targets", labelled), ("rows", size)):
+        if (given := getattr(batch, name)) is not None and len(given) != there:
+            raise ValueError(f"{name} of the batch are {len(given)}, and must be {there}")
+    if batch.lengths.dtype != torch.int64:
+        raise ValueError(f"lengths of the batch are {batch.lengths.dtype}, not int64")
     ranges = {
+        "degrees": (0, torch.iinfo(torch.int64).max),
         "lengths": (0, width),
         "path_types": (-1, len(batch.path_distances) - 1),
         "path_distances": (0, UNREACHABLE),
@@ -140,7 +147,7 @@ def _check(batch: GraphBatch) -> None:
             _check_sites(sites, size, width)
     if batch.bonds is not None:
         _check_bonds(batch.bonds, size, width + 1)
-    if (batch.atoms >= torch.tensor(ATOM_DIMS)).any():
+    if ((batch.atoms < 0) | (batch.atoms >= torch.tensor(ATOM_DIMS))).any():
         raise ValueError("atoms of the batch has features outside OGB's values")
     if len(batch.path_ptr) and (batch.path_ptr[0] != 0 or (batch.path_ptr.diff() < 0).any()):
         raise ValueError("path_ptr of the batch must begin with 0 and never fall")

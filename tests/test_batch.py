@@ -28,6 +28,8 @@ def test_what_collate_makes_passes(batch):
     [
         ("atoms", (0, 0, 0), 119),
         ("atoms", (2, 1, 8), 2),
+        ("atoms", (0, 0, 1), -1),
+        ("degrees", (0, 0), -1),
         ("lengths", 1, 8),
         ("lengths", 1, -1),
         ("path_types", (0, 1, 2), 10_000),
@@ -43,6 +45,7 @@ def test_what_collate_makes_passes(batch):
 )
 def test_numbers_that_lead_elsewhere_are_refused(name, index, value, batch):
     changed = getattr(batch, name).clone()
+    changed = changed.long() if value < 0 else changed
     changed[index] = value
     with pytest.raises(ValueError, match=f"^{name} of the batch"):
         dataclasses.replace(batch, **{name: changed})
@@ -61,6 +64,18 @@ def test_offsets_that_fall_are_refused(batch):
 def test_shapes_that_do_not_agree_are_refused(name, batch):
     with pytest.raises(ValueError, match="has the shape"):
         dataclasses.replace(batch, **{name: getattr(batch, name)[:-1]})
+
+
+def test_lengths_of_another_type_are_refused(batch):
+    """Compiled code reads them by their address."""
+    with pytest.raises(ValueError, match=r"lengths of the batch are torch\.int32, not int64"):
+        dataclasses.replace(batch, lengths=batch.lengths.int())
+
+
+@pytest.mark.parametrize(("name", "shape"), [("targets", (7, 1)), ("rows", (9,))])
+def test_labels_of_other_molecules_are_refused(name, shape, batch):
+    with pytest.raises(ValueError, match=rf"^{name} of the batch are {shape[0]}, and must be 3"):
+        dataclasses.replace(batch, **{name: torch.zeros(shape)})
 
 
 def test_nothing_on_another_device_is_looked_at(batch):

@@ -11,10 +11,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dropout import drawing_from
 from graphslice.ops.threads import cores, one_core_each
 
 Run = Callable[[Tensor, dict[str, Tensor]], Tensor]
+
+#: What a second backward pass of a batch is told.
+ONCE = "the gradients of this batch were computed already: add up what they are of, and call backward once"
 
 # Numbers that the gradients of all shares may take together; the fewest numbers that are worth a share:
 # below, Python's own work, which a second core cannot share, is most of it.
@@ -85,10 +89,11 @@ class _Shares(torch.autograd.Function):
         return torch.cat([out.detach() for out, _ in ctx.graphs])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         graphs, ctx.graphs = ctx.graphs, None
         if graphs is None:
-            raise RuntimeError("the gradients of this batch were computed already")
+            raise RuntimeError(ONCE)
 
         def backward(share: int) -> tuple[Tensor | None, ...]:
             out, leaves = graphs[share]

@@ -17,6 +17,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
 from graphslice.nn.block import GELU, Add, AddNorm, Block, BondMessages, FeedForward
 from graphslice.nn.context import AttentionContext
+from graphslice.nn.cpu_parallel import ONCE
 from graphslice.nn.encodings import AtomEncoder, Table
 from graphslice.nn.mixers.base import Mixer
 from graphslice.ops import (
@@ -32,6 +33,7 @@ from graphslice.ops import (
     linear_attention,
     max_exchange,
 )
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.program import Value, programs_run
 from graphslice.ops.recorded import Inputs, Program
 from graphslice.ops.recorder import NotRecorded
@@ -96,6 +98,8 @@ class RecordedModel:
         modules = [module for part in read for module in part.modules()]
         if any(type(module) not in _READ and not isinstance(module, Mixer) for module in modules):
             raise NotRecorded
+        if not all(_as_configured(module) for module in modules):
+            raise NotRecorded
         sizes = [size for m in modules if isinstance(m, nn.Linear) for size in (m.in_features, m.out_features)]
         if (
             any(size % 16 for size in (config.dim, *sizes))
@@ -152,9 +156,28 @@ class RecordedModel:
         parameters = self._program.parameters
         if not all(p is not None and p.dtype == torch.float32 and p.is_contiguous() for p in parameters):
             return None
+        if any(p.shape != shape for p, shape in zip(parameters, self._program.shapes, strict=True)):
+            return None
         if torch.is_grad_enabled():
             return _Recorded.apply(self._program, inputs, inputs.graph, *parameters)
         return self._program.run(inputs, parameters)[0]
+
+
+def _as_configured(module: nn.Module) -> bool:
+    """Whether the weights of a module are as large as it says of itself: programs go by that."""
+    shapes = {
+        nn.Linear: ("out_features", "in_features"),
+        nn.Embedding: ("num_embeddings", "embedding_dim"),
+        nn.EmbeddingBag: ("num_embeddings", "embedding_dim"),
+    }
+    if isinstance(module, nn.LayerNorm):
+        return all(p is None or p.shape == module.normalized_shape for p in (module.weight, module.bias))
+    for kind, names in shapes.items():
+        if isinstance(module, kind):
+            weight, bias = module.weight, module._parameters.get("bias")
+            shape = tuple(getattr(module, name) for name in names)
+            return weight.shape == shape and (bias is None or bias.shape == shape[:1])
+    return True
 
 
 def _same(found: object, granted: object) -> bool:
@@ -187,9 +210,11 @@ def run_recorded(
         and 0 < context.width <= _MAX_ROWS
         and len(graph)
         and batch.atoms.dtype == batch.degrees.dtype == torch.uint8
+        and lengths.dtype == torch.int64
         and not torch.is_autocast_enabled("cpu")
         # Whoever watches torch's operations, or has others done in their place, sees those of the modules.
         and torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
+        and not nn.modules.module._has_any_global_hook()
         and programs_run()
         and all(operator.serves_by("numba") for operator in _OPERATORS)
         and not torch.compiler.is_compiling()
@@ -219,10 +244,10 @@ class _Recorded(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         state, ctx.state = ctx.state, None
         if state is None:
-            raise RuntimeError("the gradients of this batch were computed already")
+            raise RuntimeError(ONCE)
         grad_graph, found = ctx.program.gradients(state, grad.contiguous())
         return None, None, grad_graph, *found

@@ -8,6 +8,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.dropout import DropoutKeys, draw_keys, dropout, dropout_factors
 from graphslice.ops.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, store, store_scalar
@@ -75,6 +76,7 @@ class _AddNorm(torch.autograd.Function):
         return s, n
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_s: Tensor | None, grad_n: Tensor | None):
         s, weight, moments = ctx.saved_tensors
         keys = ctx.keys

@@ -7,6 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropout, dropped_weights
 from graphslice.ops.simd.lanes import address_of, keep_alive, store_scalar
@@ -70,6 +71,7 @@ class _Aggregate(torch.autograd.Function):
         return _aggregate(attn_weights, v, keys)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         attn_weights, v = (t.contiguous() for t in ctx.saved_tensors)
         keys, grad = ctx.keys, grad.contiguous()

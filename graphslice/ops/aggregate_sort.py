@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphslice.ops.aggregate import aggregate, aggregate_gradients, aggregate_samples, shapes_agree
 from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments, sortable
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.dropout import DropoutKeys, draw_keys
 from graphslice.ops.simd.lanes import address_of, keep_alive
@@ -161,6 +162,7 @@ class _AggregateSort(torch.autograd.Function):
         return _aggregate_sort(attn_weights, v, lengths, descending, keys, rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         attn_weights, v, rows = ctx.saved_tensors
         attn_weights, v, upstream = attn_weights.contiguous(), v.contiguous(), grad.contiguous().numpy()

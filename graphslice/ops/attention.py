@@ -8,6 +8,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropped_weights
 from graphslice.ops.simd.lanes import (
@@ -83,6 +84,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         tensors = [t.contiguous() for t in (*ctx.saved_tensors, grad)]
         grads = [torch.empty_like(t) for t in tensors[:4]]

@@ -8,6 +8,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import float32x16, load, load_short, maximum, select_ge, store
 
@@ -32,7 +33,7 @@ def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Ten
     if torch.compiler.is_compiling():  # one kernel, which keeps nothing of a pair
         there = bonds > 0
         messages = F.relu(x[:, None] + F.embedding((bonds.int() - 1).clamp_min(0), words))
-        return (messages * there[..., None]).sum(dim=2)
+        return messages.masked_fill(~there[..., None], 0).sum(dim=2)
     sample, i, j = bonds.nonzero(as_tuple=True)
     width = x.shape[1]
     of_bonds = words.index_select(0, bonds[sample, i, j].long() - 1)
@@ -65,7 +66,7 @@ class _BondMessages(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         x, bonds, types, rings = ctx.saved_tensors
         grad = grad.contiguous()

@@ -7,6 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 
 
@@ -50,6 +51,7 @@ class _BroadcastMax(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         v, mask, local, maxima = (tensor.detach().numpy() for tensor in ctx.saved_tensors)
         grad_v = torch.empty(grad.shape, dtype=grad.dtype)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.simd.sorting_network import parts_of, sort_values, sort_with_rows, unsort
 from graphslice.ops.threads import parallel_for
@@ -220,5 +221,6 @@ class _NumbaSort(torch.autograd.Function):
         return _numba_sort(x, lengths, descending, rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         return _numba_unsort(grad, ctx.saved_tensors[0]), None, None

@@ -18,6 +18,7 @@ from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import (
     address_of,
@@ -180,5 +181,6 @@ class _Dropout(torch.autograd.Function):
         return _dropped(x, keys)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         return _dropped(grad, ctx.keys), None

@@ -7,6 +7,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import as_float32, as_int32, exp, float32x16, int32x16, load, splat, store
 from graphslice.ops.threads import parallel_for
@@ -45,6 +46,7 @@ class _Gelu(torch.autograd.Function):
         return _gelu(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         x, grad = ctx.saved_tensors[0].contiguous(), grad.contiguous()
         grad_x = torch.empty(x.shape)

@@ -7,6 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed
@@ -33,8 +34,9 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     batch, width, channels = v.shape
     valid = (torch.arange(width, device=v.device) < lengths[:, None])[:, None, :, None]
     q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
-    out = q @ (k.transpose(2, 3) @ v)
-    out = out / lengths.clamp(1, max(1, width))[:, None, None, None].to(out.dtype)
+    # Divided before the second product, as half precision ends at 65,504.
+    means = k.transpose(2, 3) @ v / lengths.clamp(1, max(1, width))[:, None, None, None].to(v.dtype)
+    out = q @ means
     return out.transpose(1, 2).reshape(batch, width, channels)
 
 
@@ -73,6 +75,7 @@ class _LinearAttention(torch.autograd.Function):
         return _linear_attention(q, k, v, lengths, heads)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         *saved, lengths = ctx.saved_tensors
         tensors = [t.contiguous() for t in (*saved, grad)]

@@ -7,6 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 
 #: Where the weight of a row begins and ends to fall, in shares of the exchange.
@@ -65,6 +66,7 @@ class _MaxExchange(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         (weight,) = ctx.saved_tensors
         result = torch.empty_like(weight)

@@ -7,6 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.threads import parallel_for
 
@@ -84,6 +85,7 @@ class _PathSoftmax(torch.autograd.Function):
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         result, path_types, lengths = ctx.saved_tensors
         # Sums of so many samples at a time, whatever the number of threads: so the result does not depend on it.

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.feature_dims import UNREACHABLE
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import (
     address_of,
@@ -141,7 +142,7 @@ class _PathValues(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         *tensors, bonds = ctx.saved_tensors
         learned, given = tuple(tensors[:4]), tuple(tensors[4:])

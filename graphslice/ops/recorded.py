@@ -85,6 +85,11 @@ class Program:
         """The tensors that it differentiates by, in order."""
         return [owned.tensor for owned in self._owned]
 
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """The shapes that they had when they were recorded."""
+        return [owned.shape for owned in self._owned]
+
     def run(self, inputs: Inputs, parameters: Sequence[Tensor]) -> tuple[Tensor, _State]:
         """What comes out, and what :meth:`gradients` needs.
 

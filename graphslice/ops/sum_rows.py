@@ -7,6 +7,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
 from graphslice.ops.simd.lanes import float32x8, int64x8, load, load_scalar, splat, store
 from graphslice.ops.threads import parallel_for
@@ -64,6 +65,7 @@ class _SumRows(torch.autograd.Function):
         return _sum_rows(table, rows, begins, weights)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         table, rows, begins, weights = ctx.saved_tensors
         grad, sums = grad.contiguous(), torch.zeros(table.shape)

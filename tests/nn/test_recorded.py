@@ -237,6 +237,34 @@ def test_a_half_in_another_mode():
     assert torch.equal(recorded(model, batch), recorded(model, batch))
 
 
+def test_a_weight_of_another_shape_is_not_read():
+    """As who prunes channels may leave it; where it is told, the modules say."""
+    narrow = nn.Parameter(torch.zeros(16, DIM))
+    early, late = model_of().eval(), model_of().eval()
+    assert recorded(early, batch_of()) is not None
+    for model in (early, late):
+        model.blocks[0].ffn.expand.weight = narrow
+        assert recorded(model, batch_of()) is None
+    short = model_of().eval()
+    short.atoms.in_degree.weight = nn.Parameter(torch.zeros(3, DIM))
+    assert recorded(short, batch_of()) is None
+
+
+def test_lengths_of_another_type_are_not_read():
+    batch, model = batch_of(), model_of().eval()
+    context = model.context(batch)
+    context.lengths = batch.lengths.int()
+    assert run_recorded(model, batch, context) is None
+
+
+def test_hooks_of_all_modules_are_called():
+    seen = []
+    with torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0])):
+        assert recorded(model_of(), batch_of()) is None
+    seen.clear()
+    assert recorded(model_of(), batch_of()) is not None and not seen
+
+
 def unwatched(model):
     pass
 

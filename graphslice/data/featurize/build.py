@@ -21,6 +21,7 @@ from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, record_batc
 from graphslice.errors import InputError
 
 Progress = Callable[[int], None] | None
+Check = Callable[[GraphStore], None] | None
 
 
 def build_store(
@@ -31,6 +32,7 @@ def build_store(
     workers: int | None = None,
     rows: int | None = None,
     progress: Progress = None,
+    check: Check = None,
 ) -> GraphStore:
     """Featurize labelled molecules into a file.
 
@@ -46,6 +48,7 @@ def build_store(
         workers: processes that parse; every core by default.
         rows: how many there are, if known: few of them need no processes.
         progress: called with the number of rows done, from time to time.
+        check: called with what was made before that takes the place of another file; may raise InputError.
 
     Raises:
         InputError: if the file cannot be written.
@@ -56,18 +59,18 @@ def build_store(
         if (waited or info.fingerprint) and (made := _made_by_another(path, info)) is not None:
             return made
         with featurizers(rows, workers, kinds_of(info.descriptors)) as pool:
-            return _assemble(path, info, _shards_of_rows(path, chunks, info, pool, progress))
+            return _assemble(path, info, _shards_of_rows(path, chunks, info, pool, progress), check)
 
 
 def build_store_of_tables(
-    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None
+    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
 ) -> GraphStore:
     """:func:`build_store` of rows that :func:`to_batch` has made elsewhere; an interrupted call begins anew.
 
     ``tables``: in the columns of ``info.schema()``, of any sizes.
     """
     with _exclusive(path):
-        return _assemble(path, info, _shards_of_tables(path, tables, info, progress))
+        return _assemble(path, info, _shards_of_tables(path, tables, info, progress), check)
 
 
 def to_batch(rows: Rows, info: StoreInfo, pool: Pool = None, progress: Progress = None) -> pa.RecordBatch:
@@ -180,7 +183,7 @@ def _shard_folder(path: Path) -> Path:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path]) -> GraphStore:
+def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check = None) -> GraphStore:
     """Join shards to the file, in one go. The shards are made when they are iterated over."""
     folder = _shard_folder(path)
     try:
@@ -190,8 +193,12 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path]) -> GraphStore
             info = replace(info, fingerprint=_hash_of(shards))
         whole = folder / "whole.arrow"
         _write(whole, info.schema(), _batches(shards))
-        whole.replace(path)
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if check is not None:
+                check(GraphStore.open(whole))
+            whole.replace(path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:

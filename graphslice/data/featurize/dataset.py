@@ -71,7 +71,7 @@ def featurize_dataset(
             raise InputError(f"{data.dataset} has its own split; give --split {data.split} when you train on the store")
         source = load_source(data)
         info = replace(info, targets=tuple(source.target_names))
-        store = build_store(out, source.chunks(), info, workers=workers, progress=progress)
+        store = build_store(out, source.chunks(), info, workers=workers, progress=progress, check=_check_usable)
     else:
         path = dataset_path(data.dataset)
         columns = table_columns(path, data)
@@ -82,10 +82,11 @@ def featurize_dataset(
             from graphslice.engines.ray import map_table
 
             tables = map_table(table_files(path), read_chunks, _featurizing, (columns, info), workers=workers)
-            store = build_store_of_tables(out, tables, info, progress)
+            store = build_store_of_tables(out, tables, info, progress, _check_usable)
         else:
-            store = build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
-    return _report(store, out)
+            rows = labelled_rows(path, columns)
+            store = build_store(out, rows, info, workers=workers, progress=progress, check=_check_usable)
+    return FeaturizeReport(store, len(store.errors), next(iter(store.errors.values()), None))
 
 
 def table_columns(path: Path, data: DataConfig) -> LabelColumns:
@@ -113,21 +114,10 @@ def _featurizing(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[
     return featurize_chunk
 
 
-def _report(store: GraphStore, out: Path) -> FeaturizeReport:
-    """How it went. A store without any row that can be used is deleted.
-
-    Raises:
-        InputError: if it has none, or a column of descriptors has no number.
-    """
-    errors = store.errors
-    first_reason = next(iter(errors.values()), None)
-    if len(errors) == len(store):
-        out.unlink()
-        raise InputError(f"none of the {len(store):,} rows can be used; the first: {first_reason}")
+def _check_usable(store: GraphStore) -> None:
+    """Raise :class:`InputError` if a store has no row that can be used, or a column of descriptors no number."""
+    if len(store.errors) == len(store):
+        first = next(iter(store.errors.values()), None)
+        raise InputError(f"none of the {len(store):,} rows can be used; the first: {first}")
     own = own_of(store.info.descriptors)
-    try:
-        check_own_columns(store.descriptors(np.arange(len(store)), own), own, store.info.source)
-    except InputError:
-        out.unlink()
-        raise
-    return FeaturizeReport(store, len(errors), first_reason)
+    check_own_columns(store.descriptors(np.arange(len(store)), own), own, store.info.source)

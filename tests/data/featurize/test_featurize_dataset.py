@@ -58,7 +58,18 @@ def test_no_row_of_any_use(tmp_path):
     (tmp_path / "t.csv").write_text('smiles\noops\n""\n')
     with pytest.raises(InputError, match=r"none of the 2 rows can be used; the first: not a "):
         featurize_dataset(DataConfig(str(tmp_path / "t.csv")), GraphConfig(), tmp_path / "s.arrow", workers=1)
-    assert not (tmp_path / "s.arrow").exists()
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["t.csv"]
+
+
+@pytest.mark.parametrize("column", ["", "words"])
+def test_what_stood_there_stays_where_nothing_comes_of_it(column, demo_csv, tmp_path):
+    featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    before = (tmp_path / "s.arrow").read_bytes()
+    (tmp_path / "t.csv").write_text("smiles,words\nCCO,\n" if column else "smiles\noops\n")
+    data = DataConfig(str(tmp_path / "t.csv"), features=column or None)
+    with pytest.raises(InputError):
+        featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=1, overwrite=True)
+    assert (tmp_path / "s.arrow").read_bytes() == before
 
 
 def test_the_report(tmp_path, demo_csv, demo_rows):

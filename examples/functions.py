@@ -41,7 +41,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # whatever the bytes made of torch's readers
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not {"x", "y"} <= found.keys():
         raise InputError(f"{path} is no torch file of tensors by name: give --data the package neuraloperator's files")
     return found
 

@@ -56,6 +56,8 @@ def collate_rows(
     """
     if not 1 <= max_path <= MAX_DISTANCE:
         raise InputError(f"max_path must be from 1 to {MAX_DISTANCE}, not {max_path}")
+    if path_ties not in _TIE_RULES:
+        raise InputError(f"path_ties is {' or '.join(_TIE_RULES)}, not {path_ties!r}")
     if multiple < 1:
         raise InputError(f"multiple must be at least 1, not {multiple}")
     if level not in LEVELS:

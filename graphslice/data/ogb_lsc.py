@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from graphslice.data.splits import Splits
+from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
 
 #: The folder below the root of each data set.
@@ -93,6 +93,11 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
         gaps = np.asarray(dataset.labels, dtype=np.float64)
     except ValueError as error:
         raise InputError(f"{here} is damaged: a gap is no number ({_first_line(error)})") from None
+    of_a_split = np.concatenate(list(splits.values())) if splits else np.empty(0)
+    if not {"train", "valid"} <= splits.keys() <= {*SPLITS} or of_a_split.ndim != 1:
+        raise InputError(f"{here} is damaged: its split_dict.pt has other splits than OGB's: {', '.join(splits)}")
+    if len(np.unique(of_a_split)) < len(of_a_split):
+        raise InputError(f"{here} is damaged: its split_dict.pt names a row twice")
     if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in splits.values()):
         raise InputError(f"{here} is damaged: its split names rows that its data does not have")
     return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits

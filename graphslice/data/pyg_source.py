@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphslice.config import MOLECULE, DataConfig
+from graphslice.data.columns import check_unique
 from graphslice.data.find_tasks import tasks_of_numbers
 from graphslice.data.source import Source, reject_unlabelled
 from graphslice.errors import InputError
@@ -69,6 +70,7 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None, confi
     if len(rejected) == len(rows):
         raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
     names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
+    check_unique(names, names, "the PyG dataset")
     if len(names) != widths[0]:
         raise InputError(f"{len(names)} target names for {widths[0]} targets: {json.dumps(names)}")
     tasks = tasks_of_numbers(values, names, config or DataConfig(), "the PyG dataset")

@@ -177,7 +177,7 @@ class GraphTransformer(nn.Module):
             read = torch.cat([read, self.descriptors(descriptors)], dim=-1)
         return read
 
-    def compile_blocks(self, batch_size: int, **options) -> None:
+    def compile_blocks(self, batch_size: int, **options) -> bool:
         """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
 
         So do batches for which no gradients are wanted: validation would be compiled by itself, for a few batches.
@@ -189,10 +189,14 @@ class GraphTransformer(nn.Module):
         Args:
             batch_size: molecules of a batch.
             options: of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
+
+        Returns:
+            Whether they will be: not without a compiler.
         """
         if warn_of_missing_compiler(self.target_mean.device.type):
-            return
+            return False
         self._compiled = compiled_or_eager(self.run_blocks, **options), batch_size
+        return True
 
     def run_eagerly(self) -> None:
         """Compute all batches again as before :meth:`compile_blocks`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from graphslice.checkpoint import Checkpoint
-from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
+from graphslice.config import GraphConfig, OptimizerConfig, RunConfig, words_of
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.originals import graphormer_v1, graphormer_v2
@@ -59,16 +59,18 @@ def import_checkpoint(
         raise
     except KeyError as missing:
         raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: it lacks {missing}") from None
-    except (IndexError, RuntimeError, ZeroDivisionError, ValueError, TypeError):
+    except (IndexError, RuntimeError, ArithmeticError, ValueError, TypeError):
         raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: parts of it are missing") from None
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise InputError(
                 f"{path} holds numbers that are not finite, in {name} by our names: it is no trained model"
             )
-    names = [name.strip() for name in target.split(",")]
-    if not all(names):
+    names = words_of(target)
+    if not names:
         raise InputError(f"--target names a column for each of the {config.tasks} outputs, separated by commas")
+    if len({*names}) < len(names):
+        raise InputError(f"--target names one column twice: {target}")
     if len(names) != config.tasks:
         raise InputError(f"{path} predicts {config.tasks} targets, and --target names {len(names)}")
     weights["target_mean"], weights["target_std"] = torch.zeros(config.tasks), torch.ones(config.tasks)

@@ -60,6 +60,7 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
     ]
     if not later:
         needed += [("model.norm", config.norm, "pre"), ("model.embedding_norm", config.embedding_norm, False)]
+        needed.append(("model.max_path", config.max_path, 5))  # for which that file has no place
     wrong = [f"{name} is {found}, and there {there}" for name, found, there in needed if found != there]
     mixers = ("softmax",) if later else ("softmax", "slice-ascend", "slice-released")
     if config.mixer not in mixers:

@@ -130,16 +130,12 @@ def test_pinned_memory_goes_to_the_gpu(graphs):
     assert torch.equal(moved.path_types.cpu(), batch.path_types)
 
 
-def test_an_unknown_rule_is_refused(graphs):
-    with pytest.raises(KeyError):
-        collate(graphs, path_ties="first")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"max_path": 0}, "max_path must be from 1 to 509, not 0"),
         ({"max_path": 2**40}, "max_path must be from 1 to 509"),
+        ({"path_ties": "first"}, "path_ties is mean or floyd-warshall, not 'first'"),
         ({"multiple": 0}, "multiple must be at least 1"),
         ({"multiple": -8}, "multiple must be at least 1"),
     ],

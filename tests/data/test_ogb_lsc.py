@@ -171,8 +171,19 @@ def test_a_row_without_smiles_is_a_bad_row(make_ogb, tmp_path, offline):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no torch file", {"train": "everything"}, [1, 2], {"train": np.array([40])}, {"train": np.array([-1])}],
-    ids=["empty", "text", "words", "list", "beyond", "negative"],
+    [
+        b"",
+        b"no torch file",
+        {"train": "everything"},
+        [1, 2],
+        {"train": np.array([40]), "valid": np.array([1])},
+        {"train": np.array([-1]), "valid": np.array([1])},
+        {"valid": np.array([1])},
+        {"train": np.array([0]), "valid": np.array([1]), "best": np.array([2])},
+        {"train": np.array([0, 1]), "valid": np.array([1])},
+        {"train": np.array([[0]]), "valid": np.array([[1]])},
+    ],
+    ids=["empty", "text", "words", "list", "beyond", "negative", "no-train", "unknown", "twice", "square"],
 )
 def test_damaged_split(content, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "split_dict.pt"

@@ -9,7 +9,14 @@ import torch
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import ModelConfig
 from graphslice.data.store import GraphStore
-from graphslice.doctor.agreement import Step, disagreement, extreme_batches, faulty_backends, step_of
+from graphslice.doctor.agreement import (
+    Step,
+    compile_checked,
+    disagreement,
+    extreme_batches,
+    faulty_backends,
+    step_of,
+)
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import aggregate_sort, column_sort
@@ -38,6 +45,11 @@ def test_the_batches_hold_the_smallest_and_the_largest(batches):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_right_backends_are_left_alone(mixer, dtype, batches):
     assert faulty_backends(model_of(mixer), batches, dtype) == {}
+
+
+def test_without_a_compiler_nothing_is_said_to_be_compiled(batches, monkeypatch):
+    monkeypatch.setattr("graphslice.nn.model.warn_of_missing_compiler", lambda kind: True)
+    assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[0])
 
 
 def lie_forward(*args, **kwargs):

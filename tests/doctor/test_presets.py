@@ -48,6 +48,7 @@ def test_a_compiled_step_that_lies(monkeypatch):
     def wrong(self, batch_size, **options):
         run = self.run_blocks
         self._compiled = (lambda x, tensors: run(x, tensors).flip(2)), batch_size
+        return True
 
     monkeypatch.setattr(GraphTransformer, "compile_blocks", wrong)
     (check,) = check_compiled("small", CPU, torch.float32)

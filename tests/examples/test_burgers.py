@@ -63,6 +63,9 @@ def test_files_of_neuraloperator(learned, tmp_path):
     (tmp_path / "burgers_test_16.pt").write_text("no tensors")
     with pytest.raises(InputError, match="no torch file of tensors"):
         burgers.main(["--data", str(tmp_path)])
+    torch.save({"x": x}, tmp_path / "burgers_test_16.pt")
+    with pytest.raises(InputError, match="no torch file of tensors"):
+        burgers.main(["--data", str(tmp_path)])
 
 
 @pytest.mark.parametrize("viscosity", [0.002, 0.001])

@@ -92,6 +92,7 @@ def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
         ({"readout": "mean"}, "huggingface", "model.readout is mean, and there token"),
         ({"head": "linear"}, "huggingface", "model.head is linear, and there mlp"),
         ({"head": "mlp"}, "graphormer-v1", "model.head is mlp, and there linear"),
+        ({"head": "linear", "max_path": 3}, "graphormer-v1", "model.max_path is 3, and there 5"),
         ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm is post, and there pre"),
         ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm is True"),
         ({"bond_messages": True}, "huggingface", "model.bond_messages is True, and there False"),

@@ -20,7 +20,7 @@ from graphslice.chem.parse import MoleculeError, canonical_ranks, parse_molecule
 from graphslice.config import MOLECULE
 from graphslice.data.collate import collate
 from graphslice.errors import InputError
-from graphslice.inference.inputs import Columns, given_columns, read_given
+from graphslice.inference.inputs import Columns, given_columns, is_graph, read_given
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
 from graphslice.ops.threads import one_core_each
@@ -114,7 +114,13 @@ def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descrip
     """
     if isinstance(molecules, str | MolGraph):
         return _attribute_one(predictor, molecules, orders, seed, columns or {}, descriptors)
-    molecules = list(molecules)
+    alone = is_graph(molecules) or not isinstance(molecules, Iterable)
+    molecules = [molecules] if alone else list(molecules)
+    for one in molecules:
+        if not isinstance(one, str | MolGraph):
+            raise InputError(
+                f"cannot explain a {type(one).__name__}: give SMILES, or what smiles_to_graph makes of them"
+            )
     named = given_columns(predictor.own_columns, columns or {}, len(molecules))
     rows = [{name: values[i : i + 1] for name, values in named.items()} for i in range(len(molecules))]
     return [

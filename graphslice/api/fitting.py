@@ -102,6 +102,11 @@ def fit(
     }
     trained = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
     config = replace(config, data=_with(config.data, given), trainer=_with(config.trainer, trained))
+    if config.trainer.devices not in ("auto", "1"):  # the other processes would run the script, and have no model
+        raise InputError(
+            f"fit trains on one device: for trainer.devices {config.trainer.devices} call graphslice.train"
+        )
+    config = replace(config, trainer=replace(config.trainer, devices="1"))
     keeps = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
     folder = Path(keeps.name if keeps is not None else out or "")
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)

@@ -95,7 +95,10 @@ def _say(found: Inspection, targets: list[str]) -> None:
     if (others := len(found.left_out) - _REASONS) > 0:
         print(f"left out {others:,} more that cannot be read", file=sys.stderr)
     told = found.found[0].told[found.target]
-    print(f"{told.legend}: red {told.up}, blue {told.down}" + "".join(f"; {note}" for note in told.notes))
+    legend, up, down = told.legend, told.up, told.down
+    if len({one.told[found.target].quantity for one in found.found}) > 1:  # of several classes each has its own
+        legend, up, down = "contribution to the logit of the class that is named", "towards it", "away from it"
+    print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in told.notes))
     if told.warning:
         print(told.warning, file=sys.stderr)
     if len(targets) > 1:

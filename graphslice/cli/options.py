@@ -231,7 +231,7 @@ def device_of(name: str | None) -> torch.device | None:
         return None
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
         return device
     except (RuntimeError, AssertionError):
         raise InputError(f"this machine has no device {name!r}") from None

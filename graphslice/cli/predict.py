@@ -64,6 +64,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
             )
         rows, failed, reason = report.rows, report.failed, report.first_reason
     else:
+        if options.smiles_column is not None:
+            raise InputError("--smiles-column names a column of a table, and these are SMILES: leave it out")
         answers = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
         with write_table(out) as sink:
             sink.write(with_answers(pa.table({"smiles": text_array(molecules)}), answers))

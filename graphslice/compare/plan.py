@@ -108,6 +108,9 @@ def parse_variants(mixers: str, varied: Sequence[str] = (), tuned: Sequence[str]
     from graphslice.nn.mixers import mixer_class
 
     options = [_parse_option(text) for text in (*varied, *tuned)]
+    names = [option[0][0] for option in options]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{repeated[0]} is varied twice: give all of its values at once, {repeated[0]}=...,...")
     variants = []
     for text in filter(None, (word.strip() for word in mixers.split(","))):
         name, *settings = text.split(":")

@@ -121,6 +121,8 @@ def find_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: DataC
     for target, found in zip(targets, contents, strict=True):
         task = _task_of(target, found, asked.get(target), f"{name}: the target {target!r}")
         tasks.append(_transformed(task, found, transforms, name, config.transform in TRANSFORMS))
+    if config.transform in TRANSFORMS[1:] and not any(task.kind == REGRESSION for task in tasks):
+        raise InputError(f"--transform {config.transform}: {name} has no target that is a number")
     return tasks
 
 

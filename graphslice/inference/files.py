@@ -98,6 +98,8 @@ def predict_file(
     asked: dict[str, Any] = {"interval": interval, "nearest": nearest}
     refuse_input_as_output(source, out)
     if source.name.endswith(STORE_SUFFIX):
+        if smiles_column is not None:
+            raise InputError(f"{source} is a store, which has no columns: leave out --smiles-column")
         return write_rows(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
         added = added_columns(predictor.tasks, len(predictor.models) > 1, **asked)

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
+from graphslice.chem.descriptors import own_of
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.hashes import number_molecules
 from graphslice.evaluation.metrics import METRICS, score
@@ -67,6 +68,8 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
         f"{100 * share:.0f}% {name}" for name, share in zip([_NETWORK, *trees], weights.mean(axis=1), strict=True)
     )
     said = "the network alone, to which the trees add little" if alone else f"{shares}, weights by validation"
+    if not alone and (own := own_of(data.config.data.descriptors)):
+        said += f"; the trees do not read {', '.join(own)}"
     console.print(f"blend: {said}", highlight=False)
     split = "test" if "test" in answers and not np.isnan(source.targets[data.splits["test"]]).all() else "valid"
     molecules = number_molecules(data.store, data.splits[split])

@@ -14,6 +14,7 @@ from rdkit import Chem
 import graphslice as gs
 from graphslice.analysis import attribute, attribute_graph
 from graphslice.checkpoint import Checkpoint
+from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import TrainerConfig
 from graphslice.data.collate import collate
 from graphslice.errors import InputError
@@ -154,6 +155,12 @@ def test_what_is_no_molecule(make_predictor, smiles, reason):
         attribute(make_predictor(), smiles)
     with pytest.raises(InputError, match=reason):
         attribute(make_predictor(), ["CCO", smiles])
+
+
+@pytest.mark.parametrize("given", [Chem.MolFromSmiles("CCO"), smiles_to_graph("CCO").to_pyg(), 3, ["CCO", None]])
+def test_what_is_not_explained(make_predictor, given):
+    with pytest.raises(InputError, match=r"cannot explain a \w+: give SMILES"):
+        attribute(make_predictor(), given)
 
 
 def test_no_orders(make_predictor):

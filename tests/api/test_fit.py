@@ -172,6 +172,7 @@ def test_bad_molecules_are_told(demo_rows):
         ({"smiles": ["C"], "y": [1]}, {"preset": "small", "init_from": "gap"}, "leave out the preset"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "smal"}, "smal"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "gap", "config": {"init_from": "none"}}, "give it once"),
+        ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
         ({"smiles": ["C"], "y": [1]}, {"epochs": 0}, "max_epochs must be at least 1"),
         ({"smiles": ["C"], "y": [1]}, {"epochs": np.float64(1.5)}, "max_epochs must be int or empty, not 1.5"),
         ({"smiles": ["C"], "y": [1]}, {"seed": "1"}, "seed must be int, not '1'"),

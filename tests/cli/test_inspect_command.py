@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 from rdkit import Chem
 
 from graphslice.analysis import inspection
+from graphslice.cli.inspect import _say
 
 
 def test_smiles_and_a_file(cli, run_folder, tmp_path):
@@ -25,6 +28,21 @@ def test_everything_inside(cli, run_folder, tmp_path):
     code, _, _ = cli("inspect", run_folder, "CCO", "CC", "--all", "--orders", 4, "-o", tmp_path)
     assert code == 0 and len(list(tmp_path.iterdir())) == 6 + 5 + 2 * 3 + 2 * 2 * 2
     assert (tmp_path / "spectra.csv").exists() and (tmp_path / "map_atoms-2.png").exists()
+
+
+def test_molecules_that_are_explained_for_different_classes(capsys):
+    def one(name: str) -> SimpleNamespace:
+        told = SimpleNamespace(
+            quantity=name, legend=f"logit of {name}", up=f"towards {name}", down="away", notes=["a note"], warning=None
+        )
+        return SimpleNamespace(told=[told])
+
+    for names, said in (
+        (("low", "low"), "logit of low: red towards low, blue away; a note\n"),
+        (("low", "mid"), "the logit of the class that is named: red towards it, blue away from it; a note\n"),
+    ):
+        _say(SimpleNamespace(left_out=[], found=[one(name) for name in names], target=0), ["grade"])
+        assert capsys.readouterr().out.endswith(said)
 
 
 def test_as_it_was_called_once(cli, run_folder, tmp_path):

@@ -81,6 +81,7 @@ def test_a_tuning_group_differs_in_what_is_tuned_alone():
         ("csp", ["model.laiers=1"], "cannot vary 'model.laiers'.*did you mean 'model.layers'"),
         ("csp", ["model.layers"], "cannot vary"),
         ("csp", ["trainer.seed=1,2"], "cannot vary"),
+        ("csp", ["model.dropout=0.1", "model.dropout=0.3"], "model.dropout is varied twice: give all of its values"),
         ("csp", ["trainer.metric=mae,rmse"], "cannot vary 'trainer.metric': the runs would be scored on other"),
         ("csp", ["data.split=random,scaffold"], "cannot vary 'data.split': the runs would be scored on other"),
         ("csp", ["data.seed=0,1"], "cannot vary 'data.seed'"),

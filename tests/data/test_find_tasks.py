@@ -87,6 +87,7 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["1,5", "2,5", "3"], {}, r"'y' has decimal commas: '1,5' in row 1 \(write 1.5\)"),
         (["1", "2", "-3", "0"], {"transform": "log"}, "'y' is -3 in row 3, which has no logarithm"),
         (["yes", "no"], {"transform": "y=log"}, "--transform log: the target 'y' is no number, but binary"),
+        (["yes", "no"], {"transform": "log"}, "--transform log: .* has no target that is a number"),
         (["1", "2"], {"transform": "exp"}, "--transform knows no 'exp'"),
         (["1", "2"], {"task": "z=binary"}, "--task speaks of a target 'z'"),
     ],

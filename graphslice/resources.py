@@ -21,6 +21,9 @@ DEMO_CSV = resource("data") / "demo.csv"
 #: The models that come with the package, by the names that stand in place of a run folder.
 MODELS = {path.stem: path for path in sorted((_PACKAGE / "weights").glob("*.ckpt"))}
 
+#: The model that comes with the package, from which small tables start. Its shape is that of the preset of this name.
+START = "small"
+
 
 def is_shipped(path: str | Path) -> bool:
     """Whether it is the name of a model that comes with the package, and of no file or folder here."""

@@ -14,9 +14,8 @@ from rdkit.DataStructs import TanimotoSimilarity
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.resources import DEMO_CSV, MODELS
+from graphslice.resources import DEMO_CSV, MODELS, START
 from graphslice.training import train
-from graphslice.training.fine_tuning import START
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,11 @@ class Calibration:
                 low[:, t], high[:, t] = np.exp(low[:, t]), np.exp(high[:, t])
         return low.astype(np.float32), high.astype(np.float32)
 
+    def unbounded(self, tasks: Sequence[Task], share: float) -> list[str]:
+        """The numbers whose intervals have no end, as too few molecules were at hand for this share."""
+        found = zip(tasks, self.targets, strict=True)
+        return [task.name for task, own in found if not task.classes and np.isinf(own.scores[0].quantile(share))]
+
     def sets(self, answers: np.ndarray, tasks: Sequence[Task], share: float) -> dict[str, np.ndarray]:
         """Of each target of classes ``bool [R, K]``: which classes each row may have.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import ceil
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -11,6 +12,7 @@ from rich.console import Console
 from graphslice.cli.options import add_engine_options, add_model, add_smiles_column, load_model, the_table
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
+from graphslice.resources import START, is_shipped
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.inference.files"
@@ -40,10 +42,14 @@ def run(options: Namespace, arguments: list[str]) -> None:
     """Predict, and write a table to a file or to standard output; raises InputError for what cannot be used."""
     import pyarrow as pa
 
+    from graphslice.calibration import check_level
     from graphslice.data.arrow import text_array
+    from graphslice.data.columns import listed
     from graphslice.data.tables import count_rows, write_table
     from graphslice.inference.files import predict_file, with_answers
 
+    if options.model == START and is_shipped(START):
+        raise InputError(f"{START} is what training starts from, and answers no question of its own: predict with gap")
     predictor = load_model(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
@@ -72,6 +78,15 @@ def run(options: Namespace, arguments: list[str]) -> None:
         failures = [reason for reason in answers.errors if reason]
         rows, failed, reason = len(molecules), len(failures), failures[0] if failures else None
     sys.stdout.flush()
+    if options.interval is not None and predictor.calibration is not None:
+        share = check_level(options.interval)
+        if endless := predictor.calibration.unbounded(predictor.tasks, share):
+            needed = ceil(share / (1 - share) - 1e-6)
+            print(
+                f"intervals of {listed(endless)} have no end: for {options.interval:g}% the model would have to be "
+                f"calibrated on {needed:,} molecules at least",
+                file=sys.stderr,
+            )
     if failed == rows:
         raise InputError(f"none of the {rows:,} rows could be predicted; the first: {reason}")
     if failed:

@@ -108,7 +108,10 @@ def build_corpus(
         raise InputError("the molecules for training are too few: nothing of them differs")
     for number, purpose in enumerate(("training", "validation")):
         if not (molecules.split == number).any():
-            raise InputError(f"the molecules of the corpus are too few, {len(molecules.rows):,}: none is for {purpose}")
+            raise InputError(
+                f"the molecules of the corpus are too few, {len(molecules.rows):,}: none is for {purpose}, by a hash; "
+                "some hundreds are needed"
+            )
     sites, unfit = {}, unfit | set(rows.rejected)
     for level, some in lists.items():
         places = molecules.of_store[of_row], of_row

@@ -214,7 +214,11 @@ def _alone(run: Run) -> list[Heading | Text | Table]:
         rows.append([name, *(_mean([each[split].get(name) for each in found]) for split in splits)])
     metric, several = METRICS[run.metric], len(found) > 1
     better = "more is better" if metric.higher else "less is better"
-    of = f"mean ± standard deviation of {len(found)} models, each alone" if several else "weights chosen on validation"
+    of = (
+        f"mean ± standard deviation of {len(found)} models, each alone"
+        if several
+        else ("weights chosen on validation, nearly even where few molecules cannot tell: a part may be better then")
+    )
     caption = f"{metric.label} ({better}) of what answers together, and of each part alone; {of}."
     return [Heading("Network and trees"), Table(caption, ["part", *map(split_name, splits)], rows)]
 

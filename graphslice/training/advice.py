@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.markup import escape
 
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
+from graphslice.model_files import CORPUS
 from graphslice.tasks import KINDS, REGRESSION, Task
 from graphslice.training.run_folder import REJECTED
 
@@ -38,8 +40,9 @@ def describe_data(console: Console, data: MoleculeData) -> None:
         names = ", ".join(some.names)
         count = int(some.counts_of(data.kept).sum())
         console.print(f"beside: {names} of {count:,} {beside}s, not predicted", highlight=False, markup=False)
+    pretrained = Path(data.config.data.dataset).name == CORPUS  # of which there are no folds
     parts = {split: data.source.labels(rows) for split, rows in data.splits.items() if len(rows)}
-    for line in [*data.source.notes, *advise(tasks, labels), *advise_splits(tasks, parts)]:
+    for line in [*data.source.notes, *advise(tasks, labels), *advise_splits(tasks, parts, folds=not pretrained)]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
     splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
@@ -91,19 +94,21 @@ def advise(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
     return [f"{_some(names)} {reason}" for reason, names in found.items()]
 
 
-def advise_splits(tasks: Sequence[Task], parts: dict[str, np.ndarray]) -> list[str]:
+def advise_splits(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:
     """Which splits cannot judge a target of classes, for want of one: at most one line a split.
 
     Args:
         tasks: T targets.
         parts: ``float64 [R, T]``, the labels of each split.
+        folds: whether there could be some.
     """
     lines = []
     for split, labels in parts.items():
         known = [np.unique(labels[~np.isnan(labels[:, t]), t]) for t in range(len(tasks))]
         one = [task.name for task, found in zip(tasks, known, strict=True) if task.classes and len(found) == 1]
         if split in ("valid", "test") and one:
-            lines.append(f"the {split} molecules have one class alone of {_some(one)}: --folds judges by all molecules")
+            way = ": --folds judges by all molecules" if folds else ""
+            lines.append(f"the {split} molecules have one class alone of {_some(one)}{way}")
     return lines
 
 

@@ -16,11 +16,9 @@ from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
-from graphslice.resources import MODELS, is_shipped
+from graphslice.resources import MODELS, START, is_shipped
 from graphslice.tasks import Task
 
-#: The model that comes with the package, from which small tables start. Its shape is that of the preset of this name.
-START = "small"
 # A table is small with so many molecules for training.
 _MOST_MOLECULES = 50_000
 # Of so many of them at most it is asked whether all elements are known, and of this share it must be so.

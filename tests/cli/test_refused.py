@@ -142,6 +142,7 @@ REFUSED = {
     "predict-missing-file": (predict_of("absent.csv"), "no file at"),
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv stands among other molecules"),
     "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
+    "predict-start": (["predict", "small", "CCO"], "predict with gap"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "these are SMILES: leave it out"),
     "predict-column-of-store": (predict_of("text.arrow", "--smiles-column", "y"), "is a store, which has no columns"),
     "predict-given-column": (predict_of("good.csv", "--smiles-column", "smles"), "did you mean 'smiles'"),

@@ -49,6 +49,15 @@ def test_molecules_with_several_rows_count_once(demo_rows, tiny_config, tmp_path
     assert calibration.domain.border < 0.9
 
 
+def test_intervals_without_an_end_are_told(run_folder, cli):
+    """Of few molecules for validation."""
+    molecules = (pd.read_csv(run_folder / "split.csv")["split"] == "valid").sum()
+    assert molecules < 19
+    code, out, err = cli("predict", run_folder, "CCO", "--interval", "95")
+    assert code == 0 and "inf" in out
+    assert "intervals of 'gap_ev' have no end: for 95% the model would have to be calibrated on 19 molecules" in err
+
+
 def test_intervals_by_the_errors_of_validation(calibrated):
     """Without a difficulty that tells anything: the answer plus and minus a quantile of the absolute errors."""
     folder, table, metrics = calibrated

@@ -20,10 +20,10 @@ from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, 
 from graphslice.config import SCRATCH, OptimizerConfig, RunConfig
 from graphslice.data.collate import collate
 from graphslice.inference import load
-from graphslice.resources import MODELS
+from graphslice.resources import MODELS, START
 from graphslice.tasks import Task, regressions
 from graphslice.training import resume, train
-from graphslice.training.fine_tuning import START, freeze, parameter_groups, take_weights
+from graphslice.training.fine_tuning import freeze, parameter_groups, take_weights
 from graphslice.training.module import PropertyModule
 from graphslice.training.run import Interrupted
 

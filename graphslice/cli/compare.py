@@ -8,9 +8,17 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from graphslice.cli.options import add_config_options, config_of
+from graphslice.errors import InputError
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.compare"
+# What a comparison decides itself, and how.
+_DECIDED = {
+    **dict.fromkeys(
+        ("--trainer.max_epochs", "--trainer.max_steps", "--trainer.max_minutes"), "--budget says how long each run is"
+    ),
+    **dict.fromkeys(("--baselines", "--trainer.baselines"), "networks are compared, without trees beside them"),
+}
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -49,6 +57,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run_folder import default_folder
 
+    for word in arguments:
+        if (name := word.split("=")[0]) in _DECIDED:
+            raise InputError(f"{_DECIDED[name]}: leave out {name}")
     config, console = config_of(options), Console(stderr=True, soft_wrap=True)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name

@@ -12,6 +12,7 @@ from typing import Any
 from graphslice.config import SCRATCH, DataConfig, RunConfig, parse_value, read_yaml
 from graphslice.errors import InputError, nearest
 from graphslice.model_files import CONFIG
+from graphslice.tasks import Task
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
@@ -195,26 +196,33 @@ def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig
 
 
 def check_runs(runs: Sequence[Run]) -> None:
-    """Say what is wrong with a mixer's settings, the data or a folder once, and before anything is trained.
+    """Say once, and before anything is trained, what is wrong with a mixer, the data, a metric, a loss or a folder.
 
     Raises:
-        InputError: if a setting is not possible, the data cannot be had, or a folder holds a run of other settings
-            or other data.
+        InputError: if a setting is not possible, the data cannot be had, its targets have no such metric or loss, or
+            a folder holds a run of other settings or other data.
     """
     from graphslice.data.resolve import resolved
     from graphslice.data.sources import load_source
+    from graphslice.evaluation.metrics import check_metric
     from graphslice.nn.mixers import build_mixer, check_mixer
+    from graphslice.training.losses import check_losses
 
     for run in runs:
         model = run.config.model
         check_mixer(model.mixer, model.mixer_settings)
         build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
-    resolved_data: dict[str, DataConfig] = {}  # read once for all runs that share it
+    read: dict[str, tuple[DataConfig, Sequence[Task]]] = {}  # once for all runs that share it
     for run in runs:
         key = repr(run.config.data)
-        if key not in resolved_data:
-            resolved_data[key] = resolved(run.config, load_source(run.config.data)).data
-        _check_folder(run, resolved_data[key])
+        if key not in read:
+            source = load_source(run.config.data)
+            read[key] = resolved(run.config, source).data, source.tasks
+        data, tasks = read[key]
+        if run.config.trainer.metric is not None:
+            check_metric(run.config.trainer.metric, tasks)
+        check_losses(run.config.trainer, tasks)
+        _check_folder(run, data)
 
 
 def _check_folder(run: Run, data: DataConfig) -> None:

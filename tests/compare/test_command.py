@@ -35,6 +35,19 @@ def test_a_bad_budget(cli, tiny_yaml, tmp_path):
     assert code == 2 and "cannot read the budget 'soon'" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--trainer.max_steps", 3], "--budget says how long each run is: leave out --trainer.max_steps"),
+        (["--trainer.max_minutes=3"], "leave out --trainer.max_minutes"),
+        (["--baselines", "on"], "without trees beside them: leave out --baselines"),
+    ],
+)
+def test_what_a_comparison_decides_itself(words, reason, cli, tiny_yaml, tmp_path):
+    code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "1steps"), *words)
+    assert code == 2 and reason in err and not (tmp_path / "c").exists()
+
+
 @pytest.mark.slow
 def test_ctrl_c_stops_the_runs_and_says_how_to_go_on(start, wait_for, end_of, tiny_yaml, tmp_path):
     process = start(*command(tiny_yaml, tmp_path / "c", "slice-max,map-only", "99999steps"))

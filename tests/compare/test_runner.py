@@ -58,6 +58,13 @@ def test_bad_settings_of_a_mixer(mixers, reason, tmp_path, tiny_config, demo_csv
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(("key", "value", "reason"), [("metric", "foo", "unknown metric"), ("loss", "bce", "bce")])
+def test_what_the_targets_cannot_have(key, value, reason, tmp_path, tiny_config, demo_csv):
+    with pytest.raises(InputError, match=reason):
+        compare(tiny_config(demo_csv, trainer={key: value}), parse_variants("slice-max"), 1, "1epochs", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(("seeds", "jobs"), [(0, 1), (1, 0)])
 def test_no_seeds_or_jobs(seeds, jobs, tmp_path, tiny_config, demo_csv):
     with pytest.raises(InputError, match="at least 1, not 0"):

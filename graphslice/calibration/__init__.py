@@ -6,6 +6,7 @@ from graphslice.calibration.calibration import fit_calibration as fit_calibratio
 from graphslice.calibration.conformal import DISTANCE as DISTANCE
 from graphslice.calibration.conformal import Scores as Scores
 from graphslice.calibration.conformal import check_level as check_level
+from graphslice.calibration.conformal import molecules_needed as molecules_needed
 from graphslice.calibration.conformal import over_molecules as over_molecules
 from graphslice.calibration.domain import Domain as Domain
 from graphslice.calibration.temperature import fit_temperature as fit_temperature

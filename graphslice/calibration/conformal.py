@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from numbers import Real
 
 import numpy as np
@@ -35,6 +36,11 @@ def check_level(level: float) -> float:
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
         raise InputError(f"an interval has a level in percent, from 50 to 99.9, such as 90, not {level!r}")
     return level / 100
+
+
+def molecules_needed(share: float) -> int:
+    """Of how many molecules :class:`Scores` must be for a quantile of this share that has an end."""
+    return ceil(share / (1 - share) - 1e-6)
 
 
 def over_molecules(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:

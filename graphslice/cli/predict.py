@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from math import ceil
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -42,7 +41,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     """Predict, and write a table to a file or to standard output; raises InputError for what cannot be used."""
     import pyarrow as pa
 
-    from graphslice.calibration import check_level
+    from graphslice.calibration import check_level, molecules_needed
     from graphslice.data.arrow import text_array
     from graphslice.data.columns import listed
     from graphslice.data.tables import count_rows, write_table
@@ -81,10 +80,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if options.interval is not None and predictor.calibration is not None:
         share = check_level(options.interval)
         if endless := predictor.calibration.unbounded(predictor.tasks, share):
-            needed = ceil(share / (1 - share) - 1e-6)
             print(
                 f"intervals of {listed(endless)} have no end: for {options.interval:g}% the model would have to be "
-                f"calibrated on {needed:,} molecules at least",
+                f"calibrated on {molecules_needed(share):,} molecules at least",
                 file=sys.stderr,
             )
     if failed == rows:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.calibration.conformal import CONSTANT, Scores, check_level, fit_scale, over_molecules, scale_of
+from graphslice.calibration.conformal import (
+    CONSTANT,
+    Scores,
+    check_level,
+    fit_scale,
+    molecules_needed,
+    over_molecules,
+    scale_of,
+)
 from graphslice.errors import InputError
 
 
@@ -33,6 +41,14 @@ def test_the_rank_of_the_quantile(count, level):
         assert found == np.inf
     else:
         assert (scores <= found).sum() == needed
+
+
+@given(st.integers(50, 99))
+def test_the_fewest_molecules_of_a_quantile_with_an_end(level):
+    needed = molecules_needed(check_level(level))
+    for count in (needed - 1, needed):
+        found = Scores.of(np.arange(count, dtype=float), np.arange(count)).quantile(check_level(level))
+        assert np.isfinite(found) == (count == needed)
 
 
 def test_coverage_of_new_molecules():

@@ -20,7 +20,7 @@ from matplotlib.patches import Circle
 
 from graphslice.analysis.depiction import DISC, Depiction, depict, place_boxes
 from graphslice.analysis.figures import save, shortened
-from graphslice.analysis.wording import Digits, Explained, short_number
+from graphslice.analysis.wording import SEVERAL_CLASSES, Digits, Explained, short_number
 
 #: Blue to red, which the colour-blind tell apart; not to the dark ends, on which letters are hard to read.
 COLOURS = ListedColormap(colormaps["RdBu_r"](np.linspace(0.16, 0.84, 256)))
@@ -172,9 +172,9 @@ def _colour_bar(
     texts = [digits.text(value, sign=True) for value in (-largest, 0.0, largest)]
     colours.set_ticklabels([texts[0] + digits.times, "0", texts[2] + digits.times])
     bar.tick_params(labelsize=_NUMBER, length=2, pad=1.5)
-    legend = told.legend if alone else "contribution to the logit of the class that is named"
+    legend = told.legend if alone else SEVERAL_CLASSES[0]
     bar.set_title(legend, size=_TEXT, pad=4)
-    down, up = (told.down, told.up) if alone else ("away from it", "towards it")
+    down, up = (told.down, told.up) if alone else SEVERAL_CLASSES[1:]
     room = int((width / 2 - 1.25) / 0.075)
     for x, text, side in ((-0.03, down, "right"), (1.03, up, "left")):
         bar.text(x, 0.5, shortened(text, room), ha=side, va="center", size=_NUMBER, transform=bar.transAxes)

@@ -15,6 +15,8 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, output_slices
 
 #: With a smaller weight in the answer, what the network says explains little of it.
 SMALL_WEIGHT = 0.3
+#: The legend, and what is down and up, of molecules that are explained for different classes.
+SEVERAL_CLASSES = ("contribution to the logit of the class named with each molecule", "away from it", "towards it")
 # Decimals beyond which numbers are written in a power of ten.
 _MOST_DECIMALS, _LARGEST = 4, 1e5
 

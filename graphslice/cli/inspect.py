@@ -90,6 +90,8 @@ def _print(one: Inspected, target: int) -> None:
 
 def _say(found: Inspection, targets: list[str]) -> None:
     """What is to be known of them all."""
+    from graphslice.analysis.wording import SEVERAL_CLASSES
+
     for _, text, reason in found.left_out[:_REASONS]:
         print(f"left out {text!r}: {reason}", file=sys.stderr)
     if (others := len(found.left_out) - _REASONS) > 0:
@@ -97,7 +99,7 @@ def _say(found: Inspection, targets: list[str]) -> None:
     told = found.found[0].told[found.target]
     legend, up, down = told.legend, told.up, told.down
     if len({one.told[found.target].quantity for one in found.found}) > 1:  # of several classes each has its own
-        legend, up, down = "contribution to the logit of the class that is named", "towards it", "away from it"
+        legend, down, up = SEVERAL_CLASSES
     print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in told.notes))
     if told.warning:
         print(told.warning, file=sys.stderr)

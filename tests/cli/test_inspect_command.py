@@ -39,7 +39,7 @@ def test_molecules_that_are_explained_for_different_classes(capsys):
 
     for names, said in (
         (("low", "low"), "logit of low: red towards low, blue away; a note\n"),
-        (("low", "mid"), "the logit of the class that is named: red towards it, blue away from it; a note\n"),
+        (("low", "mid"), "the class named with each molecule: red towards it, blue away from it; a note\n"),
     ):
         _say(SimpleNamespace(left_out=[], found=[one(name) for name in names], target=0), ["grade"])
         assert capsys.readouterr().out.endswith(said)

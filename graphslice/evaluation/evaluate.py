@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphslice.config import DataConfig
+from graphslice.data.columns import listed
 from graphslice.data.featurize import check_graphs, featurizers
 from graphslice.data.labels import joined_names
 from graphslice.data.site_orders import ordered
@@ -102,7 +103,8 @@ def checked(predictor: Predictor, source: Source) -> Source:
     """
     if len(source.target_names) != len(predictor.targets):
         raise InputError(
-            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}"
+            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}: "
+            f"name a column for each of {listed(predictor.targets)}, in this order; their cells may be empty"
         )
     if source.sites is None:
         return source

@@ -76,7 +76,7 @@ def _sort_kernel(
 
 def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor:
     """The sorted values of ``x [B, N, C]``, N at most ``MAX_SORT_ROWS``; ``rows`` says where they came from."""
-    x = x.contiguous()
+    x, lengths = x.contiguous(), lengths.contiguous()
     out = torch.empty_like(x)
     batch, width, channels = x.shape
     tile = sort_tile(width, channels, x.dtype)
@@ -85,7 +85,7 @@ def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor
             _sort_kernel[batch, triton.cdiv(channels, tile.columns)](
                 x,
                 lengths,
-                descending.to(torch.int8),
+                descending.to(torch.int8).contiguous(),
                 out,
                 rows,
                 width,
@@ -151,15 +151,15 @@ def _aggregate_sort_kernel(
         product += _dot(v_t, weights_t, IN_FLOAT32)
     product = product.to(v.dtype.element_ty)
 
-    valid = of_head & (i < tl.load(lengths + b))
+    inside = of_head & (i < N)
+    valid = inside & (i < tl.load(lengths + b))
     flip = -tl.load(descending + h * D + columns, mask=columns < D, other=0).to(tl.int32)[:, None]
     packed = tl.sort(_packed(product, i, valid, flip, INFINITY), dim=1)
     values, origin = _unpacked(packed, flip, v.dtype.element_ty)
-    inside = of_head & (i < N)
     at = sample + i * H * D + columns[:, None]
     tl.store(out + at, tl.where(valid, values, 0.0), mask=inside)
     # Where each row went: backward then reads its gradient from there.
-    tl.store(ranks + sample + origin * H * D + columns[:, None], i.to(tl.uint8), mask=inside)
+    tl.store(ranks + sample + origin * H * D + columns[:, None], i.to(tl.uint8), mask=inside & (origin < N))
 
 
 @triton.jit
@@ -237,7 +237,7 @@ def aggregate_sort(
 
     ``attn_weights [B, H, N, N]`` and ``v [B, N, C]`` of one dtype, N at most ``MAX_AGGREGATE_ROWS``; 0 in the padding.
     """
-    attn_weights, v = attn_weights.contiguous(), v.contiguous()
+    attn_weights, v, lengths = attn_weights.contiguous(), v.contiguous(), lengths.contiguous()
     out, ranks = torch.empty_like(v), torch.empty(v.shape, dtype=torch.uint8, device=v.device)
     batch, width, channels = v.shape
     heads = attn_weights.shape[1]
@@ -248,7 +248,7 @@ def aggregate_sort(
                 attn_weights,
                 v,
                 lengths,
-                descending.to(torch.int8),
+                descending.to(torch.int8).contiguous(),
                 seed,
                 out,
                 ranks,
@@ -266,7 +266,7 @@ def aggregate_sort_backward(
     grad: Tensor, attn_weights: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the attn_weights and of V."""
-    attn_weights, v, grad = attn_weights.contiguous(), v.contiguous(), grad.contiguous()
+    attn_weights, v, lengths, grad = (each.contiguous() for each in (attn_weights, v, lengths, grad))
     grad_weights, grad_v = torch.empty_like(attn_weights), torch.empty_like(v)
     batch, width, channels = v.shape
     heads = attn_weights.shape[1]

@@ -43,6 +43,36 @@ def test_nothing_comes_from_the_padding():
     assert not of_attn_weights[0, :, 4:].any() and of_attn_weights[0, :, :4].any()
 
 
+def values_and_gradients(backend: str, attn_weights, v, lengths):
+    """What sorts of these give by a backend but for the padding, and the gradients of its sum of squares."""
+    found, rows = [], (torch.arange(v.shape[1], device=DEVICE) < lengths[:, None])[:, :, None]
+    for op, leaves in ((aggregate_sort, (attn_weights, v)), (column_sort, (v,))):
+        leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+        values = op.using(backend)(*leaves, lengths) * rows
+        found += [values.detach(), *torch.autograd.grad(values.square().sum(), leaves)]
+    return found
+
+
+def test_one_length_may_stand_for_all_samples():
+    """As a tensor of the stride 0, behind which is other memory."""
+    attn_weights, v, _ = problem(3, 2, 9, 8, torch.float32)
+    lengths = torch.tensor([4], device=DEVICE).expand(3)
+    given = [values_and_gradients(backend, attn_weights, v, lengths) for backend in ("triton", "torch")]
+    for one, other in zip(*given, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_lengths_beyond_the_rows_are_those_of_all():
+    attn_weights, v, _ = problem(3, 2, 5, 8, torch.float32)
+    beyond, whole = torch.tensor([5, 12, 2**40], device=DEVICE), torch.tensor([5, 5, 5], device=DEVICE)
+    given = [values_and_gradients("triton", attn_weights, v, lengths) for lengths in (beyond, whole)]
+    for one, other in zip(*given, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    seed = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    ranks = _triton_aggregate_sort(attn_weights, v, beyond, descending(16), seed, 0.0)[1]
+    assert (ranks.sort(1).values == torch.arange(5, device=DEVICE)[:, None]).all()  # every row went somewhere
+
+
 def test_opcheck():
     attn_weights, v, lengths = problem(1, 2, 3, 8, torch.float32)
     seed = torch.zeros(1, dtype=torch.int64, device=DEVICE)

@@ -58,6 +58,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models answer there where a test does not ask for a GPU, whose products are not those of the CPU to the bit."""
+    if torch.cuda.is_available() and request.node.get_closest_marker("gpu") is None:
+        for module in ("inference.predictor", "training.devices"):
+            monkeypatch.setattr(f"graphslice.{module}.default_device", lambda: "cpu")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_terminal() -> Iterator[None]:
     """What the command line says is the same for every user: neither coloured, nor as wide as a terminal is here."""

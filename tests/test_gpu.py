@@ -70,7 +70,7 @@ def test_a_run_on_the_gpu_is_read_on_the_cpu(tmp_path):
     assert np.isfinite(result.metrics["test"]["mae"])
     assert result.training["device"] == torch.cuda.get_device_name(0) and result.training["devices"] == 1
     assert result.training["precision"] == choose_precision("auto", [torch.cuda.get_device_capability(0)])
-    assert result.training["peak_memory_bytes"] == torch.cuda.max_memory_allocated(0) > 0
+    assert 0 < result.training["peak_memory_bytes"] <= torch.cuda.max_memory_allocated(0)
     on_gpu = load(result.folder, "cuda").predict(SMILES)
     on_cpu = load(result.folder, "cpu").predict(SMILES)
     assert np.allclose(on_gpu, on_cpu, atol=1e-2)
@@ -90,7 +90,7 @@ def test_tf32_moves_predictions_by_less_than_a_hundredth_of_their_spread(mixer, 
     """And it matters as little which molecules share a batch."""
     model = make_predictor(8.0, mixer=mixer, layers=4, dim=64, heads=8, ffn_dim=64, readout="mean+max")
     on_cpu = model.predict(demo_smiles[:500])
-    on_gpu = Predictor(model.checkpoint, "cuda")
+    on_gpu = Predictor(model.checkpoints, "cuda")
     found, alone = on_gpu.predict(demo_smiles[:500]), on_gpu.predict(demo_smiles[:16])
     assert np.abs(found - on_cpu).max() < 1e-2 * on_cpu.std()
     assert np.abs(found[:16] - alone).max() < 1e-2 * on_cpu.std()

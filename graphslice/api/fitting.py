@@ -24,6 +24,7 @@ from graphslice.inference.inputs import given_molecules, is_graph
 from graphslice.report.write import report_after_training
 from graphslice.training import entry
 from graphslice.training.run import Interrupted, RunResult
+from graphslice.training.run_folder import read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -116,7 +117,7 @@ def fit(
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
     if out is not None:
         report_after_training(result.folder, result.data, console)
-    return load(folder, keeps=keeps)
+    return load(folder, config.trainer.answers_on, keeps=keeps)
 
 
 def _labelled(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
@@ -238,7 +239,7 @@ class Trained(RunResult):
 
     @cached_property
     def model(self) -> Model:
-        return load(self.folder)
+        return load(self.folder, read_config(self.folder).trainer.answers_on)
 
 
 def train(config: RunConfig, out: str | Path, **arguments: Any) -> Trained:

@@ -255,6 +255,11 @@ class TrainerConfig:
         if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):
             raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {self.precision!r}")
 
+    @property
+    def answers_on(self) -> str | None:
+        """Where the trained model answers: the CPU if it was trained there on purpose; None: where models do."""
+        return "cpu" if self.accelerator == "cpu" else None
+
 
 @dataclass
 class RunConfig:

@@ -67,7 +67,7 @@ class Run:
     @property
     def device(self) -> str | None:
         """What computes its answers; None where nobody said."""
-        return "cpu" if self.config.trainer.accelerator == "cpu" else None
+        return self.config.trainer.answers_on
 
 
 def read_run(folder: Path, data: MoleculeData | None = None) -> Run:

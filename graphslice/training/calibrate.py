@@ -63,7 +63,7 @@ def calibrate_members(
     domain = _domain_of(data, learned, data.config.trainer.seed)
     rows = np.sort(_some(rows_of(splits, split), MOST_ROWS, data))
     if all(np.array_equal(each[split], splits[0][split]) for each in splits):
-        answers, difficulty = _measured(load(out), domain, data, rows)
+        answers, difficulty = _measured(load(out, models[0].device), domain, data, rows)
     else:
         own = ask_each(models, splits, split, data.store, rows)
         answers, difficulty = own.mean, own.difficulty

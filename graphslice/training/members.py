@@ -210,8 +210,9 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
     folders, source = find_members(out), data.source
     metrics: dict = {"metric": metric}
     splits = [splits_of_run(folder) or source.splits or {} for folder in folders]
-    models = [load(folder) for folder in folders]
-    whole = read_config(out).data  # that of data is of the first member
+    config = read_config(out)
+    whole, device = config.data, config.trainer.answers_on  # that of data is of the first member
+    models = [load(folder, device) for folder in folders]
     calibration = calibrate_members(out, models, splits, "test" if whole.in_turn else "valid", data)
     for split in ("valid", "test"):
         rows = rows_of(splits, split)
@@ -220,7 +221,7 @@ def judge_members(out: Path, data: MoleculeData, metric: str, console: Console) 
         answers = calibration.probabilities(ask_each(models, splits, split, data.store, rows).mean, source.tasks)
         interval = None
         if split == "test" and not whole.in_turn:
-            interval = load(out).answers(data.store, rows, interval=LEVEL).interval
+            interval = load(out, device).answers(data.store, rows, interval=LEVEL).interval
         given = (out, source, split, rows, answers, metric, console)
         metrics[split] = judge_split(*given, calibration, interval)
         if split == "test" and whole.in_turn:

@@ -213,6 +213,14 @@ def test_a_cell_is_run_again(demo_rows, tmp_path):
         fit(demo_rows, "gap_ev", out=tmp_path / "run", overwrite=False)
 
 
+def test_a_model_answers_where_it_was_trained(demo_rows, tmp_path, monkeypatch):
+    """A GPU that is there, but was not asked for, is left alone."""
+    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
+    model = fit(demo_rows[:30], "gap_ev", out=tmp_path / "run")
+    trained = gs.train(model.config, tmp_path / "again", data=demo_rows[:30])
+    assert model.predict("CCO") == trained.model.predict("CCO")
+
+
 def test_a_saved_model_brings_its_data_frame_along(demo_rows, cli, tmp_path):
     model = fit(demo_rows, "gap_ev")
     model.save(tmp_path / "kept")

@@ -112,6 +112,14 @@ def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
 
 
+def test_they_are_judged_where_they_were_trained(ensemble, tmp_path, monkeypatch):
+    """A GPU that is there, but was not asked for, is left alone."""
+    shutil.copytree(ensemble, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
+    assert np.isfinite(resume(tmp_path / "run").metrics["test"]["mae"])
+
+
 def test_a_finished_ensemble_is_left_as_it_is(ensemble, tmp_path):
     shutil.copytree(ensemble, tmp_path / "run")
     before = (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns

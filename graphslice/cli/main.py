@@ -68,6 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
+            raise
+        return _fail("the GPU is short of memory: train with a smaller --trainer.batch_size, predict with --device cpu")
     except OSError as error:  # a full disk, say
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
 

@@ -55,7 +55,8 @@ def step_of(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = tor
     device = batch.lengths.device.type
     torch.compiler.cudagraph_mark_step_begin()
     try:
-        with torch.autocast(device, dtype) if dtype != torch.float32 else nullcontext():
+        # As Lightning does: torch.compile compiles anew for another cache_enabled.
+        with torch.autocast(device, dtype, cache_enabled=False) if dtype != torch.float32 else nullcontext():
             predictions = model.standardised(batch)
         signs = 1 - 2 * (torch.arange(predictions.numel(), device=predictions.device) % 2)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -158,15 +159,20 @@ def compile_checked(
         None, or why the model goes on as before.
     """
     expected = step_of(model, batch, dtype)
+    reason: str | None
 
     def compiled_step() -> Step:
         if not model.compile_blocks(len(batch), **options):
             raise RuntimeError("this machine has no compiler for them")
         return step_of(model, batch, dtype)
 
-    reason = _problem(compiled_step, expected, dtype)
+    try:
+        reason = _problem(compiled_step, expected, dtype)
+    except torch.OutOfMemoryError:  # the eager steps may still fit: CUDA graphs keep what they compute with
+        reason = "out of memory"
     if reason is not None:
         model.run_eagerly()
+        torch.cuda.empty_cache()
     return reason
 
 

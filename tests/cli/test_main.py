@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
@@ -97,6 +98,17 @@ def test_processes_end_with_the_one_that_began_them(start, end_of, demo_smiles, 
         time.sleep(0.1)
     process.kill()
     assert end_of(process)[0] == -signal.SIGKILL  # which waits for the others too
+
+
+def test_a_gpu_that_is_full(cli, run_folder, monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
+    code, out, err = cli("predict", run_folder, "CCO")
+    assert (
+        (code, out) == (2, "") and err.startswith("graphslice: the GPU is short of memory: ") and err.count("\n") == 1
+    )
 
 
 def test_what_a_command_needs(cli, run_folder):

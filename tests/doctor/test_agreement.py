@@ -52,6 +52,25 @@ def test_without_a_compiler_nothing_is_said_to_be_compiled(batches, monkeypatch)
     assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[0])
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no kernel image")])
+def test_what_cannot_be_compiled_goes_on_without(error, batches, monkeypatch):
+    model = model_of("slice-quantile")
+    expected = step_of(model, batches[0]).predictions
+
+    def compiled(*args, **kwargs):
+        raise error
+
+    def compile_blocks(*args, **kwargs) -> bool:
+        monkeypatch.setattr(model, "standardised", compiled)
+        return True
+
+    monkeypatch.setattr(model, "compile_blocks", compile_blocks)
+    monkeypatch.setattr(model, "run_eagerly", lambda: monkeypatch.undo())
+    reason = compile_checked(model, batches[0])
+    assert reason == ("out of memory" if isinstance(error, torch.OutOfMemoryError) else "RuntimeError: no kernel image")
+    assert torch.equal(step_of(model, batches[0]).predictions, expected)
+
+
 def lie_forward(*args, **kwargs):
     return aggregate_sort.reference(*args, **kwargs).flip(1)
 

@@ -16,7 +16,7 @@ from graphslice.inference.on_gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops import aggregate_sort, column_sort
+from graphslice.ops import aggregate_sort, bond_messages, column_sort
 from graphslice.training import train
 from graphslice.training.devices import choose_precision
 
@@ -134,6 +134,31 @@ def test_the_kernel_of_the_sorted_product(dtype, width):
         torch.testing.assert_close(
             one.float(), other.float(), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_of_bond_messages(dtype):
+    """At the sizes of the paper; and nothing waits for the GPU."""
+    torch.manual_seed(0)
+    upper = (torch.randint(1, 61, (64, 33, 33)) * (torch.rand(64, 33, 33) < 0.07)).triu(1)
+    bonds = (upper + upper.mT).short()
+    tensors = [torch.randn(size).to(dtype) for size in ((64, 33, 768), (12, 768), (5, 768), (64, 33, 768))]
+    results = []
+    for device, wanted_dtype, backend in (("cpu", torch.float64, "torch"), ("cuda", dtype, "triton")):
+        *leaves, upstream = (tensor.to(device, wanted_dtype) for tensor in tensors)
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+        words = bonds.to(device)
+        for mode in ("default", "error"):  # the first call compiles the kernels
+            torch.cuda.set_sync_debug_mode(mode)
+            try:
+                found = bond_messages.using(backend)(leaves[0], words, *leaves[1:])
+                given = torch.autograd.grad(found, leaves, upstream)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        results.append([found.detach(), *given])
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other.cpu().double(), one, rtol=tolerance, atol=tolerance * float(one.std()))
 
 
 @pytest.mark.parametrize(("mixer", "bonds"), [*((mixer, False) for mixer in sorted(MIXERS)), ("slice-quantile", True)])

@@ -141,8 +141,8 @@ def _bond_messages_case(generator, heads, head_dim, lengths, refused=()):
     # A fifth of the pairs are bonded, by 3 types in 2 classes of rings.
     upper = torch.randint(0, 30, (len(lengths), width, width), generator=generator).triu(1)
     upper = torch.where(upper <= 6, upper, 0)
-    tables = _normal(generator, 3, channels), _normal(generator, 2, channels)
-    x = _normal(generator, len(lengths), width, channels)
+    tables = _with_ties(generator, 3, channels), _with_ties(generator, 2, channels)
+    x = _with_ties(generator, len(lengths), width, channels)  # which messages are positive, rounding does not decide
     return Case((x, (upper + upper.mT).to(torch.int16), *tables), refused)
 
 

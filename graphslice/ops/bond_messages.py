@@ -9,8 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.derivatives import once_differentiable
-from graphslice.ops.dispatch import operator
+from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.simd.lanes import float32x16, load, load_short, maximum, select_ge, store
+from graphslice.ops.triton_tiles import DTYPES, capability, computes_with
+
+if triton_runs():
+    from graphslice.ops import triton_bonds
 
 
 @operator
@@ -30,7 +34,7 @@ def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Ten
         ``[B, N, C]``, the dtype of ``x``.
     """
     words = (rings[:, None] + types).flatten(0, 1)
-    if torch.compiler.is_compiling():  # one kernel, which keeps nothing of a pair
+    if torch.compiler.is_compiling():  # how many bonds there are, a compiler cannot know
         there = bonds > 0
         messages = F.relu(x[:, None] + F.embedding((bonds.int() - 1).clamp_min(0), words))
         return messages.masked_fill(~there[..., None], 0).sum(dim=2)
@@ -42,10 +46,66 @@ def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Ten
     return total.view_as(x)
 
 
-def _fits(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
-    if x.dim() != 3 or bonds.shape != (*x.shape[:2], x.shape[1]) or bonds.dtype != torch.int16 or x.shape[2] % 16:
+def _shapes_agree(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
+    if x.dim() != 3 or bonds.shape != (*x.shape[:2], x.shape[1]) or bonds.dtype != torch.int16:
         return False
-    if any(table.dim() != 2 or table.shape[1] != x.shape[2] or not len(table) for table in (types, rings)):
+    return all(table.dim() == 2 and table.shape[1] == x.shape[2] and len(table) > 0 for table in (types, rings))
+
+
+# --- triton ---------------------------------------------------------------------------------------
+
+if triton_runs():
+
+    @bond_messages.backend(
+        "triton",
+        dtypes=DTYPES,
+        fits=lambda x, *args: _shapes_agree(x, *args) and computes_with(x.dtype, capability(x.device)),
+        compiles=True,
+    )
+    def _triton(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
+        return _triton_messages(x, bonds, types, rings)
+
+
+@torch.library.custom_op("graphslice::bond_messages", mutates_args=())
+def _triton_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
+    return triton_bonds.bond_messages(x, bonds, types, rings)
+
+
+@_triton_messages.register_fake
+def _(x, bonds, types, rings):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("graphslice::bond_messages_backward", mutates_args=())
+def _triton_backward(
+    grad: Tensor, x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return triton_bonds.bond_messages_backward(grad, x, bonds, types, rings)
+
+
+@_triton_backward.register_fake
+def _(grad, x, bonds, types, rings):
+    found = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (x, types, rings))
+    return tuple(found)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx, grad):
+    of_x, of_types, of_rings = _triton_backward(grad, *ctx.saved_tensors)
+    return of_x, None, of_types, of_rings
+
+
+_triton_messages.register_autograd(_gradient, setup_context=_save)
+
+
+# --- numba ----------------------------------------------------------------------------------------
+
+
+def _fits(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
+    if not _shapes_agree(x, bonds, types, rings) or x.shape[2] % 16:
         return False
     return bonds.numel() == 0 or 0 <= int(bonds.min()) <= int(bonds.max()) <= len(types) * len(rings)
 

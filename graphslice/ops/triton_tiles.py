@@ -1,7 +1,7 @@
-"""How the kernels of :mod:`graphslice.ops.triton_sort` cut their work, and what they take. Needs no Triton.
+"""How the kernels of :mod:`graphslice.ops.triton_sort` cut their work, and what a GPU's kernels take. Needs no Triton.
 
 What a program holds in shared memory stays below the 48 KiB that any card gives to a block, in all the versions of
-Triton that torch brings, so that no card is asked how much it has; tests/ops/test_triton_sort.py compiles for cards
+Triton that torch brings, so that no card is asked how much it has; tests/ops/test_triton_compiles.py compiles for cards
 that are not there, and measures it.
 """
 
@@ -57,9 +57,13 @@ capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
-    """Whether the kernels of ``Sort_col(P V)`` take a sample; bfloat16 has instructions since Ampere only."""
-    oldest = _AMPERE if dtype == torch.bfloat16 else OLDEST
-    return width <= MAX_AGGREGATE_ROWS and capability >= oldest
+    """Whether the kernels of ``Sort_col(P V)`` take a sample."""
+    return width <= MAX_AGGREGATE_ROWS and computes_with(dtype, capability)
+
+
+def computes_with(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Whether kernels that calculate take a dtype on a GPU; bfloat16 has instructions since Ampere only."""
+    return capability >= (_AMPERE if dtype == torch.bfloat16 else OLDEST)
 
 
 def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:

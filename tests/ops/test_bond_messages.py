@@ -80,6 +80,14 @@ def test_nan_is_not_lost_and_nothing_is_nothing():
     assert bond_messages(torch.zeros(0, 2, 16), bonds[:0], table, table).shape == (0, 2, 16)
 
 
+@pytest.mark.skipif("numba" not in BACKENDS, reason="no kernel for a CPU")
+def test_the_kernel_of_a_cpu_refuses_words_that_the_tables_have_not():
+    x, bonds, types, rings = problem_of((0, 2, 5, 16))
+    for words in (bonds + 5, bonds - 1):  # of 15
+        with pytest.raises(ValueError, match="does not take"):
+            bond_messages.using("numba")(x, words, types[:2], rings[:2])
+
+
 def test_what_is_compiled_is_the_same(monkeypatch):
     """The form for compilers, without a compiler."""
     problem = problem_of((5, 2, 7, 16))

@@ -91,8 +91,6 @@ CALLS = {
         (V, TRUE, ones(16)),
     ],
     "bond_messages": [
-        (V, BONDS + 5, TABLE[:2], TABLE[:2]),
-        (V, BONDS - 1, TABLE, TABLE),
         (V, BONDS[:1], TABLE, TABLE),
         (V, BONDS[:, :2], TABLE, TABLE),
         (V, BONDS[:, :, :2], TABLE, TABLE),
@@ -100,7 +98,6 @@ CALLS = {
         (V, BONDS, ones(9, 32), TABLE),
         (V, BONDS, TABLE, ones(9, 32)),
         (V, BONDS, TABLE, TABLE[:0]),
-        (V[:, :, :8], BONDS, TABLE[:, :8], TABLE[:, :8]),
         (V[0], BONDS[0], TABLE, TABLE),
     ],
     "add_norm": [

@@ -1,7 +1,5 @@
-"""The GPU's kernels: in Triton's interpreter where there is no GPU, and compiled for one all the same."""
+"""The GPU's sorts, in Triton's interpreter where there is no GPU."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -131,50 +129,3 @@ def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
     aggregate_sort.using("triton")(attn_weights.requires_grad_(), v, lengths).sum().backward()
     column_sort.using("triton")(v)
     assert started_on == [v.device] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
-@pytest.mark.parametrize(("arch", "calls"), [(90, "bf16-20,fp32-20"), (75, "fp16-20,fp32-128")])
-def test_the_kernels_compile_for_a_gpu_that_is_not_there(arch, calls):
-    """To machine code, with no more shared memory than any card gives, at a usual number of rows and at the largest."""
-    code = """
-import inspect, sys, torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from graphslice.ops import triton_sort, triton_tiles
-
-def check(kernel, dtype, options, **constants):
-    names = {"lengths": "*i64", "seed": "*i64", "descending": "*i8", "ranks": "*u8", "origins": "*u8"}
-    sizes = dict.fromkeys("HNDC", "i32")
-    signature = {
-        name: "constexpr" if name in constants else names.get(name) or sizes.get(name) or "*" + dtype
-        for name in kernel.arg_names
-    }
-    if "constexprs" in inspect.signature(ASTSource).parameters:
-        constants = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-        source = ASTSource(kernel, signature, constexprs=constants)
-    else:  # Triton 3.2
-        signature = {name: kind for name, kind in signature.items() if kind != "constexpr"}
-        source = ASTSource(kernel, signature, constants=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options=options)
-    assert compiled.asm["cubin"], kernel
-    assert compiled.metadata.shared <= triton_tiles.SHARED_MEMORY, (kernel, dtype, compiled.metadata.shared)
-
-for call in sys.argv[2].split(","):
-    dtype, width = call.split("-")
-    capability = divmod(int(sys.argv[1]), 10)
-    torch_dtype, width = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype], int(width)
-    infinity = triton_sort._INFINITY[torch_dtype]
-    constants = triton_sort._constants(triton_tiles.aggregate_tile(width, 24, torch_dtype, capability))
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
-    constants |= {"P_DROP": 0.1}
-    check(triton_sort._aggregate_sort_kernel, dtype, options, INFINITY=infinity, **constants)
-    check(triton_sort._aggregate_sort_backward_kernel, dtype, options, **constants)
-    rows, columns = triton_tiles.sort_tile(width, 64, torch_dtype)
-    check(triton_sort._sort_kernel, dtype, {}, INFINITY=infinity, ROWS=rows, COLUMNS=columns)
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", code, str(arch), calls]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]

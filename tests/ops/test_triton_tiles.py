@@ -1,4 +1,4 @@
-"""How the work of a GPU's kernels is cut; what they take of its memory is measured in test_triton_sort.py."""
+"""How the work of a GPU's kernels is cut; what they take of its memory is measured in test_triton_compiles.py."""
 
 import pytest
 import torch

@@ -1,0 +1,131 @@
+"""Messages over bonds on a GPU, in Triton: only pairs with a bond are read, and nothing waits for their number.
+
+Importing this file needs ``triton``; with ``TRITON_INTERPRET=1`` in the environment before that, the kernels run on
+the CPU, slowly.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Programs that share the rows of the backward pass: each has a table of its own, so that none waits for another and
+# sums are in one order.
+_PROGRAMS = 512
+
+
+@triton.jit
+def _edge(types, rings, word, T, C, columns, there):
+    """What is known of a bond: the embeddings of its type and its ring, added."""
+    of_type = tl.load(types + word % T * C + columns, mask=there, other=0.0).to(tl.float32)
+    return of_type + tl.load(rings + word // T * C + columns, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _messages_kernel(x, bonds, types, rings, out, N, C, T, WORDS, COLUMNS: tl.constexpr):
+    """One row, and some of its channels."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < C
+    first = row // N * N
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for j in range(N):
+        word = tl.load(bonds + row * N + j).to(tl.int32) - 1
+        if (word >= 0) & (word < WORDS):
+            message = tl.load(x + (first + j) * C + columns, mask=there, other=0.0).to(tl.float32)
+            message += _edge(types, rings, word, T, C, columns, there)
+            total += tl.where(message <= 0, 0.0, message)  # nan stays nan
+    tl.store(out + row * C + columns, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _gradients_kernel(
+    x, bonds, types, rings, grad, grad_x, tables, rows, turns, N, C, T, WORDS, ENTRIES, COLUMNS: tl.constexpr
+):
+    """Every so-many-th row, and some channels: its gradient, and what its bonds add to this program's own table."""
+    program = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < C
+    mine = tables + program * ENTRIES * C + columns
+    for turn in range(turns):
+        row = program + turn * tl.num_programs(0)
+        if row < rows:
+            first, j = row // N * N, row % N
+            value = tl.load(x + row * C + columns, mask=there, other=0.0).to(tl.float32)
+            total = tl.zeros((COLUMNS,), tl.float32)
+            for i in range(N):
+                word = tl.load(bonds + (first + i) * N + j).to(tl.int32) - 1
+                if (word >= 0) & (word < WORDS):
+                    message = value + _edge(types, rings, word, T, C, columns, there)
+                    share = tl.load(grad + (first + i) * C + columns, mask=there, other=0.0).to(tl.float32)
+                    share = tl.where(message > 0, share, 0.0)
+                    total += share
+                    of_type, of_ring = mine + word % T * C, mine + (T + word // T) * C
+                    tl.store(of_type, tl.load(of_type, mask=there) + share, mask=there)
+                    tl.store(of_ring, tl.load(of_ring, mask=there) + share, mask=there)
+                    tl.debug_barrier()  # the next bond may read what this one wrote
+            tl.store(grad_x + row * C + columns, total.to(grad_x.dtype.element_ty), mask=there)
+
+
+def _columns(channels: int) -> int:
+    return min(128, triton.next_power_of_2(channels))
+
+
+def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
+    """:func:`graphslice.ops.bond_messages`; words that the tables do not have count as no bond."""
+    x, bonds, types, rings = (each.contiguous() for each in (x, bonds, types, rings))
+    out = torch.empty_like(x)
+    batch, width, channels = x.shape
+    columns = _columns(channels)
+    if x.numel():
+        with torch.cuda.device_of(x):  # Triton starts kernels on the current device, wherever the tensors are
+            _messages_kernel[batch * width, triton.cdiv(channels, columns)](
+                x,
+                bonds,
+                types,
+                rings,
+                out,
+                width,
+                channels,
+                len(types),
+                len(types) * len(rings),
+                COLUMNS=columns,
+                num_warps=1,
+            )
+    return out
+
+
+def bond_messages_backward(
+    grad: Tensor, x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, of the types and of the rings; the same to the bit each time."""
+    grad, x, bonds, types, rings = (each.contiguous() for each in (grad, x, bonds, types, rings))
+    grad_x = torch.empty_like(x)
+    batch, width, channels = x.shape
+    rows, entries, columns = batch * width, len(types) + len(rings), _columns(channels)
+    programs = max(1, min(_PROGRAMS, rows))
+    tables = torch.zeros(programs, entries, channels, device=x.device)
+    if x.numel():
+        with torch.cuda.device_of(x):
+            _gradients_kernel[programs, triton.cdiv(channels, columns)](
+                x,
+                bonds,
+                types,
+                rings,
+                grad,
+                grad_x,
+                tables,
+                rows,
+                triton.cdiv(rows, programs),
+                width,
+                channels,
+                len(types),
+                len(types) * len(rings),
+                entries,
+                COLUMNS=columns,
+                num_warps=1,
+            )
+    of_types, of_rings = tables[:, : len(types)].sum(0), tables[:, len(types) :].sum(0)
+    return grad_x, of_types.to(types.dtype), of_rings.to(rings.dtype)

@@ -44,13 +44,14 @@ def _messages_kernel(x, bonds, types, rings, out, N, C, T, WORDS, COLUMNS: tl.co
 def _gradients_kernel(
     x, bonds, types, rings, grad, grad_x, tables, rows, turns, N, C, T, WORDS, ENTRIES, COLUMNS: tl.constexpr
 ):
-    """Every so-many-th row, and some channels: its gradient, and what its bonds add to this program's own table."""
+    """Some rows one after the other, which are of the same sample mostly, so that what is read of it is near; and some
+    channels: their gradients, and what their bonds add to this program's own table."""
     program = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     there = columns < C
     mine = tables + program * ENTRIES * C + columns
     for turn in range(turns):
-        row = program + turn * tl.num_programs(0)
+        row = program * turns + turn
         if row < rows:
             first, j = row // N * N, row % N
             value = tl.load(x + row * C + columns, mask=there, other=0.0).to(tl.float32)

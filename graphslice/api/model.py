@@ -204,7 +204,8 @@ class Model(Predictor):
 
         Args:
             data: a data frame or a table; what the model was trained on when not given.
-            targets: the columns of the labels, in the order of the model's; those of its names when not given.
+            targets: the columns of the labels: some of the model's targets, or as many others, in its order; those of
+                its names when not given.
             split: train, valid, test or all; the test where the data is what the model was trained on or names a
                 split, else all.
             smiles: the column of the SMILES; found by its name.
@@ -227,7 +228,13 @@ class Model(Predictor):
         return evaluate(self, source, split, splits)
 
     def _labelled(self, data: Any, given: dict[str, Any], split: str | None) -> tuple[Source, Splits | None]:
-        from graphslice.evaluation.evaluate import checked, load_labelled, splits_to_judge
+        from graphslice.evaluation.evaluate import (
+            checked,
+            load_labelled,
+            splits_to_judge,
+            targets_there,
+            tasks_named,
+        )
 
         if not is_frame(data):
             if data is not None and not isinstance(data, str | Path):
@@ -237,18 +244,20 @@ class Model(Predictor):
             given = given if data is None else {**given, "dataset": str(data)}
             return load_labelled(self, self.folder, given, split)
         trained, columns = self.config.data, column_names(data)
-        known = DataConfig(targets=joined_names(self.targets), features=trained.features, level=self.level)
+        targets = targets_there(self, given.get("targets"), columns)
+        known = DataConfig(targets=targets, features=trained.features, level=self.level)
         if trained.smiles_column in columns:
             known = replace(known, smiles_column=trained.smiles_column)
         if split == "all":
             known = replace(known, split="random")  # whatever a column of that name says
-        known = replace(known, **given)
-        source = frame_source(data, known, self.tasks)
+        known = replace(known, **{**given, "targets": targets})
+        tasks = tasks_named(self, targets)
+        source = frame_source(data, known, tasks)
         if trained.split in (*SPLIT_METHODS, *columns):
             with suppress(InputError):  # of another frame, whose column says something else
-                again = frame_source(data, replace(known, split=trained.split), self.tasks)
+                again = frame_source(data, replace(known, split=trained.split), tasks)
                 source = again if again.fingerprint() == trained.fingerprint else source
-        return checked(self, source), splits_to_judge(self, self.folder, source)
+        return checked(self, source, given.get("targets")), splits_to_judge(self, self.folder, source)
 
     # --- how it is kept ---------------------------------------------------------------------------
 

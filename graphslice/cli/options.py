@@ -136,7 +136,9 @@ def add_data_options(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", help=_DATASET.replace(" (default: demo)", ""))
     parser.add_argument("--root", help=_ROOT)
     add_smiles_column(parser)
-    parser.add_argument("--targets", help="columns to predict, separated by commas")
+    parser.add_argument(
+        "--targets", help="columns of the labels, separated by commas: some of the model's targets, or as many others"
+    )
 
 
 def add_smiles_column(parser: ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from graphslice.config import DataConfig
 from graphslice.data.columns import listed
 from graphslice.data.featurize import check_graphs, featurizers
-from graphslice.data.labels import joined_names
+from graphslice.data.labels import joined_names, target_names
 from graphslice.data.site_orders import ordered
 from graphslice.data.source import Source
 from graphslice.data.sources import from_any_folder, is_name, load_source
@@ -26,6 +27,7 @@ from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.model_files import dataset_of, find_members, home_of
 from graphslice.resources import is_shipped
+from graphslice.tasks import Task
 
 # Rows that are predicted at a time.
 _CHUNK_ROWS = 16_384
@@ -58,21 +60,24 @@ def load_labelled(
         raise InputError(
             f"{model} came with the package, without what it learned: give labelled molecules by --dataset"
         )
-    # The labels that were learned beside belong to the data of the run, and are not judged.
-    learned = trained.targets if dataset == trained.dataset else None
-    targets = given.get("targets") or learned or joined_names(predictor.targets)
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
+    asked = given.get("targets")
     if dataset == trained.dataset:
-        data = replace(trained, **{**given, "dataset": dataset, "targets": targets})
+        if by_name(predictor, asked):  # all are read, so that the data is known as that of the training
+            given = {name: value for name, value in given.items() if name != "targets"}
+        # The labels that were learned beside belong to the data of the run, and are not judged.
+        own = {"targets": trained.targets or joined_names(predictor.targets)}
+        data = replace(trained, **{**own, **given, "dataset": dataset})
     else:
         known = {"root": trained.root, "features": trained.features, "level": predictor.level}
-        known["smiles_column"] = _column_there(trained.smiles_column, dataset)
+        columns = _columns(dataset)
+        known["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
         if split == "all" and not is_name(dataset):
             known["split"] = "random"
-        data = DataConfig(**{**known, **given, "dataset": dataset, "targets": targets})
-    whole = load_source(data, predictor.tasks)
-    source = replace(checked(predictor, whole), auxiliary={})
+        data = DataConfig(**{**known, **given, "targets": targets_there(predictor, asked, columns), "dataset": dataset})
+    whole = load_source(data, tasks_named(predictor, data.targets))
+    source = replace(checked(predictor, whole, asked), auxiliary={})
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
         return source, source.splits
     if whole.fingerprint() == trained.fingerprint:
@@ -84,28 +89,54 @@ def load_labelled(
     )
 
 
-def _column_there(column: str | None, dataset: str) -> str | None:
-    """A column, if the data set is a table that has it."""
-    if column is None or is_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
-        return None
+def _columns(dataset: str) -> list[str]:
+    """The columns of a data set that is a table; none of another, or of what is not there, which is told later."""
+    if is_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
+        return []
     path = Path(dataset)
     if not (path.is_dir() or is_table_name(dataset)):
-        return None  # dataset_path says what it should be
+        return []
     with open_table(path) as table:
-        return column if column in table.columns else None
+        return list(table.columns)
 
 
-def checked(predictor: Predictor, source: Source) -> Source:
-    """A source that a model can be judged on: rows whose lists are of another length than their molecule are rejected.
+def by_name(predictor: Predictor, targets: str | None) -> bool:
+    """Whether the targets that are named are a model's own, so that their order means nothing; so it is of none."""
+    return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
+
+
+def targets_there(predictor: Predictor, asked: str | None, columns: Sequence[str]) -> str:
+    """The targets to read of some columns, as ``--targets`` names them: what is asked for, where these are none of a
+    model's or not there; else those of the model's that are there, and all of them where none is."""
+    names = target_names(asked, predictor.targets)
+    if asked and not set(names) <= set(predictor.targets) & set(columns):
+        return asked
+    return joined_names([name for name in predictor.targets if name in columns] or predictor.targets)
+
+
+def tasks_named(predictor: Predictor, targets: str | None) -> list[Task]:
+    """What is asked of targets that are named: of a model's own by their names, of others in the model's order."""
+    if not by_name(predictor, targets):
+        return predictor.tasks
+    known = dict(zip(predictor.targets, predictor.tasks, strict=True))
+    return [known[name] for name in target_names(targets, predictor.targets)] or predictor.tasks
+
+
+def checked(predictor: Predictor, source: Source, asked: str | None = None) -> Source:
+    """A source that a model can be judged on, with all of its targets; unknown are those that the source has not.
+
+    Rows whose lists are of another length than their molecule are rejected.
+
+    Args:
+        predictor: the model.
+        source: with some of its targets by their names, or as many others in its order.
+        asked: of the model's targets those to be judged by, as ``--targets`` names them.
 
     Raises:
         InputError: if it has not as many targets as the model.
     """
-    if len(source.target_names) != len(predictor.targets):
-        raise InputError(
-            f"the model predicts {len(predictor.targets)} targets, and --targets names {len(source.target_names)}: "
-            f"name a column for each of {listed(predictor.targets)}, in this order; their cells may be empty"
-        )
+    judged = target_names(asked, predictor.targets) if by_name(predictor, asked) else []
+    source = _with_all_targets(predictor, source, judged or predictor.targets)
     if source.sites is None:
         return source
     _, faults = ordered(source.sites, source.smiles, predictor.config.graph, source.target_names)
@@ -113,6 +144,30 @@ def checked(predictor: Predictor, source: Source) -> Source:
     targets[rows] = np.nan
     rejected = source.rejected | {row: why for row, why in faults.items() if row not in source.rejected}
     return replace(source, targets=targets, sites=source.sites.without(rows), rejected=rejected)
+
+
+def _with_all_targets(predictor: Predictor, source: Source, judged: Sequence[str]) -> Source:
+    """A source with a model's targets in their order; those that it has not, or that are not judged, are unknown."""
+    names, there = predictor.targets, source.target_names
+    if not set(there) <= set(names):
+        if len(there) == len(names):
+            return source
+        raise InputError(
+            f"the model predicts {len(names)} targets, and --targets names {len(there)}: "
+            f"name a column for each of {listed(names)}, in this order, or some of these"
+        )
+    if there == names == list(judged):
+        return source
+    places = [(names.index(name), place) for place, name in enumerate(there) if name in judged]
+
+    def placed(values: np.ndarray) -> np.ndarray:
+        wide = np.full((len(values), len(names)), np.nan)
+        for here, origin in places:
+            wide[:, here] = values[:, origin]
+        return wide
+
+    sites = None if source.sites is None else replace(source.sites, values=placed(source.sites.values))
+    return replace(source, targets=placed(source.targets), tasks=list(predictor.tasks), sites=sites)
 
 
 def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) -> Splits | None:

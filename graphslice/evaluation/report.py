@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphslice.data.columns import listed
 from graphslice.evaluation.metrics import METRICS, counted
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
@@ -18,7 +19,7 @@ _MOST_TARGETS = 12
 def describe_scores(
     split: str, found: dict, first: str | None = None, *, targets: bool = False, digits: int = 4
 ) -> str:
-    """One line a split, and with ``targets`` one for each of several targets.
+    """One line a split, and with ``targets`` one for each of several targets that have labels.
 
     Args:
         split: its name.
@@ -27,7 +28,8 @@ def describe_scores(
         targets: also say what each target has.
         digits: behind the point.
     """
-    by_target = found["targets"]
+    by_target = {name: one for name, one in found["targets"].items() if counted(one)[0] > 0} or found["targets"]
+    unknown = [name for name in found["targets"] if name not in by_target]
     kinds = {target["kind"] for target in by_target.values()}
     names = [name for kind in _SAID if kind in kinds for name in _SAID[kind]]
     if first is not None and first in found:
@@ -38,6 +40,8 @@ def describe_scores(
         lines[0] += f" of {found['molecules']:,} molecule{'s' * (found['molecules'] != 1)}"
     if len(by_target) > 1:
         lines[0] += f" (mean of {len(by_target):,} targets)"
+    elif unknown:
+        lines[0] += f" ({next(iter(by_target))})"
     if targets and len(by_target) > 1:
         lines += [
             f"  {name}: {_values(one, _SAID[one['kind']], digits)}"
@@ -45,6 +49,8 @@ def describe_scores(
         ]
         if (more := len(by_target) - _MOST_TARGETS) > 0:
             lines.append(f"  and {more:,} more targets")
+    if targets and unknown:
+        lines.append(f"  no labels of {listed(unknown)}")
     return "\n".join(lines)
 
 

@@ -121,6 +121,48 @@ def test_other_labelled_file(cli, run_folder, predictor, tmp_path):
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
 
 
+def test_a_table_with_some_of_the_targets(cli, tmp_path):
+    """They are found by their names, whatever their order, and the others have no labels."""
+    model, smiles = gs.load("gap", "cpu"), ["CCO", "c1ccccc1", "CC(=O)N"]
+    places = {name: place for place, name in enumerate(model.targets)}
+    answers = model.predict(smiles).astype(float)
+    labels = {name: answers[:, place] + place + 1 for name, place in places.items()}
+    whole = pd.DataFrame({"smiles": smiles, **labels})
+    some = pd.DataFrame({"lumo": labels["lumo"], "smiles": smiles, "homo": labels["homo"]})
+    for frame, asked, judged in (
+        (some, None, ["homo", "lumo"]),
+        (some, "lumo", ["lumo"]),
+        (some, "lumo,homo", ["homo", "lumo"]),
+        (whole, ["dipole", "homo"], ["homo", "dipole"]),
+        (whole.rename(columns={"gap": "g"}), None, ["homo", "lumo", "dipole"]),
+        (whole.rename(columns={name: f"{name}_2" for name in places}), [f"{name}_2" for name in places], list(places)),
+    ):
+        found = model.evaluate(frame, asked)
+        errors = dict(zip(places, (one["mae"] for one in found["targets"].values()), strict=True))
+        assert {name: value for name, value in errors.items() if not np.isnan(value)} == pytest.approx(
+            {name: places[name] + 1 for name in judged}, rel=1e-5
+        )
+        assert found["mae"] == pytest.approx(np.mean([places[name] + 1 for name in judged]), rel=1e-5)
+        path = tmp_path / "t.csv"
+        frame.to_csv(path, index=False)
+        named = asked if isinstance(asked, str) or asked is None else ",".join(asked)
+        code, out, _ = cli("evaluate", "gap", "--dataset", path, *([] if named is None else ["--targets", named]))
+        assert code == 0 and _mae(out) == ("all", pytest.approx(found["mae"], abs=1e-5))
+        assert ("no labels of" in out) == (len(judged) < 4) and ("(lumo)" in out) == (judged == ["lumo"])
+    assert "has no column 'gap'" in cli("evaluate", "gap", "--dataset", path, "--targets", "gap,homo")[2]
+
+
+def test_some_targets_of_what_was_learned(demo_rows, tiny_config, tmp_path):
+    """Judged on the test molecules, not on those that were learned."""
+    rows = demo_rows[:60].assign(atoms=demo_rows["smiles"][:60].str.len())
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,atoms"}), tmp_path / "run")
+    model = gs.load(tmp_path / "run", "cpu")
+    every = model.evaluate()["targets"]
+    for found in (model.evaluate(targets="atoms"), model.evaluate(rows, "atoms"), model.evaluate(rows, ["atoms"])):
+        assert found["targets"]["atoms"] == every["atoms"] and found["targets"]["gap_ev"]["molecules"] == 0
+
+
 def test_another_column_of_the_same_table(demo_rows, tiny_config, tmp_path):
     table = tmp_path / "t.csv"
     demo_rows[:20].assign(again=demo_rows["smiles"][:20].to_numpy()[::-1]).to_csv(table, index=False)

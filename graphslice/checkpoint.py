@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from graphslice.chem.descriptors import descriptor_width
 from graphslice.compat import current_weight_name
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.model_files import BEST, CONFIG, LAST, TOGETHER, find_checkpoint, find_members
+from graphslice.model_files import BEST, CONFIG, TOGETHER, find_checkpoint, find_members, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
 from graphslice.tasks import Task, network_outputs, regressions
@@ -127,7 +128,14 @@ def _parts(blend: Blend | None, calibration: Calibration | None) -> dict[str, An
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
     with appearing_whole(path) as temporary:
-        torch.save(contents, temporary)
+        temporary.write_bytes(as_bytes(contents))
+
+
+def as_bytes(contents: dict[str, Any]) -> memoryview:
+    """What :func:`torch.save` writes, which itself says of a full disk only that something has failed."""
+    file = io.BytesIO()
+    torch.save(contents, file)
+    return file.getbuffer()
 
 
 def _as_tensors(values: Any) -> Any:
@@ -152,16 +160,15 @@ def write_run_folder(checkpoint: Checkpoint, folder: Path) -> None:
     """Make a run folder of a model that was trained elsewhere.
 
     Raises:
-        InputError: if the folder holds a run, or cannot be written.
+        InputError: if the folder holds a run, of one model or several, or cannot be written.
     """
-    if any((folder / name).exists() for name in (BEST, LAST)):
-        raise InputError(f"{folder} holds a model already: choose another --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(checkpoint.config.to_yaml())
+    if holds_run(folder) or find_members(folder):
+        raise InputError(f"{folder} holds a run already: choose another --out")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"cannot write the run folder {folder}: it is a file")
+    with appearing_whole(folder / CONFIG) as beside:  # both or none
+        beside.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
         save_checkpoint(checkpoint, folder / BEST)
-    except OSError as error:
-        raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
 
 
 def read_checkpoints(path: str | Path) -> list[Checkpoint]:

@@ -35,7 +35,8 @@ def current_config(values: dict[str, Any]) -> dict[str, Any]:
             found[section] = _renamed(found[section], names)
     model = found.get("model")
     if isinstance(model, dict) and isinstance(model.get("mixer_settings"), dict):
-        settings = current_settings(model.get("mixer", ""), model["mixer_settings"])
+        mixer = model.get("mixer", "")
+        settings = current_settings(mixer if isinstance(mixer, str) else "", model["mixer_settings"])
         found["model"] = {**model, "mixer_settings": settings}
     return found
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,23 @@ def smiles2graph():
         patch.setitem(sys.modules, "outdated", None)
         from ogb.utils import smiles2graph
     return smiles2graph
+
+
+@pytest.fixture
+def full_disk():
+    """``with full_disk():`` no file grows beyond some kilobytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+
+    @contextmanager
+    def full():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full
 
 
 # --- small data, a small run, OGB's folders, the command line -------------------------------------

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from graphslice import InputError, RunConfig
-from graphslice.config import PRESETS, read_preset, read_yaml
+from graphslice.config import PRESETS, parse_value, read_preset, read_yaml, words_of
 from graphslice.resources import CONFIGS
 
 
@@ -95,6 +95,8 @@ def test_the_slim_settings_of_the_paper():
         ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),
         ({"trainer": {"workers": "several"}}, "trainer.workers is auto or a number"),
         ({"trainer": {"precision": "8"}}, "trainer.precision is"),
+        ({"optimizer": {"peak_lr": 10**400}}, "optimizer.peak_lr is too large a number"),
+        ({"model": {"mixer": ["a"], "mixer_settings": {"x": 1}}}, "model.mixer must be str"),
         ({"trainer": {"seed": -1}}, "trainer.seed must be from 0 to 4294967295, not -1"),
         ({"trainer": {"seed": 2**32}}, "trainer.seed must be from 0 to 4294967295"),
         ({"trainer": {"accelerator": True}}, "trainer.accelerator must be str"),
@@ -147,6 +149,8 @@ def test_an_unknown_preset_names_the_nearest():
         (b"model:\n\tlayers: 2", "is not a YAML file"),
         (b"\xff\xfe\x00\x80", "is not a YAML file"),
         (b"model: !!python/object/apply:os.getcwd []", "is not a YAML file"),
+        (b"data: {dataset: 2024-13-45}", "is not a YAML file"),
+        (b"model: {layers: 0x_}", "is not a YAML file"),
         (b"", "holds no configuration"),
         (b"- model", "holds no configuration"),
         (b"just words", "holds no configuration"),
@@ -197,3 +201,15 @@ def test_folds(folds, fold, expected):
 def test_folds_of_no_use(folds):
     with pytest.raises(InputError, match=r"data\.folds is a number from 2, or with repeats such as 5x3"):
         RunConfig.from_dict({"data": {"folds": folds}})
+
+
+@pytest.mark.parametrize("text", ["a,\nb\n", "a\nb", " a , b", '"a"\r\nb,'])
+def test_names_may_stand_in_lines(text):
+    assert words_of(text) == ["a", "b"]
+
+
+def test_names_that_cannot_be_read():
+    with pytest.raises(InputError, match="cannot read the names"):
+        words_of("a" * 200_000)
+    with pytest.raises(InputError, match="cannot read the value"):
+        parse_value("2024-13-45")

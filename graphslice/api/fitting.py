@@ -15,10 +15,18 @@ from rich.console import Console
 
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import continue_preset
-from graphslice.config import MOLECULE, SCRATCH, RunConfig, check_keys, read_preset, section_of, with_sections
+from graphslice.config import (
+    MOLECULE,
+    SCRATCH,
+    RunConfig,
+    check_keys,
+    joined_names,
+    read_preset,
+    section_of,
+    with_sections,
+)
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
-from graphslice.data.labels import joined_names
 from graphslice.errors import InputError
 from graphslice.inference.inputs import given_molecules, is_graph
 from graphslice.report.write import report_after_training

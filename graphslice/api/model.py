@@ -24,9 +24,8 @@ from graphslice.checkpoint import (
     write_run_folder,
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, joined_names
 from graphslice.data.frames import column_names, frame_source, is_frame
-from graphslice.data.labels import joined_names
 from graphslice.data.source import Source
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.errors import InputError, nearest

@@ -25,6 +25,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     checkpoint = read_checkpoint(options.model)
     for path in export_checkpoint(checkpoint, options.out, options.format):
         print(path)
+    if classes := [task.name for task in checkpoint.tasks if task.classes]:
+        print(f"note: of {', '.join(classes)} the files give logits, and here come probabilities", file=sys.stderr)
     if checkpoint.blend is not None:
         weight = checkpoint.blend.weights[0].mean()
         print(

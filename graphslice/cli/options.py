@@ -141,10 +141,9 @@ def add_data_options(parser: ArgumentParser) -> None:
     )
 
 
-def add_smiles_column(parser: ArgumentParser) -> None:
-    """Where a file that a model is asked about has its SMILES."""
-    told = "column of the SMILES (default: that of the training, else found by its name)"
-    parser.add_argument(*_spellings("smiles_column"), help=told)
+def add_smiles_column(parser: Any, where: str = "default: that of the training, else found by its name") -> None:
+    """Where a file that a model is asked about has its SMILES; ``parser`` may be a group of one."""
+    parser.add_argument(*_spellings("smiles_column"), help=f"column of the SMILES ({where})")
 
 
 def add_features_option(parser: ArgumentParser) -> None:
@@ -156,6 +155,8 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
     """The configuration before the flags: a preset, then the run that is started from, then a file."""
     from_file = read_yaml(Path(file)) if file is not None else {}
     check_keys(from_file, RunConfig)
+    if init_from is not None:  # what is given last counts
+        from_file = {name: value for name, value in from_file.items() if name != "init_from"}
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
     usual = _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
     merged = read_preset(preset or usual)

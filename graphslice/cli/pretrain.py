@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_settings, config_of
+from graphslice.cli.options import add_settings, add_smiles_column, config_of
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.pretraining.run"
@@ -26,6 +26,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         help="columns that are learned too, separated by commas: of numbers, or of lists, one for each atom or bond",
     )
     run.add_argument("--without", nargs="+", metavar="TABLE", help="molecules that are left out: those of a test, say")
+    add_smiles_column(run, "in the tables that have it; else found by its name")
     run.add_argument("--cache", help="folder that keeps what is computed (default: the user's cache folder)")
     add_settings(parser, arguments)
 
@@ -39,11 +40,12 @@ def run(options: Namespace, arguments: list[str]) -> None:
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.out)
     try:
+        config = config_of(options)
         pretrain(
             [Path(table) for table in options.tables],
-            config_of(options),
+            config,
             folder,
-            labels=target_names(options.targets, ()),
+            labels=target_names(config.data.targets, ()),
             without=[Path(table) for table in options.without or ()],
             overwrite=options.overwrite,
             command=shlex.join(["graphslice", *arguments]),

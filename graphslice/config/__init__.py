@@ -16,7 +16,17 @@ from typing import Any
 import yaml
 
 from graphslice.compat import current_config
-from graphslice.config.data import ATOM, BOND, LEVELS, MOLECULE, DataConfig, GraphConfig, words_of
+from graphslice.config.data import (
+    ATOM,
+    BOND,
+    LEVELS,
+    MOLECULE,
+    DataConfig,
+    GraphConfig,
+    joined_names,
+    split_words,
+    words_of,
+)
 from graphslice.config.optimizer import OptimizerConfig
 from graphslice.config.reading import (
     PRESETS,
@@ -46,9 +56,11 @@ __all__ = [
     "RunConfig",
     "TrainerConfig",
     "check_keys",
+    "joined_names",
     "parse_value",
     "read_preset",
     "read_yaml",
+    "split_words",
     "with_sections",
     "words_of",
 ]

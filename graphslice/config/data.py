@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphslice.errors import InputError, nearest
@@ -14,8 +16,30 @@ LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
 
 def words_of(text: str) -> list[str]:
     """What a text lists after commas, without empty ones; quotes keep a comma in a word: ``"a,b",c``, ``"a,b"=2``."""
-    words = next(csv.reader([text], skipinitialspace=True), [])
-    return [word.strip() for word in words if word.strip()]
+    return [word.strip() for word in split_words(text) if word.strip()]
+
+
+def split_words(text: str) -> list[str]:
+    """What stands between the commas of a text, and between its lines, as it is but for quotes and leading spaces.
+
+    Raises:
+        InputError: if that cannot be told.
+    """
+    try:
+        return [word for line in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True) for word in line]
+    except csv.Error as error:
+        raise InputError(f"cannot read the names {text[:40]!r}: {error}") from None
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """The text in which :func:`split_words` finds some names."""
+    text = io.StringIO()
+    if any(name != name.strip() for name in names):  # without quotes the spaces would go
+        writer = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
+    else:
+        writer = csv.writer(text, lineterminator="")
+    writer.writerow(names)
+    return text.getvalue()
 
 
 @dataclass

@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, ValueError):  # which is of no text, too, and of dates that are none
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
@@ -58,7 +58,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # such as a date that is none
         raise InputError(f"cannot read the value {text!r}: it is no number, word or list") from None
 
 
@@ -102,6 +102,8 @@ def section_of(kind: type, name: str, values: dict[str, Any]) -> Any:
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) >= 2**1023:
+                raise InputError(f"{name}.{key} is too large a number")
             values = {**values, key: float(value)}
         elif float in allowed and isinstance(value, str) and _is_float(value):
             values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text

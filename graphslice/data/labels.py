@@ -6,8 +6,6 @@ and may then find the column to predict by itself (:func:`find_target`).
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, joined_names, split_words
 from graphslice.data.cells import cell_text, class_key, class_places, holds_lists, label_cells, with_a_point
 from graphslice.data.columns import LARGEST, check_unique, find_own_columns, listed, parse_own_columns
 from graphslice.data.find_tasks import scan_columns
@@ -143,6 +141,8 @@ def find_target(
     """
     used = (columns.smiles, columns.split, *columns.descriptors)
     others = [column for column in as_in_file(chunks[0]).column_names if column not in used]
+    if others.count("") > 1:  # commas at the ends of lines, as spreadsheets write them
+        others = [column for column in others if column]
     check_unique(others, others, name)
 
     if lists:
@@ -177,22 +177,11 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
         return []
     if not isinstance(text, str):
         text = joined_names([str(name) for name in text])
-    names = [text] if text in columns else [name for name in next(csv.reader([text], skipinitialspace=True)) if name]
+    names = [text] if text in columns else [name for name in split_words(text) if name]
     names = [name if name in columns else name.strip() for name in names]
     if len(set(names)) != len(names):
         raise InputError(f"--targets names a column twice: {', '.join(names)}")
     return names
-
-
-def joined_names(names: Sequence[str]) -> str:
-    """Names of targets as :func:`target_names` reads them."""
-    text = io.StringIO()
-    if any(name != name.strip() for name in names):  # without quotes the spaces would go
-        writer = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
-    else:
-        writer = csv.writer(text, lineterminator="")
-    writer.writerow(names)
-    return text.getvalue()
 
 
 # --- what the cells say ---------------------------------------------------------------------------

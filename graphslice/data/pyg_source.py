@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphslice.config import MOLECULE, DataConfig
-from graphslice.data.columns import check_unique
+from graphslice.data.columns import LARGEST, check_unique
 from graphslice.data.find_tasks import tasks_of_numbers
 from graphslice.data.source import Source, reject_unlabelled
 from graphslice.errors import InputError
@@ -65,7 +65,7 @@ def pyg_source(data: Iterable[Data], targets: Sequence[str] | None = None, confi
     if len(widths) > 1:
         raise InputError(f"the graphs of the PyG dataset have different numbers of targets: {widths}")
     values = np.stack(rows)
-    values[np.isinf(values)] = np.nan
+    values[np.abs(values) > LARGEST] = np.nan
     rejected = reject_unlabelled(values, rejected)
     if len(rejected) == len(rows):
         raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")

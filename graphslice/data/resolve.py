@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.labels import joined_names
+from graphslice.config import MOLECULE, RunConfig, joined_names
 from graphslice.data.source import Source
 from graphslice.data.sources import from_any_folder
 from graphslice.errors import InputError
@@ -47,7 +46,7 @@ def resolved(config: RunConfig, source: Source) -> RunConfig:
     if source.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
     data = replace(data, targets=joined_names(source.learned_names), fingerprint=source.fingerprint())
-    data = replace(data, features=",".join(data.descriptors) or None)
+    data = replace(data, features=joined_names(data.descriptors) or None)
     trainer = replace(config.trainer, baselines=_baselines(config.trainer.baselines, source))
     model = replace(
         config.model,

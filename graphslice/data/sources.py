@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import MOLECULE, DataConfig
+from graphslice.config import MOLECULE, DataConfig, joined_names
+from graphslice.data.cells import parse_number
 from graphslice.data.columns import check_own_columns, find_own_columns, listed, notes_on_own_columns
 from graphslice.data.find_tasks import check_transforms, find_tasks, tasks_of_numbers
 from graphslice.data.labels import (
@@ -17,7 +18,6 @@ from graphslice.data.labels import (
     about,
     find_columns,
     find_target,
-    joined_names,
     parse_chunks,
     target_names,
 )
@@ -32,7 +32,7 @@ from graphslice.data.stored_labels import as_asked
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.resources import DEMO_CSV
-from graphslice.tasks import Task, regressions
+from graphslice.tasks import KINDS, REGRESSION, Task, by_target, regressions
 
 #: How the names of tables of labelled molecules end.
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
@@ -281,10 +281,25 @@ def _tasks_of_store(
     of_words: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
 ) -> list[Task]:
     """What is asked of some targets of a store: what its words were, else what the numbers look like."""
+    kinds = by_target(config.task, names, KINDS, "--task")
     numbers = [t for t, target in enumerate(names) if target not in of_words]
+    config = replace(config, task=joined_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
     asked = tasks_of_numbers(labels[:, numbers], [names[t] for t in numbers], config, name)
-    found = {**of_words, **{task.name: task for task in asked}}
+    found = {target: _as_kind(task, kinds.get(target, task.kind), name) for target, task in of_words.items()}
+    found |= {task.name: task for task in asked}
     return [found[target] for target in names]
+
+
+def _as_kind(task: Task, kind: str, name: str) -> Task:
+    """A task of classes as it is, or of the numbers that its classes are; raises InputError for another kind."""
+    if kind == task.kind:
+        return task
+    if kind == REGRESSION and all(np.isfinite(parse_number(word)) for word in task.classes):
+        return Task(task.name)
+    raise InputError(
+        f"--task: the target {task.name!r} of {name} is {task.kind}, of the classes {listed(task.classes)}, and not "
+        f"{kind}: make the store of a table where it is"
+    )
 
 
 def _errors_of(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:

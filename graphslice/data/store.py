@@ -18,7 +18,7 @@ import pyarrow as pa
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.chem.molecule import MolArrays, MolGraph, bond_features, check_molecules
 from graphslice.chem.parse import MoleculeError
-from graphslice.config import ATOM, MOLECULE
+from graphslice.config import ATOM, MOLECULE, joined_names
 from graphslice.data import checksum
 from graphslice.data.arrow import valid_rows
 from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
@@ -217,7 +217,7 @@ class GraphStore(Sequence[MolGraph]):
         if missing := [name for name in names if name not in self.info.descriptors]:
             raise InputError(
                 f"{self.name} has no descriptors {', '.join(missing)}, which the model reads: make it again with "
-                f"graphslice featurize --features {','.join(names)}"
+                f"graphslice featurize --features {joined_names(names)}"
             )
 
     def descriptors(self, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:

@@ -281,7 +281,10 @@ def verbatim(cell: bytes) -> str:
 
 def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = verbatim) -> list[str]:
     """A column as texts; what is empty becomes ``""``."""
-    values = column.to_pylist()
+    try:
+        values = column.to_pylist()
+    except (OverflowError, ValueError):  # a date or a duration that Python has not
+        values = column.cast(pa.string()).to_pylist()
     return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in values]
 
 

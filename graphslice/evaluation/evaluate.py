@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, joined_names
 from graphslice.data.columns import listed
 from graphslice.data.featurize import check_graphs, featurizers
-from graphslice.data.labels import joined_names, target_names
+from graphslice.data.labels import target_names
 from graphslice.data.site_orders import ordered
 from graphslice.data.source import Source
 from graphslice.data.sources import from_any_folder, is_name, load_source
@@ -54,6 +54,8 @@ def load_labelled(
         InputError: if the data cannot be had, has other targets, or has changed since the training.
     """
     trained = predictor.config.data
+    if not trained.dataset and "dataset" not in given:
+        raise InputError(f"{model} was imported, without what it learned: give labelled molecules by --dataset")
     trained = replace(trained, dataset=dataset_of(trained.dataset, None if model is None else home_of(model)))
     dataset = from_any_folder(given.get("dataset", trained.dataset))
     if model is not None and is_shipped(model) and "dataset" not in given:

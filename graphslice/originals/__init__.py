@@ -51,7 +51,7 @@ def import_checkpoint(
         elif graphormer_v1.is_graphormer_v1(state):
             if atom_rows is not None:
                 raise InputError(f"{path} is a Graphormer v1 or Sliceformer checkpoint: --atom-rows is not for it")
-            weights, config, notes = graphormer_v1.take(state, mixer)
+            weights, config, notes = graphormer_v1.take(state, settings, mixer)
         else:
             raise InputError(f"{path} is no Graphormer or Sliceformer checkpoint: {_what_it_has(state)}")
         graphormer_v1.fold_padding_bond(weights, config)
@@ -77,7 +77,7 @@ def import_checkpoint(
     graph = GraphConfig(atom_order="input", path_ties="floyd-warshall")
     # The peak learning rate of the papers, from which fine-tuning takes its own.
     run = RunConfig(model=config, graph=graph, optimizer=OptimizerConfig(peak_lr=2e-4))
-    run.data.dataset = "pcqm4m"
+    run.data.dataset = ""  # of which its file says nothing
     checkpoint = Checkpoint(run, regressions(names), weights, {"imported_from": path.name, "notes": notes})
     if difference := _difference(checkpoint):
         guessed = mixer is None and config.mixer != "softmax"

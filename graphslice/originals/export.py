@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphslice.checkpoint import Checkpoint
+from graphslice.checkpoint import Checkpoint, as_bytes
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
@@ -65,6 +65,8 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
     mixers = ("softmax",) if later else ("softmax", "slice-ascend", "slice-released")
     if config.mixer not in mixers:
         wrong.append(f"model.mixer is {config.mixer}, and there {' or '.join(mixers)}")
+    changed = [task for task in checkpoint.tasks if task.transform != "none"]
+    wrong += [f"what is learned of {task.name} is its {task.transform}, and there itself" for task in changed]
     if wrong:
         raise InputError(f"the model cannot be written as {layout}: {'; '.join(wrong)}")
 
@@ -181,11 +183,11 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
     state = {name: value.contiguous() for name, value in state.items()}
     if layout != "huggingface":
         with appearing_whole(path) as temporary:
-            torch.save({"state_dict": state}, temporary)
+            temporary.write_bytes(as_bytes({"state_dict": state}))
         return [path]
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     with appearing_whole(path) as temporary, appearing_whole(folder / HF_CONFIG) as beside:  # both or none
         beside.write_text(json.dumps(settings, indent=2) + "\n")
-        save_file(state, temporary, metadata={"format": "pt"})
+        temporary.write_bytes(save(state, metadata={"format": "pt"}))
     return [folder / HF_CONFIG, path]

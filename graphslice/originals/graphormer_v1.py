@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from graphslice.config import ModelConfig
 from graphslice.errors import InputError
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.nn.mixers import check_mixer
+from graphslice.originals.reading import rate_of
 
 _ANCHOR = "atom_encoder.weight"
 #: Their names and ours.
@@ -41,7 +43,7 @@ LAYER_NAMES = {
     "ffn.layer2": "ffn.contract",
 }
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
-# Graphormer v1 reads this many bonds of a path (--multi_hop_max_dist).
+# Graphormer v1 reads this many bonds of a path where its file does not say (--multi_hop_max_dist).
 _IMPORTED_MAX_PATH = 5
 
 
@@ -50,11 +52,14 @@ def is_graphormer_v1(state: dict[str, Tensor]) -> bool:
     return any(name.endswith(_ANCHOR) for name in state)
 
 
-def take(state: dict[str, Tensor], mixer: str | None) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
+def take(
+    state: dict[str, Tensor], settings: dict[str, Any], mixer: str | None
+) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
     """Our weights, the configuration and what is to be said of them.
 
     Args:
         state: the checkpoint's weights.
+        settings: what it holds beside them, of which the longest path and the rates of dropout are taken.
         mixer: None where the weights are to tell.
 
     Raises:
@@ -73,7 +78,7 @@ def take(state: dict[str, Tensor], mixer: str | None) -> tuple[dict[str, Tensor]
             layer, module, kind = match.groups()
             if module in LAYER_NAMES:
                 weights[f"blocks.{layer}.{LAYER_NAMES[module]}.{kind}"] = value
-    config = _imported_config(weights, mixer)
+    config = _imported_config(weights, settings, mixer)
     notes = []
     if mixer is None and config.mixer != "softmax":
         notes.append(
@@ -82,7 +87,7 @@ def take(state: dict[str, Tensor], mixer: str | None) -> tuple[dict[str, Tensor]
     return weights, config, notes
 
 
-def _imported_config(weights: dict[str, Tensor], mixer: str | None) -> ModelConfig:
+def _imported_config(weights: dict[str, Tensor], settings: dict[str, Any], mixer: str | None) -> ModelConfig:
     has_queries = "blocks.0.mixer.query.weight" in weights
     if mixer is None:
         mixer = "softmax" if has_queries else "slice-released"
@@ -103,7 +108,10 @@ def _imported_config(weights: dict[str, Tensor], mixer: str | None) -> ModelConf
         num_degrees=len(weights["atoms.in_degree.weight"]),
         num_distances=rows,
         num_path_positions=num_path_positions,
-        max_path=min(_IMPORTED_MAX_PATH, num_path_positions),
+        max_path=min(int(settings.get("multi_hop_max_dist") or _IMPORTED_MAX_PATH), num_path_positions),
+        dropout=rate_of(settings, ("dropout_rate",), 0.1),
+        input_dropout=rate_of(settings, ("intput_dropout_rate", "input_dropout_rate"), 0.1),  # the first is theirs
+        attention_dropout=rate_of(settings, ("attention_dropout_rate",), 0.1),
     )
 
 

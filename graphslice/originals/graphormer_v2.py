@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
+from graphslice.originals.reading import rate_of
 
 #: The name by which its checkpoints are known.
 ANCHOR = "graph_encoder.graph_node_feature.atom_encoder.weight"
@@ -150,18 +151,13 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
         norm="pre" if pre_norm else "post",
         embedding_norm="embedding_norm.weight" in weights,
         head="mlp",
-        dropout=_rate(settings, "dropout", 0.0),
-        input_dropout=_rate(settings, "dropout", 0.0),
-        attention_dropout=_rate(settings, "attention_dropout", 0.1),
-        activation_dropout=_rate(settings, "activation_dropout", 0.1),
+        dropout=rate_of(settings, ("dropout",), 0.0),
+        input_dropout=rate_of(settings, ("dropout",), 0.0),
+        attention_dropout=rate_of(settings, ("attention_dropout",), 0.1),
+        activation_dropout=rate_of(settings, ("activation_dropout", "act_dropout"), 0.1),
         embedding_layout="graphormer",
         num_degrees=len(weights["atoms.in_degree.weight"]),
         num_distances=rows,
         num_path_positions=positions,
         max_path=min(int(settings.get("multi_hop_max_dist") or 5), positions),
     )
-
-
-def _rate(settings: dict[str, Any], name: str, default: float) -> float:
-    value = settings.get(name, settings.get(name.replace("activation", "act"), default))
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default

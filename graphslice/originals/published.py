@@ -75,7 +75,7 @@ def download(name: str, folder: Path, say: Callable[[str], None]) -> Path:
     path = folder / f"{name}.pt"
     note = path.with_suffix(".sha256")
     if path.is_file():
-        if not note.is_file() or note.read_text().split()[0] != _sha256(path):
+        if not note.is_file() or note.read_text().split()[:1] != [_sha256(path)]:
             raise InputError(f"{path} has changed since it was downloaded: remove it and call again")
         say(f"{name}: {path} from before")
         return path

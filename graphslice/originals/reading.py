@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickletools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         settings |= _plain_values(contents.get(name))
     state = next((contents[key] for key in ("state_dict", "model") if isinstance(contents.get(key), dict)), contents)
     return {str(name): value for name, value in state.items() if _is_weight(value)}, settings
+
+
+def rate_of(settings: dict[str, Any], names: Sequence[str], default: float) -> float:
+    """A rate of dropout by the first of its names that there is, if it is one."""
+    value = next((settings[name] for name in names if name in settings), default)
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
 
 
 def _is_weight(value: Any) -> bool:

@@ -64,6 +64,7 @@ def build_corpus(
     *,
     labels: Sequence[str] = (),
     without: Sequence[Path] = (),
+    smiles_column: str | None = None,
     cache: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
@@ -80,6 +81,7 @@ def build_corpus(
             has several their mean is; or of lists, which are labels of its atoms or bonds, as their lengths say, and of
             which the first is taken.
         without: tables of molecules that are left out, with all of their families: those of a test, say.
+        smiles_column: the column of the SMILES in those tables that have it; in others it is found by its name.
         cache: folder of what is computed of the molecules; the user's when not given.
         progress: called with the number of molecules read, from time to time.
 
@@ -90,17 +92,17 @@ def build_corpus(
     for name in labels:
         if list(labels).count(name) > 1:
             raise InputError(f"the target {name!r} is named twice")
-    lists, unfit = read_lists(tables, labels)
+    lists, unfit = read_lists(tables, labels, smiles_column)
     of_sites = {level: some.names for level, some in lists.items()}
     numbers = [name for name in labels if all(name not in names for names in of_sites.values())]
-    rows = _read(tables, numbers)
+    rows = _read(tables, numbers, smiles_column)
     place = {text: number for number, text in enumerate(dict.fromkeys(rows.smiles))}
     of_row = np.array([place[text] for text in rows.smiles])
     store = store_of(_unlabelled("corpus", [*place]), config, cache, progress, DESCRIPTOR_KINDS)
     kept = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
     if not len(kept):
         raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a molecule")
-    molecules = _choose(store, kept, _families_of(without, config, cache))
+    molecules = _choose(store, kept, _families_of(without, smiles_column, config, cache))
     own = _means(rows.targets, molecules.of_store[of_row], len(molecules.rows))
     _check_labelled(own, numbers)
     targets = _choose_targets(store, molecules, labels)
@@ -187,13 +189,13 @@ def split_of(family: np.ndarray) -> np.ndarray:
     return found
 
 
-def _read(tables: Sequence[Path], labels: Sequence[str]) -> Rows:
+def _read(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> Rows:
     """The rows of all tables, nan where one has no such label."""
     chunks, known = [], dict.fromkeys(labels, False)
     for path in tables:
         with open_table(path) as table:
             columns = table.columns
-        smiles = find_smiles_column(columns, None, str(path))
+        smiles = find_smiles_column(columns, None, str(path), smiles_column)
         present = [name for name in labels if name in columns]
         check_unique(columns, [smiles, *present], str(path))
         known |= dict.fromkeys(columns, True)
@@ -212,10 +214,12 @@ def _unlabelled(name: str, smiles: list[str]) -> Source:
     return Source(name, smiles, np.empty((len(smiles), 0)), [])
 
 
-def _families_of(tables: Sequence[Path], config: GraphConfig, cache: Path | None) -> np.ndarray:
+def _families_of(
+    tables: Sequence[Path], smiles_column: str | None, config: GraphConfig, cache: Path | None
+) -> np.ndarray:
     if not tables:
         return np.empty(0, np.uint64)
-    store = store_of(_unlabelled("left out", _read(tables, ()).smiles), config, cache)
+    store = store_of(_unlabelled("left out", _read(tables, (), smiles_column).smiles), config, cache)
     return hash_rows(store, np.flatnonzero(store.sizes > 0)).family
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from graphslice.config import SCRATCH, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import CORPUS, holds_run
+from graphslice.model_files import BEST, CONFIG, CORPUS, LAST, find_members, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.progress import molecule_progress
@@ -44,7 +45,7 @@ def pretrain(
 
     Args:
         tables: of molecules; whatever else they hold is not read.
-        config: of the run, but for its data.
+        config: of the run; of its data the column of the SMILES and the cache.
         out: the run folder, which keeps the corpus too.
         labels: columns that are targets beside what is computed: together they weigh as much as that, but for those of
             atoms or bonds, of which see :mod:`~graphslice.training.auxiliary`.
@@ -71,20 +72,48 @@ def pretrain(
             "give --overwrite"
         )
     refuse_input(out, [*tables, *without])
-    cache, is_new = None if config.data.cache is None else Path(config.data.cache), not out.exists()
-    with molecule_progress("reading molecules", None, console) as advance:
-        corpus = build_corpus(
-            out / CORPUS, tables, config.graph, labels=labels, without=without, cache=cache, progress=advance
-        )
-    _describe(console, corpus)
-    try:
+    with _in_place_of_the_former(out):
+        with molecule_progress("reading molecules", None, console) as advance:
+            corpus = build_corpus(
+                out / CORPUS,
+                tables,
+                config.graph,
+                labels=labels,
+                without=without,
+                smiles_column=config.data.smiles_column,
+                cache=None if config.data.cache is None else Path(config.data.cache),
+                progress=advance,
+            )
+        _describe(console, corpus)
         return train(_of_corpus(config, out, labels), out, overwrite=overwrite, command=command, console=console)
-    except InputError:
-        if not holds_run(out):
-            (out / CORPUS).unlink()
-            if is_new:
-                out.rmdir()
+
+
+@contextmanager
+def _in_place_of_the_former(out: Path) -> Iterator[None]:
+    """Make a corpus and a run where another may stand, which stays whole with its corpus if the new one is refused."""
+    corpus, former, is_new, begun = out / CORPUS, out / f".{CORPUS}.former", not out.exists(), _begun(out)
+    if corpus.exists():
+        corpus.replace(former)
+    try:
+        yield
+    except BaseException:
+        if _begun(out) == begun:
+            for written in (corpus, corpus.with_name(f".{CORPUS}.lock")):
+                written.unlink(missing_ok=True)
+            if former.exists():
+                former.replace(corpus)
+            with suppress(OSError):
+                if is_new:
+                    out.rmdir()
         raise
+    finally:
+        former.unlink(missing_ok=True)
+
+
+def _begun(out: Path) -> list[int]:
+    """What is another list when another run has begun in a folder."""
+    files = [folder / name for folder in (out, *find_members(out)) for name in (CONFIG, LAST, BEST)]
+    return [file.stat().st_mtime_ns for file in files if file.exists()]
 
 
 def _check(config: RunConfig, labels: Sequence[str]) -> None:
@@ -113,7 +142,7 @@ def _of_corpus(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig
     weights = ",".join(f"{name}={max(1, count) / len(numbers):g}" for name in numbers)
     metric = config.trainer.metric or _METRIC
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
-    data = replace(config.data, dataset=str(out / CORPUS), targets=None)
+    data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None)
     return replace(config, data=data, trainer=trainer, init_from=SCRATCH)
 
 

@@ -21,12 +21,15 @@ from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table
 
 
-def read_lists(tables: Sequence[Path], names: Sequence[str]) -> tuple[dict[str, SiteLabels], set[int]]:
+def read_lists(
+    tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
+) -> tuple[dict[str, SiteLabels], set[int]]:
     """The lists in some columns of tables, which are read once, a chunk at a time.
 
     Args:
         tables: with a column of SMILES.
         names: of columns, in any of the tables, of which some may hold lists.
+        smiles_column: the column of the SMILES in those tables that have it.
 
     Returns:
         The labels of all rows of the tables, one table's behind another's, by what they are of: atom or bond. And the
@@ -41,7 +44,7 @@ def read_lists(tables: Sequence[Path], names: Sequence[str]) -> tuple[dict[str, 
     for path in tables:
         with open_table(path) as table:
             present = [name for name in names if name in table.columns]
-            smiles = find_smiles_column(table.columns, None, str(path))
+            smiles = find_smiles_column(table.columns, None, str(path), smiles_column)
             check_unique(table.columns, [smiles, *present], str(path))
             for chunk in table.chunks:
                 for name in present:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig
+from graphslice.config import RunConfig, joined_names
 from graphslice.data.frames import frame_source, is_frame
-from graphslice.data.labels import joined_names, target_names
+from graphslice.data.labels import target_names
 from graphslice.data.pyg_source import pyg_source
 from graphslice.data.resolve import check_sites, resolved
 from graphslice.data.source import Source

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from jsonargparse import ArgumentParser
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
+from graphslice.cli.options import add_config_options, config_of
 
 
 @pytest.mark.slow
@@ -49,3 +51,27 @@ def test_settings_of_a_mixer_one_by_one(cli, tiny_flags, demo_csv, tmp_path):
     code, _, err = cli("train", "--dataset", demo_csv, "--out", tmp_path / "run", *tiny_flags, *flags)
     assert code == 0, err
     assert read_checkpoint(tmp_path / "run").config.model.mixer_settings == {"groups": 2, "shifts": "linear"}
+
+
+def test_the_start_that_is_given_beats_that_of_the_file(run_folder, tmp_path):
+    """Every config.yaml of a run that began with the package's model names that."""
+    (tmp_path / "c.yaml").write_text("init_from: small\n")
+    for given, start in ((run_folder, str(run_folder)), ("none", "none"), (None, "small")):
+        flags = ["--config", str(tmp_path / "c.yaml"), *([] if given is None else ["--init-from", str(given)])]
+        parser = ArgumentParser()
+        parser.add_argument("--init-from", "--init_from")
+        add_config_options(parser, flags)
+        assert config_of(parser.parse_args(flags)).init_from == start
+
+
+def test_a_column_of_descriptors_with_a_comma_in_its_name(demo_rows, cli, tiny_flags, tmp_path):
+    demo_rows[:60].assign(**{"temp,K": range(60)}).to_csv(tmp_path / "t.csv", index=False)
+    data = ("--dataset", tmp_path / "t.csv", "--targets", "gap_ev", "--features", '"temp,K"')
+    code, _, err = cli("train", *data, "-o", tmp_path / "run", *tiny_flags)
+    assert code == 0, err
+    assert read_checkpoint(tmp_path / "run").config.data.descriptors == ("temp,K",)
+    assert cli("evaluate", tmp_path / "run")[0] == 0
+    code, _, err = cli("featurize", *data[1:4], "-o", tmp_path / "without.arrow")
+    assert code == 0, err
+    code, _, err = cli("evaluate", tmp_path / "run", "--dataset", tmp_path / "without.arrow")
+    assert code == 2 and 'featurize --features "temp,K"' in err

@@ -151,6 +151,17 @@ def test_a_number_far_down_makes_a_column_numeric():
     assert target_of({"smiles": ["C"], "y": [""], "z": ["a"]}, {"smiles": ["N"], "y": ["1"], "z": ["b"]}) == "y"
 
 
+def test_columns_without_names_are_no_targets():
+    """Commas at the ends of lines, as spreadsheets write them."""
+    table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
+    assert find_target([table], LabelColumns("smiles", [], None), "t.csv")[0] == "y"
+
+
+def test_dates_that_python_has_not_are_no_targets():
+    beyond = pa.array([253402300800000000, 0], pa.int64()).cast(pa.timestamp("us"))
+    assert target_of({"smiles": ["C", "N"], "measured": beyond, "y": [1.5, 2.5]}) == "y"
+
+
 def test_a_numbering_is_no_target_beside_classes():
     smiles, activity = ["C", "N", "O", "F"], ["active", "inactive", "active", ""]
     assert target_of({"smiles": smiles, "name": ["a", "b", "c", "2"], "activity": activity, "y": [1, 2, 3.5, 4]}) == "y"

@@ -470,7 +470,7 @@ def test_pyg():
     broken.x = broken.x[:, :3]
     unlabelled = gs.smiles_to_graph("CCC").to_pyg()
     unlabelled.y = None
-    found = pyg_source([pyg("CCO", 1.0), broken, pyg("C", np.nan), pyg("N", np.inf), unlabelled, pyg("O", 2.0)])
+    found = pyg_source([pyg("CCO", 1.0), broken, pyg("C", np.nan), pyg("N", 1e30), unlabelled, pyg("O", 2.0)])
     assert found.name == "pyg" and found.target_names == ["y"] and len(found) == 6
     assert set(found.rejected) == {1, 2, 3, 4} and "atom features" in found.rejected[1]
     assert [g.num_atoms for g in found.graphs] == [3, 0, 1, 1, 3, 1]

@@ -11,6 +11,7 @@ import pytest
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize_dataset
 from graphslice.data.sources import load_source
+from graphslice.errors import InputError
 from graphslice.tasks import Task
 
 WORDS = ["pear", "Zebra", "pear", "zebra", None, "zebra"]
@@ -61,6 +62,10 @@ def test_of_a_models_task(labels, task, tmp_path):
         (FLAGS, "binary"),
         ([5 if n else 2 for n in FLAGS], "binary"),
         (FLAGS, None),
+        (FLAGS, "regression"),
+        (FLAGS, "y=regression"),
+        (FLAGS, "y=binary"),
+        (WORDS, "y=binary"),
         (WORDS, None),
         (NUMBERS, None),
     ],
@@ -69,3 +74,23 @@ def test_of_a_run(labels, task, tmp_path):
     table, store = table_and_store(tmp_path, labels, task)
     np.testing.assert_array_equal(store.targets, table.targets)
     assert store.tasks == table.tasks and store.rejected == table.rejected
+
+
+def test_what_is_asked_of_some_targets(tmp_path):
+    """Of classes and numbers side by side; a name may have a comma."""
+    frame = pd.DataFrame({"smiles": ["C", "N", "O", "F"], "word": list("abab"), "n": [1, 2, 1, 2], "x,y": [0, 1, 1, 0]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = DataConfig(str(tmp_path / "t.csv"), targets='word,n,"x,y"')
+    featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)
+    for task in ('"x,y"=regression', "word=binary,n=binary", 'n=binary,"x,y"=binary', None):
+        found = [
+            load_source(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
+        ]
+        assert found[0] == found[1]
+    for task, words in (
+        ("word=regression", "'word' of .* is binary, of the classes 'a', 'b', and not regression"),
+        ("word=multiclass", "and not multiclass"),
+        ("none=binary", "target 'none' .*that is not predicted"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load_source(replace(data, task=task, dataset=str(tmp_path / "t.arrow")))

@@ -150,6 +150,13 @@ def test_parquet_keeps_its_types(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "smiles,n,x\nC,1,0.1\n,,2.0\n"
 
 
+def test_a_date_that_python_has_not_is_written_to_csv(tmp_path):
+    when = pa.array([253402300800000000, None], pa.int64()).cast(pa.timestamp("us"))
+    pq.write_table(pa.table({"smiles": ["C", "N"], "when": when}), tmp_path / "in.parquet")
+    copy(tmp_path / "in.parquet", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "smiles,when\nC,10000-01-01 00:00:00.000000\nN,\n"
+
+
 def _damaged_gzip(content: bytes) -> bytes:
     """With a reserved block type where the deflate stream begins."""
     damaged = bytearray(gzip.compress(content, mtime=0))

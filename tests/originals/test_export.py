@@ -17,7 +17,7 @@ from graphslice.config import GraphConfig
 from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
-from graphslice.tasks import regressions
+from graphslice.tasks import Task, regressions
 from graphslice.trees import Blend
 from graphslice.trees.beside import KINDS, fit_trees
 
@@ -122,16 +122,60 @@ def test_other_paths_other_biases_and_files_that_are_there(tmp_path):
         export_checkpoint(checkpoint, tmp_path / "other", "huggingface")
 
 
-def test_an_export_that_breaks_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(("layout", "head"), [("huggingface", "mlp"), ("graphormer-v1", "linear")])
+def test_a_full_disk_leaves_nothing_behind(layout, head, tmp_path, full_disk):
+    checkpoint = trained(head=head)
+    with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):
+        export_checkpoint(checkpoint, tmp_path / "out", layout)
+    with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):
+        write_run_folder(checkpoint, tmp_path / "run")
+    assert [*(tmp_path / "out").iterdir(), *(tmp_path / "run").iterdir()] == []
+    assert export_checkpoint(checkpoint, tmp_path / "out", layout)
+    write_run_folder(checkpoint, tmp_path / "run")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("safetensors.torch.save_file", full)
-        with pytest.raises(InputError, match="No space left on device"):
-            export_checkpoint(trained(norm="post"), tmp_path / "out", "huggingface")
-    assert list((tmp_path / "out").iterdir()) == []
-    assert len(export_checkpoint(trained(norm="post"), tmp_path / "out", "huggingface")) == 2
+
+def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
+    checkpoint = trained(head="linear")
+    for task, words in ((Task("t0", transform="log"), "what is learned of t0 is its log"), (Task("t0"), "")):
+        checkpoint.tasks = [task]
+        folder = tmp_path / task.transform
+        write_run_folder(checkpoint, folder)
+        code, _, err = cli("export-checkpoint", folder, "-o", folder / "v1", "--format", "graphormer-v1")
+        assert (code, words in err, (folder / "v1").exists()) == ((2, True, False) if words else (0, True, True))
+    checkpoint.tasks = [Task("t0", "binary", ("no", "yes"))]
+    write_run_folder(checkpoint, tmp_path / "classes")
+    flags = ("-o", tmp_path / "v1", "--format", "graphormer-v1")
+    assert "of t0 the files give logits" in cli("export-checkpoint", tmp_path / "classes", *flags)[2]
+
+
+def test_what_a_file_of_graphormer_v1_says_beside_its_weights(tmp_path):
+    """As Lightning keeps it: the longest path, which answers depend on, and the dropout."""
+    path = export_checkpoint(trained(head="linear"), tmp_path, "graphormer-v1")[0]
+    assert import_checkpoint(path).config.model.max_path == 5
+    theirs = {"multi_hop_max_dist": 20, "dropout_rate": 0.2, "intput_dropout_rate": 0.0, "attention_dropout_rate": 0.3}
+    torch.save({**torch.load(path), "hyper_parameters": theirs}, tmp_path / "with.pt")
+    found = import_checkpoint(tmp_path / "with.pt").config.model
+    rates = (found.dropout, found.input_dropout, found.attention_dropout)
+    assert (found.max_path, rates) == (20, (0.2, 0.0, 0.3))
+
+
+def test_no_run_is_replaced_by_a_model_that_is_taken_in(tmp_path):
+    """Nor a run that has begun, nor several models, nor a file of the user's."""
+    for file in ("config.yaml", "last.ckpt", "member-1/config.yaml"):
+        folder = tmp_path / file.replace("/", "-")
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).write_text("mine")
+        with pytest.raises(InputError, match="holds a run already"):
+            write_run_folder(trained(), folder)
+        assert [each.read_text() for each in folder.rglob("*") if each.is_file()] == ["mine"]
+
+
+def test_what_was_taken_in_is_judged_by_data_that_is_named(tmp_path, cli):
+    write_run_folder(trained(), tmp_path / "own")
+    export_checkpoint(trained(), tmp_path / "out", "huggingface")
+    assert cli("import-checkpoint", tmp_path / "out", "-o", tmp_path / "run", "--target", "toxicity")[0] == 0
+    code, _, err = cli("evaluate", tmp_path / "run")
+    assert code == 2 and "was imported, without what it learned: give labelled molecules by --dataset" in err
 
 
 def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):

@@ -52,6 +52,9 @@ def test_by_its_name(server, cli, tmp_path):
     kept.write_bytes(kept.read_bytes()[:-1] + b"?")
     code, _, err = cli("import-checkpoint", name, "-o", tmp_path / "third", "--cache", cache)
     assert code == 2 and "has changed since it was downloaded" in err
+    kept.with_suffix(".sha256").write_text("")
+    code, _, err = cli("import-checkpoint", name, "-o", tmp_path / "fourth", "--cache", cache)
+    assert code == 2 and "has changed since it was downloaded" in err
 
 
 def test_without_a_network(monkeypatch, cli, tmp_path):

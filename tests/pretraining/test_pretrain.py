@@ -67,9 +67,29 @@ def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     for more in (("--targets", "gap"), ("--trainer.devices", "99")):
         code, _, said = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
         assert code == 2 and ("none is for" in said) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
+    (tmp_path / "c.yaml").write_text("data:\n  features: morgan\n")
+    before = {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()}
+    flags = (pretrained.parent / "molecules.csv", "--config", tmp_path / "c.yaml")
+    for folder, more in ((pretrained, ("--overwrite",)), (tmp_path / "new", ())):  # with a corpus of other targets
+        code, _, said = cli("pretrain", *flags, "-o", folder, *more)
+        assert code == 2 and "has no descriptors morgan" in said, said
+    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()} == before
     learned = json.loads((pretrained / "training.json").read_text())["auxiliary_mae"]
     code, _, said = cli("train", "--resume", pretrained)
     assert code == 0 and json.loads((pretrained / "training.json").read_text())["auxiliary_mae"] == learned
+
+
+def test_the_column_of_the_smiles_and_targets_of_a_file(cli, tmp_path, demo_smiles, tiny_flags):
+    """A column of that name is read where a table has it."""
+    frame = pd.DataFrame({"Drug": demo_smiles[:150], "gap": range(150)})
+    frame[:75].to_csv(tmp_path / "a.csv", index=False)
+    frame[75:].rename(columns={"Drug": "smiles"}).to_csv(tmp_path / "b.csv", index=False)
+    (tmp_path / "c.yaml").write_text("data:\n  targets: gap\n")
+    flags = ("--smiles-column", "Drug", "--config", tmp_path / "c.yaml", "-o", tmp_path / "run", *tiny_flags)
+    code, _, said = cli("pretrain", tmp_path / "a.csv", tmp_path / "b.csv", *flags)
+    assert code == 0 and "150 different molecules of 150 rows" in said, said
+    assert read_checkpoint(tmp_path / "run").tasks[0].name == "gap"
 
 
 def test_bad_input(cli, tmp_path, demo_csv):

@@ -66,7 +66,7 @@ def store_of(
             )
         return GraphStore.from_graphs(source.graphs)
     info = StoreInfo(
-        _storable(Path(source.name).name),  # the same file is the same wherever it is named from
+        storable(Path(source.name).name),  # the same file is the same wherever it is named from
         source.fingerprint(),
         tuple(source.target_names),
         config.atom_order,
@@ -80,7 +80,7 @@ def store_of(
     return build_store(path, source.chunks(), info, rows=len(source), progress=progress) if found is None else found
 
 
-def _storable(name: str) -> str:
+def storable(name: str) -> str:
     """The name of a file, of which some bytes may be no text."""
     return name.encode(errors="replace").decode()
 

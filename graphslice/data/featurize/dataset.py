@@ -13,6 +13,7 @@ from graphslice.chem.descriptors import own_of
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.columns import check_own_columns
 from graphslice.data.featurize.build import build_store, build_store_of_tables, to_batch
+from graphslice.data.featurize.cache import storable
 from graphslice.data.find_tasks import find_tasks
 from graphslice.data.labels import LabelColumns, find_columns, labelled_rows, parse_chunk
 from graphslice.data.ogb_lsc import FOLDERS
@@ -65,7 +66,7 @@ def featurize_dataset(
         raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
-    info = StoreInfo(data.dataset, "", (), graph.atom_order, graph.max_atoms, descriptors=data.descriptors)
+    info = StoreInfo(storable(data.dataset), "", (), graph.atom_order, graph.max_atoms, descriptors=data.descriptors)
     if data.dataset in FOLDERS or data.dataset == "demo":
         if data.split is not None:
             raise InputError(f"{data.dataset} has its own split; give --split {data.split} when you train on the store")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import numpy as np
 import pytest
 
@@ -22,6 +25,14 @@ def test_a_store_is_featurized_already(demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
     with pytest.raises(InputError, match=r"s\.arrow is featurized already"):
         featurize_dataset(DataConfig(str(tmp_path / "s.arrow")), GraphConfig(), tmp_path / "t.arrow")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes there")
+def test_a_name_that_is_no_text(demo_csv, tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.csv")
+    path.write_bytes(demo_csv.read_bytes())
+    data = DataConfig(str(path), targets="gap_ev")
+    assert len(featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1).store) == 60
 
 
 def test_a_file_that_is_there_stays(demo_csv, tmp_path):

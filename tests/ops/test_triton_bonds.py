@@ -53,6 +53,15 @@ def test_programs_of_many_rows(monkeypatch):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_what_lay_in_the_memory_of_the_tables_is_not_added(monkeypatch):
+    args = problem(batch=3, width=7, types=9)
+    wanted = values_and_gradients("torch", *args)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(torch.nan))
+    for one, other in zip(wanted, values_and_gradients("triton", *args), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def test_words_beyond_the_tables_are_no_bonds():
     """Nothing is read, nor written, beyond the tables; to ask for the largest word would wait for the GPU."""
     x, bonds, types, rings = problem()
@@ -128,4 +137,4 @@ def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_of", DeviceOf)
     x, bonds, types, rings = problem()
     bond_messages.using("triton")(x.requires_grad_(), bonds, types, rings).sum().backward()
-    assert started_on == [x.device] * 2
+    assert started_on == [x.device] * 2  # forward and backward

@@ -22,8 +22,8 @@ from graphslice.ops import triton_bonds, triton_sort, triton_tiles
 
 def check(kernel, dtype, options, **constants):
     names = {"lengths": "*i64", "seed": "*i64", "descending": "*i8", "ranks": "*u8", "origins": "*u8"}
-    names |= {"bonds": "*i16", "tables": "*fp32"}
-    sizes = dict.fromkeys(["H", "N", "D", "C", "T", "WORDS", "ENTRIES", "rows", "turns"], "i32")
+    names |= {"bonds": "*i16", "tables": "*fp32", "seen": "*i8"}
+    sizes = dict.fromkeys(["H", "N", "D", "C", "T", "WORDS", "ENTRIES", "rows", "turns", "programs"], "i32")
     signature = {
         name: "constexpr" if name in constants else names.get(name) or sizes.get(name) or "*" + dtype
         for name in kernel.arg_names
@@ -52,6 +52,7 @@ for call in sys.argv[2].split(","):
     check(triton_sort._sort_kernel, dtype, {}, INFINITY=infinity, ROWS=rows, COLUMNS=columns)
     for kernel in (triton_bonds._messages_kernel, triton_bonds._gradients_kernel):
         check(kernel, dtype, {"num_warps": 1}, COLUMNS=128)
+    check(triton_bonds._sums_kernel, "fp32", {}, COLUMNS=128, ROWS=triton_bonds._ROWS)
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", code, str(arch), calls]

@@ -208,12 +208,14 @@ class MoleculeData(pl.LightningDataModule):
         """How many different numbers of rows the training batches of this device have."""
         return len(self._train_batches(self.splits["train"]).widths(self._multiple()))
 
-    def smallest_train_batch(self, size: int) -> GraphBatch:
-        """The smallest training molecules, some of them again where there are fewer, padded as training batches are."""
+    def extreme_train_batches(self, size: int) -> list[GraphBatch]:
+        """The smallest training molecules and the largest, some of them again where there are fewer than ``size``;
+        padded as training batches are."""
         rows = self.splits["train"]
         order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
         settings = self.config.collate_settings | {"multiple": self._multiple()}
-        return collate_rows(self.store, np.resize(order, size) if len(order) < size else order[:size], **settings)
+        some = (np.resize(order, size), np.resize(order[::-1], size))
+        return [collate_rows(self.store, rows, **settings) for rows in some]
 
     def _train_batches(self, rows: np.ndarray) -> TrainBatches:
         trainer = self._trainer()

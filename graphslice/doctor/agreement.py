@@ -111,12 +111,14 @@ def faulty_backends(
 
     Returns:
         By the name of the operator, or :data:`PROGRAM`, ``"the triton backend: predictions differ by 12%"``; empty
-        where all is well, or where plain torch fails too.
+        where all is well, or where plain torch fails too or gives no numbers.
     """
     found: dict[str, str] = {}
     for batch in batches:
         with only_references():
             expected = step_of(model, batch, dtype)
+        if not all(bool(each.isfinite().all()) for each in (expected.predictions, *expected.gradients)):
+            continue
         wrong = _problem(lambda: step_of(model, batch, dtype), expected, dtype)  # noqa: B023
         if wrong is None:
             continue
@@ -145,33 +147,34 @@ def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: Graph
 
 
 def compile_checked(
-    model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32, **options: Any
+    model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32, **options: Any
 ) -> str | None:
-    """Compile a model's blocks for batches as large as one; where they fail on it or compute something else, do not.
+    """Compile a model's blocks; where they fail on some batches or compute something else, do not.
 
     Args:
-        model: on the device of the batch.
-        batch: compiling takes seconds to minutes for every number of rows; this one is compiled first.
+        model: on the device of the batches.
+        batches: of one number of samples. Compiling takes seconds to minutes for every number of rows; those of these
+            are compiled first.
         dtype: as for :func:`step_of`.
         options: of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
 
     Returns:
         None, or why the model goes on as before.
     """
-    expected = step_of(model, batch, dtype)
-    reason: str | None
-
-    def compiled_step() -> Step:
-        if not model.compile_blocks(len(batch), **options):
-            raise RuntimeError("this machine has no compiler for them")
-        return step_of(model, batch, dtype)
-
+    reason: str | None = None
     try:
-        reason = _problem(compiled_step, expected, dtype)
+        expected = [step_of(model, batch, dtype) for batch in batches]
+        if not model.compile_blocks(len(batches[0]), **options):
+            reason = "this machine has no compiler for them"
+        for batch, step in zip(batches, expected, strict=True):
+            reason = reason or _problem(lambda: step_of(model, batch, dtype), step, dtype)  # noqa: B023
     except torch.OutOfMemoryError:  # the eager steps may still fit: CUDA graphs keep what they compute with
         reason = "out of memory"
+    except Exception as error:  # of what compiles
+        reason = f"{type(error).__name__}: {one_line(error)}"
     if reason is not None:
         model.run_eagerly()
+        torch.compiler.reset()  # which holds the graphs, and they their memory
         torch.cuda.empty_cache()
     return reason
 

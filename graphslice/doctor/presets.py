@@ -178,7 +178,7 @@ def _compiled(config: RunConfig, molecules: _Molecules, device: torch.device, dt
     step_of(model, batch, dtype)
     seconds = [_seconds(lambda: step_of(model, batch, dtype), device) for _ in range(5)]
     begin = time.perf_counter()
-    problem = compile_checked(model, batch, dtype, mode="reduce-overhead" if device.type == "cuda" else "default")
+    problem = compile_checked(model, [batch], dtype, mode="reduce-overhead" if device.type == "cuda" else "default")
     found: dict = {"compile_seconds": time.perf_counter() - begin}
     if problem is not None:
         return found | {"problem": f"compiled: {problem}"}

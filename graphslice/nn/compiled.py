@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -16,7 +17,8 @@ MAX_COMPILED = 64
 def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Tensor]:
     """``run``, compiled for each of the first shapes that it meets, and as it is for those beyond ``MAX_COMPILED``.
 
-    On a GPU for which the compiler has no code it runs as it is, too.
+    It runs as it is, too, on a GPU for which the compiler has no code, and for a shape where the compiler fails or the
+    memory does not suffice; a warning says so.
 
     Args:
         run: without breaks in its graph.
@@ -42,8 +44,13 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
         try:
             return compiled(x, tensors)
         except limit_hit:
-            eager.add(key)
-            return run(x, tensors)
+            pass
+        except (torch.OutOfMemoryError, exc.TorchDynamoException) as error:
+            warnings.warn(f"{x.shape[1]} rows go on without being compiled: {type(error).__name__}", stacklevel=2)
+        eager.add(key)
+        if x.is_cuda:
+            torch.cuda.empty_cache()
+        return run(x, tensors)
 
     return run_compiled
 

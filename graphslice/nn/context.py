@@ -50,7 +50,7 @@ class AttentionContext:
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
         self._attn_weights, self._attn_bias, self.bonds = attn_weights, attn_bias, bonds
-        self._rounded: dict[torch.dtype, Tensor] = {}
+        self._rounded: dict[tuple[bool, torch.dtype], Tensor] = {}  # by whether it is the bias
 
     @classmethod
     def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:
@@ -108,9 +108,13 @@ class AttentionContext:
             return tensor
         if torch.compiler.is_compiling():  # it makes one copy for all layers by itself
             return tensor.to(dtype)
-        if dtype not in self._rounded:
-            self._rounded[dtype] = tensor.detach().to(dtype)
-        return _Rounded.apply(tensor, self._rounded[dtype])
+        is_bias = tensor is self._attn_bias
+        if not (is_bias or tensor is self._attn_weights):  # without a graph, where no gradient goes
+            return tensor.to(dtype)
+        key = (is_bias, dtype)
+        if key not in self._rounded:
+            self._rounded[key] = tensor.detach().to(dtype)
+        return _Rounded.apply(tensor, self._rounded[key])
 
     # --- as plain tensors, which are cut into shares, cast and traced --------------------------------
 

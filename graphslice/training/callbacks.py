@@ -101,14 +101,18 @@ class TimeBudget(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._begin = time.monotonic()
+        self._agree(trainer)
         if self.judged and self.limit is not None and self._before >= self.limit:
             trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
         # All devices must go by one clock, and asking it costs them time.
-        if self.limit is None or (trainer.world_size > 1 and trainer.global_step % _AGREE_EVERY):
-            return
-        self.fraction = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
+        if trainer.world_size == 1 or trainer.global_step % _AGREE_EVERY == 0:
+            self._agree(trainer)
+
+    def _agree(self, trainer: pl.Trainer) -> None:
+        if self.limit is not None:
+            self.fraction = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int

@@ -45,7 +45,7 @@ class Compilation(pl.Callback):
 
     The steps that are measured are waited for, one by one; the first device decides for all. Compiling goes on
     within the training, so that it counts as time of training. Compiled steps give what eager ones do up to
-    rounding, which is checked on the smallest molecules; a resumed run decides anew.
+    rounding, which is checked on the smallest molecules and the largest; a resumed run decides anew.
 
     Args:
         config: of the run.
@@ -77,8 +77,8 @@ class Compilation(pl.Callback):
         share = len(range(trainer.global_rank, self.config.trainer.batch_size, trainer.world_size))
         mode = "reduce-overhead" if module.device.type == "cuda" else "default"
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        batch = data.smallest_train_batch(share).to(module.device)
-        reason = compile_checked(module.model, batch, DTYPES[str(trainer.precision)], mode=mode)  # type: ignore[arg-type]
+        batches = [batch.to(module.device) for batch in data.extreme_train_batches(share)]
+        reason = compile_checked(module.model, batches, DTYPES[str(trainer.precision)], mode=mode)  # type: ignore[arg-type]
         # The first device decides for all: those that compute differently would wait for each other.
         self.compiled = not trainer.strategy.broadcast(reason is not None)
         if not self.compiled:

@@ -24,22 +24,22 @@ class Devices:
 
     Attributes:
         accelerator: cuda, cpu or mps.
-        count: devices of each machine; what the user wrote where that is no number.
+        count: devices of each machine.
         machines: how many.
         precision: 32-true, bf16-mixed or 16-mixed, in Lightning's words.
         note: what the user should know, or None.
     """
 
     accelerator: str
-    count: int | str
+    count: int
     machines: int
     precision: str
     note: str | None
 
     @property
-    def total(self) -> int | None:
-        """Devices of all machines; None where ``count`` is no number."""
-        return self.machines * self.count if isinstance(self.count, int) else None
+    def total(self) -> int:
+        """Devices of all machines."""
+        return self.machines * self.count
 
 
 def choose_devices(settings: TrainerConfig) -> Devices:
@@ -53,23 +53,29 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     gpus = torch.cuda.device_count() if accelerator in ("cuda", "gpu") and torch.cuda.is_available() else 0
     launched, machines = launched_processes(os.environ)
     note = None
-    count: int | str = int(settings.devices) if settings.devices.isdigit() else settings.devices
     interactive = hasattr(sys, "ps1")  # a notebook, or Python's prompt: no other process can begin again from there
-    if count == "auto":
+    if settings.devices.isascii() and settings.devices.isdigit() and int(settings.devices) > 0:
+        count = int(settings.devices)
+        if interactive and count != 1:
+            raise InputError("a notebook trains on one device: for several use graphslice train on the command line")
+    elif settings.devices != "auto":
+        raise InputError(
+            f"trainer.devices is auto or a number from 1 on, not {settings.devices!r}; which GPUs are taken, "
+            "CUDA_VISIBLE_DEVICES says"
+        )
+    else:
         count = launched or (1 if interactive else worthwhile_gpus(gpus, settings.batch_size))
         if gpus > 1 and launched is None and count < gpus:
             reason = (
                 "a notebook trains on one" if interactive else f"batches of {settings.batch_size} keep no more busy"
             )
             note = f"{count} of {gpus} GPUs used: {reason}; --trainer.devices decides otherwise"
-    elif interactive and count != 1:
-        raise InputError("a notebook trains on one device: for several use graphslice train on the command line")
-    if isinstance(count, int) and count * machines > settings.batch_size:
+    if count * machines > settings.batch_size:
         raise InputError(
             f"{count * machines} devices need at least as many molecules in a batch: "
             f"trainer.batch_size is {settings.batch_size}"
         )
-    used = range(min(count, gpus) if isinstance(count, int) else gpus)
+    used = range(min(count, gpus))
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":
         if not encodes_on("mps"):

@@ -98,7 +98,7 @@ def run(
     if fresh:
         config = choose_start(config, data.store, data.splits["train"])
     devices = choose_devices(config.trainer)
-    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total or 1)
+    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total)
     steps = steps_of_run(config.trainer, len(data.splits["train"]), steps_per_epoch)
     judged = not fresh and is_finished(out) and (out / BEST).exists()
     budget = TimeBudget(config.trainer.max_minutes, judged)

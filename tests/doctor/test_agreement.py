@@ -49,7 +49,7 @@ def test_right_backends_are_left_alone(mixer, dtype, batches):
 
 def test_without_a_compiler_nothing_is_said_to_be_compiled(batches, monkeypatch):
     monkeypatch.setattr("graphslice.nn.model.warn_of_missing_compiler", lambda kind: True)
-    assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[0])
+    assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[:1])
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no kernel image")])
@@ -66,7 +66,7 @@ def test_what_cannot_be_compiled_goes_on_without(error, batches, monkeypatch):
 
     monkeypatch.setattr(model, "compile_blocks", compile_blocks)
     monkeypatch.setattr(model, "run_eagerly", lambda: monkeypatch.undo())
-    reason = compile_checked(model, batches[0])
+    reason = compile_checked(model, batches[:1])
     assert reason == ("out of memory" if isinstance(error, torch.OutOfMemoryError) else "RuntimeError: no kernel image")
     assert torch.equal(step_of(model, batches[0]).predictions, expected)
 
@@ -155,3 +155,28 @@ def test_only_references_gives_the_backends_back():
     with only_references(but=(column_sort, "numba")):
         assert column_sort.choose(torch.ones(1, 2, 3)) == "numba"
         assert OPERATORS["gelu"].choose(torch.ones(2, 32)) == "torch"
+
+
+def test_where_plain_torch_gives_no_numbers_no_kernel_is_blamed(batches):
+    model = model_of("slice-quantile")
+    with torch.no_grad():
+        model.head.bias.fill_(torch.nan)
+    assert faulty_backends(model, batches) == {}
+
+
+def test_compiled_steps_are_tried_on_all_batches(batches, monkeypatch):
+    """One that lies about the largest molecules alone is found out."""
+    for tried, reason in ((batches[:1], None), (batches, "predictions differ by")):
+        model = model_of("slice-quantile")
+        standardised = model.standardised
+
+        def lying(batch, standardised=standardised):
+            return standardised(batch) * (1.5 if int(batch.lengths.max()) > 5 else 1)
+
+        def compile_blocks(*args, model=model, lying=lying, **kwargs) -> bool:
+            monkeypatch.setattr(model, "standardised", lying)
+            return True
+
+        monkeypatch.setattr(model, "compile_blocks", compile_blocks)
+        found = compile_checked(model, tried)
+        assert found is None if reason is None else reason in found

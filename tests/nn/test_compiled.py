@@ -31,6 +31,25 @@ def test_beyond_the_limit_blocks_run_as_they_are(monkeypatch):
     assert len(graphs) == 2
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such kernel")])
+def test_a_shape_that_cannot_be_compiled_runs_as_it_is(error):
+    """Whether the memory does not suffice for it or the compiler fails; others stay compiled."""
+    torch._dynamo.reset()
+    calls = []
+
+    def backend(graph, inputs):
+        if inputs[0].shape[1] > 2:
+            raise error
+        return lambda *args: calls.append(args[0].shape[1]) or graph(*args)
+
+    run = compiled.compiled_or_eager(lambda x, _: x + 1, backend=backend)
+    x = torch.zeros(1, 3, 2)
+    with pytest.warns(UserWarning, match="3 rows go on without being compiled"):
+        assert torch.equal(run(x, {}), x + 1)
+    assert torch.equal(run(x, {}), x + 1) and torch.equal(run(x[:, :2], {}), x[:, :2] + 1)
+    assert calls == [2]
+
+
 @pytest.mark.parametrize(
     ("device", "dtype", "multiple"),
     [("cpu", torch.float32, 1), ("cuda", torch.float32, 4), ("cuda", torch.bfloat16, 8), ("cuda", torch.float16, 8)],

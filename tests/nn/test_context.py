@@ -23,6 +23,18 @@ def test_the_columns_of_the_padding_are_closed():
     assert AttentionContext(torch.tensor([2]), 4).attn_weights is None
 
 
+def test_weights_and_bias_are_rounded_each_by_itself():
+    """One copy of each, whichever is asked for first."""
+    _, bias = sample(5, batch=2)
+    for first in ("attn_weights", "attn_bias"):
+        context = AttentionContext.from_bias(torch.tensor([5, 3]), bias.float())
+        for name in (first, "attn_weights", "attn_bias", first):
+            tensor = getattr(context, name)
+            assert torch.equal(context.rounded(tensor, torch.bfloat16), tensor.to(torch.bfloat16))
+    plain = AttentionContext(torch.tensor([5, 3]), 5)
+    assert plain.rounded(plain.attn_bias, torch.bfloat16)[1, 0, 0].isinf().tolist() == [False] * 3 + [True] * 2
+
+
 @pytest.mark.parametrize("name", ["attn_weights", "attn_bias"])
 def test_what_was_not_declared_cannot_be_read(name):
     _, bias = sample(5)

@@ -56,12 +56,12 @@ class Steps:
             strategy=SimpleNamespace(broadcast=lambda decision: decision),
             precision="bf16-mixed",
             datamodule=SimpleNamespace(
-                num_train_lengths=lambda: 10, smallest_train_batch=lambda size: Molecules(range(size))
+                num_train_lengths=lambda: 10, extreme_train_batches=lambda size: [Molecules(range(size))] * 2
             ),
         )
 
-        def compile_checked(model, batch, dtype, **options) -> None:
-            self.compiled.append((len(batch), options))
+        def compile_checked(model, batches, dtype, **options) -> None:
+            self.compiled.append((*map(len, batches), options))
 
         monkeypatch.setattr("graphslice.training.compilation.compile_checked", compile_checked)
         device = torch.device(trainer.get("device", "cuda"))
@@ -107,7 +107,7 @@ def test_no_more_is_gained_than_the_minutes_that_are_left(minutes, compiled, mon
 def test_once_and_not_before_it_is_measured(epoch, monkeypatch):
     run = Steps(monkeypatch, 10**6, seconds=0.05)
     assert not run.run(48, epoch).compiled and not run.callback.compiled
-    assert run.run(400, epoch).compiled == [(50, {"mode": "reduce-overhead"})] and run.callback.compiled
+    assert run.run(400, epoch).compiled == [(50, 50, {"mode": "reduce-overhead"})] and run.callback.compiled
 
 
 @pytest.mark.parametrize(

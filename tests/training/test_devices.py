@@ -94,6 +94,13 @@ def test_a_number_of_devices_is_obeyed(gpus):
     assert (chosen.count, chosen.note, chosen.total) == (8, None, 8)
 
 
+@pytest.mark.parametrize("devices", ["0,1", "-1", "0", "two", "²", ""])
+def test_what_is_no_number_of_devices(devices):
+    """Lightning takes more forms, and the length of an epoch needs the number."""
+    with pytest.raises(InputError, match=r"trainer\.devices is auto or a number from 1 on"):
+        choose_devices(TrainerConfig(devices=devices))
+
+
 def test_more_devices_than_molecules(gpus):
     gpus(*[AMPERE] * 8)
     with pytest.raises(InputError, match=r"8 devices need at least as many molecules.*batch_size is 7"):

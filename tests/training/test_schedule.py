@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import torch
 
 from graphslice.config import OptimizerConfig, TrainerConfig
 from graphslice.training import resume, train
+from graphslice.training.callbacks import TimeBudget
 from graphslice.training.schedule import linear_schedule, steps_of_run, usual_epochs
 
 
@@ -112,3 +115,14 @@ def test_more_molecules_are_never_fewer_steps(molecules):
 )
 def test_the_first_limit_ends_a_run(limits, steps):
     assert steps_of_run(TrainerConfig(**limits), 200, 7) == steps
+
+
+def test_several_devices_know_how_much_of_the_minutes_is_over_from_the_first_step_on():
+    """Also where a run is resumed between two of the steps at which they agree."""
+    trainer = SimpleNamespace(world_size=2, global_step=13, strategy=SimpleNamespace(broadcast=lambda seconds: seconds))
+    budget = TimeBudget(minutes=10)
+    budget.load_state_dict({"seconds": 540.0})
+    budget.on_train_start(trainer, None)
+    assert budget.fraction == pytest.approx(0.9, abs=0.01)
+    budget.on_train_batch_start(trainer, None, None, 0)
+    assert budget.fraction == pytest.approx(0.9, abs=0.01)

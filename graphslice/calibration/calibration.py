@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.calibration.conformal import CONSTANT, Scores, fit_scale, scale_of
+from graphslice.calibration.conformal import CONSTANT, FEWEST_MOLECULES, Scores, fit_scale, scale_of
 from graphslice.calibration.domain import Domain
 from graphslice.calibration.temperature import fit_temperature, tempered
 from graphslice.errors import InputError
@@ -191,10 +191,12 @@ def _of_number(errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecul
     finite = np.isfinite(errors)
     errors, molecules = errors[finite], np.unique(molecules[finite], return_inverse=True)[1]
     difficulty = {name: each[finite] for name, each in difficulty.items()}
+    parts = [molecules % _PARTS == part for part in range(_PARTS)]
+    if min(len(np.unique(molecules[~inside])) for inside in parts) < FEWEST_MOLECULES:
+        difficulty = {}  # scores of one scale and answers of another would not go together
     weights = fit_scale(difficulty, errors, molecules)
     scores = np.zeros(len(errors))
-    for part in range(_PARTS):
-        inside = molecules % _PARTS == part
+    for inside in parts:
         rest = {name: each[~inside] for name, each in difficulty.items()}
         others = fit_scale(rest, errors[~inside], molecules[~inside])
         scale = scale_of({name: each[inside] for name, each in difficulty.items()}, others, inside.sum())

@@ -86,6 +86,24 @@ def test_few_molecules_promise_nothing():
         fitted(answers, difficulty, labels[1:])
 
 
+@pytest.mark.parametrize("molecules", [20, 24, 25])
+def test_scores_and_intervals_have_one_scale(molecules):
+    """A difficulty needs molecules to be judged by also where a part of them is left out."""
+    random, inside = np.random.default_rng(5), []
+    for _ in range(400):
+        difficulty = {"distance": random.gamma(1, 1, (molecules + 50, 1))}
+        answers = random.normal(size=(molecules + 50, 1)).astype(np.float32)
+        errors = random.normal(size=answers.shape) * (0.1 + difficulty["distance"])
+        own = {"distance": difficulty["distance"][:molecules]}
+        rows, y = np.arange(molecules), answers.astype(float) + errors
+        found = fit_calibration(answers[:molecules], own, y[:molecules], rows, [Task("y")], DOMAIN)
+        rest = {"distance": difficulty["distance"][molecules:]}
+        low, high = found.bounds(answers[molecules:], rest, [Task("y")], 0.9)
+        inside.append(((low <= y[molecules:]) & (y[molecules:] <= high)).mean())
+    ideal = np.ceil(0.9 * (molecules + 1)) / (molecules + 1)
+    assert np.mean(inside) == pytest.approx(ideal, abs=0.015)
+
+
 def test_written_and_read(calibration):
     answers, difficulty, _ = drawn(50, 4)
     back = Calibration.from_dict(calibration.to_dict(), TASKS)

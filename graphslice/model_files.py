@@ -77,6 +77,12 @@ def dataset_of(dataset: str, folder: Path | None) -> str:
     return next((str(here) for here in found if here.is_file()), dataset)
 
 
+def metric_logs(folder: Path) -> list[Path]:
+    """The tables of what a run logged, one for each resumption, the first first."""
+    logs = folder.glob("logs/version_*/metrics.csv")
+    return sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2]))
+
+
 def is_finished(folder: Path) -> bool:
     """Whether the run there is trained and judged."""
     return (folder / METRICS).exists()

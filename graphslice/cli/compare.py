@@ -12,13 +12,6 @@ from graphslice.errors import InputError
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.compare"
-# What a comparison decides itself, and how.
-_DECIDED = {
-    **dict.fromkeys(
-        ("--trainer.max_epochs", "--trainer.max_steps", "--trainer.max_minutes"), "--budget says how long each run is"
-    ),
-    **dict.fromkeys(("--baselines", "--trainer.baselines"), "networks are compared, without trees beside them"),
-}
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -54,12 +47,14 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train every variant, and print the table; raises InputError for what cannot be used."""
     from graphslice.compare import compare, parse_variants, table
+    from graphslice.compare.plan import DECIDED
     from graphslice.nn.mixers import MIXERS
     from graphslice.training.run_folder import default_folder
 
     for word in arguments:
-        if (name := word.split("=")[0]) in _DECIDED:
-            raise InputError(f"{_DECIDED[name]}: leave out {name}")
+        name = word.split("=")[0]
+        if (why := DECIDED.get("trainer.baselines" if name == "--baselines" else name.removeprefix("--"))) is not None:
+            raise InputError(f"{why}: leave out {name}")
     config, console = config_of(options), Console(stderr=True, soft_wrap=True)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name

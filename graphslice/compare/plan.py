@@ -16,6 +16,15 @@ from graphslice.tasks import Task
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
+#: What a comparison decides itself, and how.
+DECIDED = {
+    **dict.fromkeys(
+        ("trainer.max_epochs", "trainer.max_steps", "trainer.max_minutes"), "--budget says how long each run is"
+    ),
+    "trainer.baselines": "networks are compared, without trees beside them",
+    "trainer.devices": "every run has one device, and --jobs says how many are trained at a time",
+    **dict.fromkeys(("model.tasks", "model.level", "model.descriptors"), "the data decide it"),
+}
 # Options by which runs are not of the same molecules, or not scored alike; of those of data all but the latter.
 _WHAT_IS_MEASURED = ("trainer.metric", "graph.max_atoms")
 _HOW_IT_IS_READ = ("data.features", "data.transform", "data.cache")
@@ -147,6 +156,8 @@ def _parse_option(text: str) -> list[tuple[str, str]]:
         raise InputError(f"cannot vary {key!r}: there is no such option{nearest(key, known)}")
     if not sign or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
         raise InputError(f"cannot vary {text!r}: write an option and its values, as model.distance_start=false,true")
+    if key in DECIDED:
+        raise InputError(f"cannot vary {key!r}: {DECIDED[key]}")
     if key in _WHAT_IS_MEASURED or (key.startswith("data.") and key not in _HOW_IT_IS_READ):
         raise InputError(f"cannot vary {key!r}: the runs would be scored on other molecules, or by another metric")
     return [(key, value) for value in values.split(",")]
@@ -163,7 +174,7 @@ def parse_budget(text: str) -> dict[str, Any]:
         amount = float(match.group(1)) if match else 0.0
     except ValueError:  # such as 1.2.3
         amount = 0.0
-    if match is None or amount <= 0:
+    if match is None or not 0 < amount < float("inf"):
         raise InputError(f"cannot read the budget {text!r}: write 90s, 10m, 2h, 5000steps or 20epochs")
     limits: dict[str, Any] = {"max_epochs": _UNLIMITED_EPOCHS, "max_steps": None, "max_minutes": None}
     unit = match.group(2)

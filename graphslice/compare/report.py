@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,12 @@ from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.machine import machine
-from graphslice.model_files import is_finished, read_metrics, read_training
+from graphslice.model_files import is_finished, metric_logs, read_metrics, read_training
 from graphslice.whole_files import appearing_whole
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
 # What a run leaves in its folder of each resumption.
-_LOGS = "logs/version_*/metrics.csv"
 
 
 # --- what the run folders hold ------------------------------------------------------------------
@@ -73,7 +73,7 @@ def read_run(run: Run, reason: str | None) -> dict | None:
 def _read_curve(folder: Path, logged: str) -> list[list[float]]:
     """Seconds, steps and the metric of every validation, over all resumptions."""
     points: dict[int, list[float]] = {}
-    for log in sorted(folder.glob(_LOGS)):
+    for log in metric_logs(folder):
         with log.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row.get(logged) and row.get("seconds"):
@@ -167,6 +167,25 @@ def _mean(runs: list[dict], split: str) -> str:
     return f"{np.mean(values):.4f}{deviation}"
 
 
+def _side_by_side(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:
+    """Curves of seconds, steps and errors, where all have something: ``[P]`` seconds and ``[S, P]`` errors.
+
+    Args:
+        curves: ``[n, 3]`` each, of S seeds.
+        by: the column in which they have the same place: 0, or 1 for as many steps, of which the seconds are the mean.
+
+    Returns:
+        One point, the last one of each, where no two validations of all lie between the same two.
+    """
+    first, last = max(curve[0, by] for curve in curves), min(curve[-1, by] for curve in curves)
+    if first >= last:
+        ends = np.stack([curve[-1] for curve in curves])
+        return ends[:, :1].mean(0), ends[:, 2:]
+    places = np.linspace(first, last, 200)
+    found = [[np.interp(places, curve[:, by], curve[:, column]) for column in (0, 2)] for curve in curves]
+    return np.mean([seconds for seconds, _ in found], axis=0), np.stack([errors for _, errors in found])
+
+
 def draw(result: dict, path: Path) -> None:
     """The metric on validation against time: the mean of the seeds as a line, their range shaded.
 
@@ -187,10 +206,8 @@ def draw(result: dict, path: Path) -> None:
         if not runs:
             continue
         curves = [np.array(run["curve"]) for run in runs]
-        times = np.linspace(max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves), 200)
-        errors = np.stack([np.interp(times, c[:, 0], c[:, 2]) for c in curves])
-        # Of one validation there is a point to see, not a line.
-        marker = "o" if np.ptp(times) == 0 else None
+        times, errors = _side_by_side(curves, 0 if re.search(r"\d\s*[smh]$", result["budget"]) else 1)
+        marker = "o" if len(times) == 1 else None
         axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=marker)
         axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
     axes.set(

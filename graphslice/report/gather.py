@@ -14,7 +14,16 @@ from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
-from graphslice.model_files import CONFIG, find_members, is_finished, read_metrics, read_training
+from graphslice.model_files import (
+    BEST,
+    CONFIG,
+    LAST,
+    find_members,
+    is_finished,
+    metric_logs,
+    read_metrics,
+    read_training,
+)
 from graphslice.training.members import member_configs
 from graphslice.training.run import splits_begun_with
 from graphslice.training.run_folder import (
@@ -22,8 +31,6 @@ from graphslice.training.run_folder import (
     read_config,
     read_start,
 )
-
-_LOGS = "logs/version_*/metrics.csv"
 
 
 @dataclass
@@ -82,6 +89,8 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     """
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} holds no run: give the folder that graphslice train wrote")
+    if not is_finished(folder) and not (folder / LAST).is_file() and (folder / BEST).is_file():
+        raise InputError(f"{folder} holds a model without the scores of a run: there is nothing to report")
     if not is_finished(folder):
         raise InputError(
             f"{folder} holds a run that is not finished: graphslice train --resume {folder} goes on with it"
@@ -166,7 +175,7 @@ def read_curve(folder: Path, metric: str, higher: bool) -> Curve:
     """
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
     found: dict[str, dict[int, float]] = {name: {} for name in columns}
-    for log in sorted(folder.glob(_LOGS), key=lambda path: int(path.parent.name.rpartition("_")[2])):
+    for log in metric_logs(folder):
         with log.open(newline="", encoding="utf-8") as file:
             for line in csv.DictReader(file):
                 for name in columns:

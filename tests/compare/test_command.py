@@ -40,6 +40,10 @@ def test_a_bad_budget(cli, tiny_yaml, tmp_path):
     [
         (["--trainer.max_steps", 3], "--budget says how long each run is: leave out --trainer.max_steps"),
         (["--trainer.max_minutes=3"], "leave out --trainer.max_minutes"),
+        (
+            ["--trainer.devices", 2],
+            "every run has one device, and --jobs says how many are trained at a time: leave out --trainer.devices",
+        ),
         (["--baselines", "on"], "without trees beside them: leave out --baselines"),
     ],
 )

@@ -26,7 +26,9 @@ def test_budget(text, settings):
     assert {key: found[key] for key in settings} == settings
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "10 min", "-3m", "0s", "1.5epochs", "1.2.3m", "10x"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "m", "10 min", "-3m", "0s", "1.5epochs", "1.2.3m", "10x", "1" * 400 + "steps"]
+)
 def test_bad_budget(text):
     with pytest.raises(InputError, match="budget"):
         parse_budget(text)
@@ -86,6 +88,10 @@ def test_a_tuning_group_differs_in_what_is_tuned_alone():
         ("csp", ["data.split=random,scaffold"], "cannot vary 'data.split': the runs would be scored on other"),
         ("csp", ["data.seed=0,1"], "cannot vary 'data.seed'"),
         ("csp", ["graph.max_atoms=64,512"], "cannot vary 'graph.max_atoms'"),
+        ("csp", ["trainer.devices=1,2"], "cannot vary 'trainer.devices': every run has one device"),
+        ("csp", ["trainer.max_steps=3,30"], "cannot vary 'trainer.max_steps': --budget says how long"),
+        ("csp", ["trainer.baselines=on,off"], "cannot vary 'trainer.baselines': networks are compared"),
+        ("csp", ["model.level=molecule,atom"], "cannot vary 'model.level': the data decide it"),
         ("csp:groups=[", [], r"cannot read the value '\['"),
         ("csp", ["model.readout=mean,@x"], "cannot read the value '@x'"),
     ],

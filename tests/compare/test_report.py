@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphslice.compare.plan import parse_variants, plan_runs
-from graphslice.compare.report import by_variant, draw, read_run, table, validation_error
+from graphslice.compare.report import _side_by_side, by_variant, draw, read_run, table, validation_error
 
 
 def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
@@ -37,7 +37,7 @@ def result() -> dict:
         record("b lr=1", 0, 0.7, 0.9, not_selected=True),
         {"variant": "c", "seed": 0, "error": "no"},
     ]
-    return {"runs": runs}
+    return {"budget": "10m", "runs": runs}
 
 
 def test_the_smallest_validation_error_comes_first(result):
@@ -72,8 +72,27 @@ def test_metrics_that_are_not_defined(result, tmp_path):
 
 @pytest.mark.parametrize("curve", [[[1.0, 5, 0.5], [2.0, 10, 0.4]], [[1.0, 5, 0.5]], []], ids=["line", "point", "none"])
 def test_a_picture_of_any_curve(curve, tmp_path):
-    draw({"runs": [record("a", 0, 0.4, 0.3, curve=curve)]}, tmp_path / "c.png")
+    draw({"budget": "3epochs", "runs": [record("a", 0, 0.4, 0.3, curve=curve)]}, tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_of_seeds_side_by_side():
+    """By time where that is the budget, else by steps; and a point where nothing lies between validations of all."""
+    fast = np.array([[1.0, 10, 0.9], [2.0, 20, 0.7], [3.0, 30, 0.5]])
+    slow = fast * [10, 1, 1]
+    times, errors = _side_by_side([fast, slow], by=1)
+    assert times[[0, -1]].tolist() == [5.5, 16.5] and np.allclose(errors[0], errors[1])
+    assert errors[0, [0, -1]].tolist() == [0.9, 0.5]
+    times, errors = _side_by_side([fast, slow], by=0)  # when the slow one is validated first, the fast one has ended
+    assert times.tolist() == [16.5] and errors.tolist() == [[0.5], [0.5]]
+    times, errors = _side_by_side([fast, fast * [0.5, 1, 1]], by=0)
+    assert times[[0, -1]].tolist() == [1.0, 1.5] and errors[1, -1] == 0.5
+
+
+def test_the_tenth_resumption_comes_after_the_ninth(tiny_config, tmp_path):
+    (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
+    write_run(run.folder, [[f"3,{number}.0,0.{number}"] for number in range(12)])
+    assert read_run(run, None)["curve"] == [[11.0, 4, 0.11]]
 
 
 def test_the_curve_goes_over_all_resumptions(tiny_config, tmp_path):
@@ -115,7 +134,7 @@ def write_run(folder: Path, logs: list[list[str]]) -> None:
 def test_more_is_better_of_some_metrics(tmp_path, tiny_config):
     """The table begins with the variant of the best AUROC, and tuning keeps it."""
     runs = [record("a", 0, 0.7, 0.6), record("b", 0, 0.9, 0.8)]
-    result = {"runs": [run | {"metric": "auroc"} for run in runs]}
+    result = {"budget": "10m", "runs": [run | {"metric": "auroc"} for run in runs]}
     lines = table(result).splitlines()
     assert lines[0].startswith("| mixer | test AUROC | validation AUROC |") and lines[2].startswith("| `b` |")
     assert list(by_variant(result)) == ["b", "a"]

@@ -27,6 +27,8 @@ SOLVED_ON = 256
 POINTS_OF_A_FRONT = 0.5
 #: Below this, that takes hours.
 LEAST_VISCOSITY = 0.0005
+#: Beyond this, diffusion leaves nothing but rounding after one unit of time.
+MOST_VISCOSITY = 0.5
 
 
 def initial_functions(count: int, points: int, seed: int) -> Tensor:
@@ -84,10 +86,12 @@ def generated(train: int, test: int, points: int, viscosity: float) -> tuple[Sam
     """What is learned, and the tests on as many points and on twice as many.
 
     Raises:
-        InputError: if the viscosity is too small.
+        InputError: if the viscosity is too small or too large.
     """
     if viscosity < LEAST_VISCOSITY:
         raise InputError(f"a viscosity of {viscosity:g} takes too fine a grid: give at least {LEAST_VISCOSITY:g}")
+    if viscosity > MOST_VISCOSITY:
+        raise InputError(f"a viscosity of {viscosity:g} leaves nothing to learn: give at most {MOST_VISCOSITY:g}")
     fine = max(SOLVED_ON, 2 * points, math.ceil(POINTS_OF_A_FRONT / viscosity))
     fine += -fine % (2 * points)  # a multiple of both grids
     before = initial_functions(train + test, fine, seed=0)

@@ -75,6 +75,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def a_seed(text: str) -> int:
+    """A seed of torch's generator, for an option."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {2**63 - 1}")
+    return int(text)
+
+
 def positive_number(text: str) -> float:
     """A number above 0, for an option."""
     try:
@@ -106,7 +113,7 @@ def options(description: str, **defaults: object) -> argparse.ArgumentParser:
     add("--mixer", nargs="+", default=["slice-quantile"], metavar="NAME", help="one or several, one after the other")
     add("--settings", type=json.loads, default={}, help="""of the mixer, such as '{"groups": 4}' of csp""")
     add("--steps", type=positive, default=500)
-    add("--seed", type=int, nargs="+", default=[0], help="of weights and batches; the data are the same for all")
+    add("--seed", type=a_seed, nargs="+", default=[0], help="of weights and batches; the data are the same for all")
     add("--layers", type=positive, default=2)
     add("--dim", type=positive, default=64)
     add("--heads", type=positive, default=4)
@@ -133,8 +140,8 @@ def asked(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argpa
         check_mixer(mixer, given.settings)
         build_mixer(mixer, given.dim, given.heads, **given.settings)
     try:
-        torch.empty(1, device=given.device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=given.device).item()
+    except (RuntimeError, AssertionError) as error:  # NotImplementedError, too, of a device that holds no numbers
         raise InputError(f"there is no device {given.device!r}: {str(error).splitlines()[0]}") from None
     return given
 

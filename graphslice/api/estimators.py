@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from graphslice.data.frames import is_frame
 from graphslice.errors import InputError
 from graphslice.inference.inputs import frame_molecules, given_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
+
+# What fit decides of the data.
+_DECIDED = {"targets", "smiles_column", "task", "split", "carve", "folds", "fold"}
 
 
 class _Estimator(BaseEstimator):
@@ -64,12 +68,14 @@ class _Estimator(BaseEstimator):
         first, *targets = table.column_names
         split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
         table = table.append_column(split, pa.array(["train"] * len(table)))
+        whole = base_config(self.preset, self.config, self.init_from)
         sections = self.config if isinstance(self.config, Mapping) else {}
         if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
             raise InputError("random_state is the seed: leave out the one in config")
-        whole = base_config(self.preset, self.config, self.init_from)
+        for name in sorted(_DECIDED & (sections.get("data") or {}).keys()):
+            raise InputError(f"an estimator learns what fit is given, split at random: leave out data.{name} in config")
         state = self.random_state
-        seed = state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))
+        seed = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
         model = fit(
             table,
             targets,
@@ -83,7 +89,9 @@ class _Estimator(BaseEstimator):
             config=replace(whole, data=replace(whole.data, task=kind)),
             quiet=not self.verbose,
         )
-        return Model(model.checkpoints, calibration=model.calibration)  # without the run folder, which goes
+        return Model(
+            model.checkpoints, model.device, calibration=model.calibration
+        )  # without the run folder, which goes
 
     def _answers(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")

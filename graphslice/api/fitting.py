@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -210,6 +210,8 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
 
 def _lists(labels: Any) -> np.ndarray:
     """``object [R]``: lists of numbers, which an array of numbers would take for targets side by side."""
+    if not hasattr(labels, "__len__"):
+        raise InputError(f"labels are lists, one a SMILES, not {labels!r}")
     found = np.empty(len(labels), object)
     for row, each in enumerate(labels):
         found[row] = list(each) if isinstance(each, tuple | np.ndarray) else each
@@ -233,7 +235,10 @@ def _table_of(columns: Mapping[str, Any]) -> pa.Table:
 
 
 def _listed(names: Any) -> list[str] | None:
-    return names if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
+    if names is None:
+        return None
+    one = isinstance(names, str) or not isinstance(names, Iterable)  # such as the number that a column is called by
+    return [str(names)] if one else [str(name) for name in names]
 
 
 def _with(section: Any, given: Mapping[str, Any]) -> Any:

@@ -64,6 +64,8 @@ def load_labelled(
         )
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
+    if "dataset" not in given and not (is_name(dataset) or Path(dataset).exists()):
+        raise InputError(f"what the model learned is not at {dataset} any more: give labelled molecules by --dataset")
     asked = given.get("targets")
     if dataset == trained.dataset:
         if by_name(predictor, asked):  # all are read, so that the data is known as that of the training

@@ -121,6 +121,10 @@ def test_refused():
             call()
     with pytest.raises(ValueError, match="random_state is the seed"):
         regressor(config={"trainer": {"seed": 7}}).fit(CHAINS, ATOMS)
+    with pytest.raises(ValueError, match=r"leave out data\.split in config"):
+        regressor(config={"data": {"split": "scaffold"}}).fit(CHAINS, ATOMS)
+    with pytest.raises(ValueError, match="trainer"):
+        regressor(config={"trainer": 5}).fit(CHAINS, ATOMS)
     with pytest.raises(TypeError):  # weights of samples are not learned, so they are not taken
         regressor().fit(CHAINS, ATOMS, sample_weight=ATOMS)
     with pytest.raises(NotFittedError):
@@ -151,3 +155,10 @@ def test_the_tools_of_scikit_learn():
 def test_randomness():
     first, again, other = (regressor(random_state=seed).fit(CHAINS, ATOMS).predict("CCO") for seed in (3, 3, 4))
     assert first == again != other
+    assert regressor(random_state=np.int64(3)).fit(CHAINS, ATOMS).predict("CCO") == first
+
+
+def test_it_answers_where_it_was_trained(monkeypatch):
+    """On the CPU if that was asked for, whatever the machine has."""
+    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "meta")
+    assert regressor().fit(CHAINS, ATOMS).model_.device.type == "cpu"

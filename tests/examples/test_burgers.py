@@ -74,6 +74,8 @@ def test_a_small_viscosity_has_a_finer_grid(viscosity):
     _, tests = burgers.generated(1, 3, points=64, viscosity=viscosity)
     exact = burgers.solve(burgers.initial_functions(4, 1024, seed=0), viscosity)[1:, ::16].float()
     assert experiment.relative_error(tests["test"].targets[:, :, None], exact).max() < 1e-3
+    with pytest.raises(InputError, match="leaves nothing to learn"):
+        burgers.generated(1, 1, points=64, viscosity=1.0)
     with pytest.raises(InputError, match="too fine a grid"):
         burgers.generated(1, 1, points=64, viscosity=1e-4)
 

@@ -55,6 +55,8 @@ def test_positions_are_told_apart(generator):
         (["--heads", "5"], "must divide"),
         (["--lr", "nan"], "'nan' is not a number above 0"),
         (["--dropout", "1.5"], "'1.5' is not a number from 0 to below 1"),
+        (["--device", "meta"], "there is no device 'meta'"),
+        (["--seed", str(2**63)], "is not a number from 0 to"),
         (["--device", "abacus"], "there is no device 'abacus'"),
         (["--train", "5000"], "there are 1,437 images: give --train no more"),
     ],

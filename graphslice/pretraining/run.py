@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.progress import molecule_progress
 from graphslice.tasks import BINARY, Task
-from graphslice.training.devices import choose_devices
+from graphslice.training.devices import choose_devices, launched_processes
 from graphslice.training.entry import train
 from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process
@@ -62,6 +63,9 @@ def pretrain(
     """
     console = console or Console(stderr=True, soft_wrap=True)
     _check(config, labels)
+    launched, machines = launched_processes(os.environ)
+    if overwrite and (launched or 1) * machines > 1 and (out / CORPUS).exists():  # which the others would learn
+        raise InputError(f"{out} holds a corpus already, and several processes begin at once: remove {out} first")
     if not is_first_process():  # the first one has made the corpus when it begins the others, or makes it now
         while not (out / CORPUS).exists():
             time.sleep(1)

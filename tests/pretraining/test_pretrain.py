@@ -80,6 +80,15 @@ def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     assert code == 0 and json.loads((pretrained / "training.json").read_text())["auxiliary_mae"] == learned
 
 
+def test_no_process_of_several_learns_the_former_corpus(pretrained, cli, monkeypatch):
+    """They begin at once, and all but the first wait for a corpus."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        code, _, said = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained, "--overwrite")
+        assert code == 2 and "several processes begin at once: remove" in said
+
+
 def test_the_column_of_the_smiles_and_targets_of_a_file(cli, tmp_path, demo_smiles, tiny_flags):
     """A column of that name is read where a table has it."""
     frame = pd.DataFrame({"Drug": demo_smiles[:150], "gap": range(150)})

@@ -16,7 +16,7 @@ from graphslice.analysis.trace import descriptors_given
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import kinds_of
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
-from graphslice.chem.parse import MoleculeError, canonical_ranks, parse_molecule
+from graphslice.chem.parse import MoleculeError, parse_molecule, places_in_graph
 from graphslice.config import MOLECULE
 from graphslice.data.collate import collate
 from graphslice.errors import InputError
@@ -166,7 +166,7 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
     if settings.atom_order == "input":
         return graph, np.arange(graph.num_atoms)
     with rdBase.BlockLogs():
-        return graph, np.array(canonical_ranks(parse_molecule(smiles, settings.max_atoms)), np.int64)
+        return graph, np.array(places_in_graph(parse_molecule(smiles, settings.max_atoms)), np.int64)
 
 
 def descriptors_of(predictor: Predictor, smiles: str, columns: Columns) -> dict[str, np.ndarray]:

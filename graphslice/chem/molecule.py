@@ -14,7 +14,7 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, settled
 from graphslice.chem.rdkit_features import atom_features, features_of_bond
 from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.chem.renumber import renumber
@@ -233,7 +233,7 @@ def read_smiles(
     with rdBase.BlockLogs():
         for text in smiles:
             try:
-                mol = parse_molecule(text, max_atoms, maps=not canonical)
+                mol = _parsed(text, max_atoms, canonical)
             except MoleculeError as reason:
                 reasons.append(str(reason))
                 counts.append((0, 0))
@@ -244,15 +244,21 @@ def read_smiles(
             binaries.append(mol.ToBinary(0))
             if canonical:
                 ranks.extend(canonical_ranks(mol))
-        arrays = _to_arrays(smiles, counts, binaries, max_atoms, maps=not canonical)
+        arrays = _to_arrays(smiles, counts, binaries, max_atoms, canonical)
     if canonical:
         numbers = np.array(ranks, dtype=np.int32)
         renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids)
     return arrays, reasons
 
 
+def _parsed(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
+    """The molecule that becomes a graph, in canonical order or as it is written."""
+    mol = parse_molecule(smiles, max_atoms, maps=not canonical)
+    return settled(mol, smiles)[0] if canonical else mol
+
+
 def _to_arrays(
-    smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes], max_atoms: int, maps: bool
+    smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes], max_atoms: int, canonical: bool
 ) -> MolArrays:
     ptr = np.zeros((2, len(counts) + 1), np.int64)
     np.cumsum(np.array(counts, np.int64).reshape(-1, 2).T, axis=1, out=ptr[:, 1:])
@@ -270,7 +276,7 @@ def _to_arrays(
     unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids, status)
     for row in np.flatnonzero(status).tolist():
         # Parsed again: that is rare, and keeping all molecules in memory until here would slow down every one.
-        _fill(arrays, row, parse_molecule(smiles[row], max_atoms, maps=maps))
+        _fill(arrays, row, _parsed(smiles[row], max_atoms, canonical))
     return arrays
 
 

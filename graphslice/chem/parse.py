@@ -12,8 +12,9 @@ MAX_ATOMS = 512
 
 # An atom as a SMILES writes it.
 _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
-# An atom-map number names an atom in a reaction; it is no property of the molecule.
-_ATOM_MAP = re.compile(r":[0-9]+\]")
+# An atom-map number names an atom in a reaction, and an isotope one of a sample; neither enters the graph.
+_LABELS = re.compile(r":[0-9]+\]|\[[0-9]")
+_TAGS = re.compile(r"@+")
 # What a text may have at its ends without being seen.
 _UNSEEN = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 
@@ -28,7 +29,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.M
     Args:
         smiles: any text, with spaces around it too.
         max_atoms: the largest molecule accepted, hydrogens counted where RDKit keeps them as atoms.
-        maps: keep atom-map numbers, and stereo that there is by them alone.
+        maps: keep atom-map numbers and isotopes, and stereo that there is by them alone.
 
     Raises:
         MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, a wildcard.
@@ -56,10 +57,12 @@ def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.M
     # The ways to write one: *, [#0], and a label of a CXSMILES.
     if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) stands for no element")
-    if not maps and _ATOM_MAP.search(smiles):
+    if not maps and _LABELS.search(smiles):
         for atom in mol.GetAtoms():
             atom.SetAtomMapNum(0)
-        Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours that differed by their numbers alone
+            if atom.GetAtomicNum() != 1:  # deuterium is an atom of the graph, which hydrogen is not
+                atom.SetIsotope(0)
+        Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours that differed by their labels alone
     return mol
 
 
@@ -84,9 +87,49 @@ def _why_not(smiles: str) -> str:
         Chem.SanitizeMol(unsanitized)
     except ValueError as error:
         return f"not a possible molecule: {' '.join(str(error).split())}"
+    except RuntimeError:  # of an element that there is not
+        return "not a possible molecule: RDKit stops at an atom that there is not"
     return "RDKit does not read it"
 
 
 def canonical_ranks(mol: Chem.Mol) -> list[int]:
     """The rank of each atom of an RDKit molecule in RDKit's canonical order, from 0."""
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
+
+
+def settled(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
+    """A molecule whose stereo tags say the same however it is spelled.
+
+    In a ring whose two sides are alike but for stereo, RDKit lets the numbers of the atoms decide which tags stand for
+    it: two sets of them are right. Of such a molecule its canonical SMILES is read in its place.
+
+    Args:
+        mol: of :func:`parse_molecule`.
+        smiles: its text, which tells of most molecules at once that there is no choice.
+
+    Returns:
+        The molecule, and the place in it of each atom of ``mol``; None where that is the molecule itself.
+    """
+    if smiles is not None and "|" not in smiles and len(_TAGS.findall(smiles)) < 2:
+        return mol, None
+    tags = sum(atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED for atom in mol.GetAtoms())
+    if tags < 2:
+        return mol, None
+    # Without stereo, as ties that stereo decides depend on the spelling themselves.
+    ranks = Chem.CanonicalRankAtoms(mol, breakTies=False, includeChirality=False, includeAtomMaps=False)
+    if len(set(ranks)) == mol.GetNumAtoms():
+        return mol, None
+    again = Chem.MolFromSmiles(Chem.MolToSmiles(mol))
+    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():
+        return mol, None
+    places = [0] * mol.GetNumAtoms()
+    for place, atom in enumerate(re.findall(r"\d+", mol.GetProp("_smilesAtomOutputOrder"))):
+        places[int(atom)] = place
+    return again, places
+
+
+def places_in_graph(mol: Chem.Mol) -> list[int]:
+    """Where each atom of a molecule of :func:`parse_molecule` stands in its graph in canonical order."""
+    mol, places = settled(mol)
+    ranks = canonical_ranks(mol)
+    return ranks if places is None else [ranks[place] for place in places]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphslice.chem.parse import MoleculeError, canonical_ranks, parse_molecule
+from graphslice.chem.parse import MoleculeError, parse_molecule, places_in_graph
 from graphslice.config import ATOM
 
 
@@ -41,7 +41,7 @@ def site_order(mol: Chem.Mol, level: str, *, alike: bool = False) -> SiteOrder:
         alike: also find the groups, where there are stereocentres: their tags speak of the numbers of the neighbours,
             and of neighbours that are alike chance says which one is the lower.
     """
-    ranks = np.array(canonical_ranks(mol), np.int64)
+    ranks = np.array(places_in_graph(mol), np.int64)
     ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
     tagged = alike and any(atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED for atom in mol.GetAtoms())
     if level == ATOM:

@@ -10,7 +10,9 @@ import pytest
 from rdkit import Chem
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.descriptors import DESCRIPTORS, read_descriptors
 from graphslice.chem.molecule import bond_features, bond_type_ids
+from graphslice.chem.parse import parse_molecule, places_in_graph
 from graphslice.feature_dims import BOND_DIMS, NUM_BOND_TYPES
 
 UGLY = {
@@ -61,6 +63,17 @@ CHIRAL = [
     "C/C=C/C[C@H](F)C/C=C\\C",
     "F[C@H](Cl)Br.F[C@@H](Cl)Br",
     "N[C@@H](C)C(=O)N[C@@H](C)C(=O)N[C@H](C)C(=O)O",
+]
+# Rings whose two sides are alike but for stereo, of which RDKit reads two sets of tags.
+ALIKE_SIDES = [
+    "C(C)[N@+]1(C)CC[C@H](CC1)O",
+    "C(#N)[C@]1(c2ccc(c(c2)OC2CCCC2)OC)CC[C@@H](CC1)C(=O)O",
+    "N[C@]1(C(=O)O)C[C@@H](F)C1",
+    "O[C@@H]1C[C@@](O)(C(O)=O)C[C@@H](O)[C@H]1O",
+    "O[C@@H]1C2CC3CC(C2)C[C@@H]1C3",
+    "O=C1C[C@@H]2C[C@H](C1)C2",
+    "C[C@H]1CC[C@@H](C)CC1",
+    "[2H][C@]1(N)C[C@@H](F)C1",
 ]
 CHIRALITY = 1
 
@@ -146,6 +159,43 @@ def test_respellings_of_chiral_molecules_are_the_same_graph(smiles):
         assert same(smiles_to_graph(respelled), graph), respelled
 
 
+@pytest.mark.parametrize("smiles", ALIKE_SIDES)
+def test_respellings_of_rings_with_sides_that_are_alike_are_the_same_graph(smiles):
+    """Which of them is the left one, RDKit tells by the numbers of the atoms."""
+    graph, canonical = smiles_to_graph(smiles), Chem.CanonSmiles(smiles)
+    spelled = [text for text in respellings(smiles, 40) if Chem.CanonSmiles(text) == canonical]
+    assert len(set(spelled)) > 5
+    for respelled in spelled:
+        assert same(smiles_to_graph(respelled), graph), respelled
+        mol = parse_molecule(respelled, 512)
+        places = places_in_graph(mol)
+        assert sorted(places) == list(range(graph.num_atoms))
+        assert graph.atoms[places, 0].tolist() == [atom.GetAtomicNum() - 1 for atom in mol.GetAtoms()]
+        ends = {tuple(sorted((places[b.GetBeginAtomIdx()], places[b.GetEndAtomIdx()]))) for b in mol.GetBonds()}
+        assert ends == set(map(tuple, graph.bonds.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("labelled", "plain"),
+    [
+        ("C[13CH2][C@H](O)CCl", "CC[C@H](O)CCl"),
+        ("CC[C@H](O)[13CH2]Cl", "CC[C@H](O)CCl"),
+        ("[13CH3][C@H](C)O", "CC(C)O"),
+        ("[13CH3]/C(C)=C/F", "CC(C)=CF"),
+    ],
+)
+def test_isotopes_make_no_stereocentres(labelled, plain):
+    assert same(smiles_to_graph(labelled), smiles_to_graph(plain))
+    kinds = list(DESCRIPTORS)
+    found = (read_descriptors([text], kinds).values() for text in (labelled, plain))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_deuterium_makes_stereocentres():
+    assert not same(smiles_to_graph("[2H][C@H](C)O"), smiles_to_graph("[2H][C@@H](C)O"))
+
+
 @pytest.mark.parametrize("name", [name for name in UGLY if name != "chain"])
 def test_respellings_of_ugly_molecules_are_the_same_graph(name):
     graph = smiles_to_graph(UGLY[name])
@@ -226,6 +276,9 @@ def test_an_atropisomer_has_a_graph_where_ogb_stops(smiles2graph):
         ("not a molecule", "not a valid SMILES"),
         ("C1CC", "not a valid SMILES"),
         ("[Xx]", "not a valid SMILES"),
+        ("[#119]", "not a possible molecule"),
+        ("[CH200]", "not a possible molecule"),
+        ("[C+128]", "not a possible molecule"),
         ("C\x00C", "not a valid SMILES"),
         ("C C", "text after a space: 'C'; give the SMILES alone"),
         ("CCO ethanol, pure ", "text after a space: 'ethanol, pure'"),

@@ -176,7 +176,7 @@ def test_what_cannot_be_asked(calibrated, cli, tmp_path):
 def test_a_network_that_learns_how_far_off_it_is(tiny_config, cli, tmp_path):
     """Where numbers are noise its deviation is large, and so are its intervals; it is saved, read, and inherited."""
     random = np.random.default_rng(0)
-    smiles = [f"{'C' * n}{atom}{'C' * m}" for n in range(1, 15) for m in range(14) for atom in ("O", "N")]
+    smiles = [f"{'C' * n}{atom}{'C' * m}" for n in range(1, 15) for m in range(14) for atom in ("O", "N", "S")]
     noisy = np.array([len(text) > 14 for text in smiles])
     y = [text.count("N") + random.normal() * (3 if loud else 0.3) for text, loud in zip(smiles, noisy, strict=True)]
     wide = ["yes" if len(text) > 8 else "no" for text in smiles]

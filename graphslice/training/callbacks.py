@@ -7,24 +7,61 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from graphslice.evaluation.metrics import METRICS
-from graphslice.model_files import LAST
+from graphslice.model_files import BEST, LAST
 
 # Steps after which several devices agree on the time or an end: each of them waits for the others then.
 _AGREE_EVERY = 20
 
 
-class LastCheckpoint(pl.Callback):
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the best epoch, and knows it also where the folder of the run was moved since.
+
+    Args:
+        folder: of the run.
+        monitor: what is logged of every epoch, by which it is chosen.
+        mode: ``"min"`` or ``"max"``.
+    """
+
+    def __init__(self, folder: Path, monitor: str, mode: str) -> None:
+        super().__init__(
+            folder,
+            Path(BEST).stem,
+            monitor=monitor,
+            mode=mode,
+            enable_version_counter=False,
+            auto_insert_metric_name=False,
+        )
+
+    @property
+    def state_key(self) -> str:
+        """That of the class above, by which older runs have it too."""
+        return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath)) / Path(path).name) if path else path
+
+        moved = {name: here(state[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")}
+        best = {here(path): score for path, score in state["best_k_models"].items()}
+        super().load_state_dict({**state, **moved, "best_k_models": best, "dirpath": self.dirpath})
+
+
+class LastCheckpoint(pl.callbacks.Checkpoint):
     """Keep ``last.ckpt`` no older than one epoch, or some minutes within a long one.
+
+    It is one of the checkpoints to Lightning, which asks these after all other callbacks, in their order: so it comes
+    after the best one, of which it holds what is known.
 
     The clock is read every so many steps, since the devices must agree on it. The file is replaced
     in one move, so a kill at any moment leaves a whole one.
@@ -72,7 +109,8 @@ class TimeBudget(pl.Callback):
 
     Args:
         minutes: of the run; None for no limit.
-        judged: whether the run was validated and judged before: no step is made then where its minutes are over.
+        judged: whether the run was judged before: no step is made then, nor after a last validation, where its minutes
+            are over.
 
     Attributes:
         fraction: of the minutes that are over, from 0 to 1, as of the begin of the step; 0 without a limit.
@@ -81,12 +119,13 @@ class TimeBudget(pl.Callback):
     def __init__(self, minutes: float | None, judged: bool = False) -> None:
         self.limit, self.judged = None if minutes is None else 60 * minutes, judged
         self.fraction = 0.0
-        self._before, self._begin = 0.0, time.monotonic()
+        self._before, self._validated = 0.0, -1
+        self._begin: float | None = None
 
     @property
     def seconds(self) -> float:
         """Of training so far, validation included."""
-        return self._before + time.monotonic() - self._begin
+        return self._before + (0.0 if self._begin is None else time.monotonic() - self._begin)
 
     @property
     def seconds_left(self) -> float | None:
@@ -94,15 +133,16 @@ class TimeBudget(pl.Callback):
         return None if self.limit is None else self.limit - self.seconds
 
     def state_dict(self) -> dict:
-        return {"seconds": self.seconds}
+        return {"seconds": self.seconds, "validated": self._validated}
 
     def load_state_dict(self, state: dict) -> None:
-        self._before = state["seconds"]
+        self._before, self._validated = state["seconds"], state.get("validated", -1)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._begin = time.monotonic()
         self._agree(trainer)
-        if self.judged and self.limit is not None and self._before >= self.limit:
+        validated = self.judged or self._validated == trainer.global_step
+        if validated and self.limit is not None and self._before >= self.limit:
             trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
@@ -122,6 +162,7 @@ class TimeBudget(pl.Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         module.log("seconds", self.seconds, rank_zero_only=True)
+        self._validated = trainer.global_step
 
 
 class StepLimit(pl.Callback):

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import LearningRateMonitor, ModelCheckpoint
+from pytorch_lightning.callbacks import LearningRateMonitor
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.strategies import DDPStrategy
 
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
-from graphslice.model_files import BEST
-from graphslice.training.callbacks import LastCheckpoint, Patience, StopTogether
+from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint, Patience, StopTogether
 from graphslice.training.devices import Devices
 from graphslice.training.module import CHOICE
 
@@ -44,14 +43,7 @@ def make_trainer(
     callbacks = [
         *watching,
         LearningRateMonitor("step"),
-        ModelCheckpoint(
-            out,
-            Path(BEST).stem,
-            monitor=CHOICE,
-            mode=mode,
-            enable_version_counter=False,
-            auto_insert_metric_name=False,
-        ),
+        BestCheckpoint(out, CHOICE, mode),
         LastCheckpoint(out, settings.checkpoint_minutes),
     ]
     if settings.patience is not None:

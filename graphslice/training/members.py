@@ -106,7 +106,9 @@ def run_members(
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         raise InputError("every model of an ensemble, or of folds, has one device: leave out --trainer.devices")
-    data = read_molecules(next(iter(members.values())), source, console)
+    # Not merged: every model is judged by the rows as they are, also by those that another one learned as one.
+    first = next(iter(members.values()))
+    data = read_molecules(replace(first, data=replace(first.data, duplicates="keep")), source, console)
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_run(out, data, console)
     metric = choose_metric(config.trainer.metric, data)
@@ -122,7 +124,7 @@ def run_members(
         console.print("each of the models has another fold as its test", highlight=False)
     elif source.splits is None or "valid" not in source.splits:
         console.print("each of the models has validation molecules of its own", highlight=False)
-    start = choose_start(next(iter(members.values())), data.store, data.splits["train"]).origin if fresh else None
+    start = choose_start(first, data.store, data.splits["train"]).origin if fresh else None
     if start is not None:
         console.print(f"each of the models starts from {start}", highlight=False, markup=False, soft_wrap=True)
     try:

@@ -246,3 +246,16 @@ def test_configurations_of_members(tiny_config):
 def test_folds_of_ensembles_are_refused(tiny_config):
     with pytest.raises(InputError, match="leave out --ensemble"):
         member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
+
+
+def test_folds_are_judged_by_the_rows_as_they_are(demo_rows, tiny_config, tmp_path):
+    """Also where training rows of one molecule are merged: the mean of two labels is that of neither."""
+    rows = demo_rows[["smiles", "gap_ev"]][:40]
+    twice = [rows.assign(gap_ev=rows["gap_ev"] + by) for by in (-2, 2)]
+    pd.concat(twice).to_csv(tmp_path / "t.csv", index=False)
+    data = {"folds": "3", "duplicates": "merge", "split": "random"}
+    result = train(tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1}), tmp_path / "run")
+    labels, answers = pd.read_csv(tmp_path / "t.csv")["gap_ev"], pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
+    errors = (answers["gap_ev_pred"] - labels[answers["row"] - 1].to_numpy()).abs()
+    assert len(answers) == 80 and result.metrics["test"]["mae"] == pytest.approx(errors.mean(), rel=1e-4)
+    assert len(pd.read_csv(tmp_path / "run" / "rejected.csv")) == 0

@@ -4,7 +4,9 @@ import io
 import json
 import shutil
 import signal
+import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,6 +15,8 @@ from rich.console import Console
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.training import resume, train
+from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint
+from graphslice.training.module import CHOICE
 
 
 def settings(batch_size: int = 8, **trainer) -> dict:
@@ -39,6 +43,36 @@ def assert_same_run(folder, other) -> None:
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected), name
     assert json.loads((folder / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
+
+
+def test_the_last_checkpoint_knows_the_best_epoch_so_far(demo_csv, tiny_config, tmp_path, monkeypatch):
+    """Also where that is the one that it ends: who goes on from there would lose it."""
+    save, seen = LastCheckpoint._save, []
+
+    def recorded(self, trainer):
+        save(self, trainer)
+        states = torch.load(self.folder / "last.ckpt", weights_only=True)["callbacks"]
+        (best,) = [state for name, state in states.items() if name.startswith("ModelCheckpoint{")]
+        seen.append((float(trainer.callback_metrics[CHOICE]), float(best["best_model_score"])))
+
+    monkeypatch.setattr(LastCheckpoint, "_save", recorded)
+    train(tiny_config(demo_csv, **settings()), tmp_path / "run")
+    choices, best = zip(*seen, strict=True)
+    assert len(best) == 5 and list(best) == np.minimum.accumulate(choices).tolist()
+
+
+def test_the_best_epoch_is_known_where_the_folder_was_moved(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    before, after = (BestCheckpoint(tmp_path / name, CHOICE, "min") for name in ("old", "new"))
+    before.best_model_score, before.best_model_path = torch.tensor(0.5), str(tmp_path / "old" / "best.ckpt")
+    before.best_k_models = {before.best_model_path: before.best_model_score}
+    assert before.state_key == after.state_key and after.state_key.startswith("ModelCheckpoint{")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        after.load_state_dict(before.state_dict())
+    assert after.best_model_score == 0.5 and after.best_model_path == str(tmp_path / "new" / "best.ckpt")
+    assert list(after.best_k_models) == [after.best_model_path]
 
 
 @pytest.mark.slow

@@ -126,3 +126,16 @@ def test_several_devices_know_how_much_of_the_minutes_is_over_from_the_first_ste
     assert budget.fraction == pytest.approx(0.9, abs=0.01)
     budget.on_train_batch_start(trainer, None, None, 0)
     assert budget.fraction == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(("validated", "stops"), [(13, True), (12, False)])
+def test_minutes_that_are_over_end_what_was_validated(validated, stops):
+    """And the time before the first step counts for nothing."""
+    trainer = SimpleNamespace(
+        world_size=1, global_step=13, should_stop=False, strategy=SimpleNamespace(broadcast=lambda seconds: seconds)
+    )
+    budget = TimeBudget(minutes=10)
+    budget.load_state_dict({"seconds": 601.0, "validated": validated})
+    assert budget.seconds == 601.0
+    budget.on_train_start(trainer, None)
+    assert trainer.should_stop == stops

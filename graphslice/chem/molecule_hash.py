@@ -43,10 +43,11 @@ class MoleculeHashes:
             does not count. The spelling of a SMILES does where its order of atoms was kept (``atom_order="input"``).
         family: of the fragment with the most heavy atoms (of several as large, of that with the largest hash): its
             elements and which atoms are bonded, by colour refinement (Weisfeiler and Lehman 1968), and the hydrogens
-            that it has without charges. So the salts, charge states, tautomers and stereoisomers of a molecule
-            share it. So do isomers that differ in the places of double bonds alone, and the few skeletons that
-            colour refinement cannot tell apart, such as those of decalin and bicyclopentyl. Metals of the first two
-            groups count as ions wherever they are written; a written hydrogen atom as one that is not written.
+            that it has without charges. So the charge states, tautomers and stereoisomers of a molecule share it,
+            and its salts with smaller counterions. So do isomers that differ in the places of double bonds alone, and
+            the few skeletons that colour refinement cannot tell apart, such as those of decalin and bicyclopentyl.
+            Metals of the first two groups count as ions wherever they are written; a written hydrogen atom as one that
+            is not written.
     """
 
     identity: np.ndarray

@@ -46,6 +46,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
             progress=advance,
         )
     sys.stdout.flush()
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
     if report.failed == report.rows:
         raise InputError(f"none of the {report.rows:,} rows is a molecule; the first: {report.first_reason}")
     if report.failed:

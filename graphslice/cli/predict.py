@@ -67,7 +67,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 nearest=options.nearest,
                 progress=advance,
             )
-        rows, failed, reason = report.rows, report.failed, report.first_reason
+        rows, failed, reason, notes = report.rows, report.failed, report.first_reason, report.notes
     else:
         if options.smiles_column is not None:
             raise InputError("--smiles-column names a column of a table, and these are SMILES: leave it out")
@@ -75,8 +75,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
         with write_table(out) as sink:
             sink.write(with_answers(pa.table({"smiles": text_array(molecules)}), answers))
         failures = [reason for reason in answers.errors if reason]
-        rows, failed, reason = len(molecules), len(failures), failures[0] if failures else None
+        rows, failed, reason, notes = len(molecules), len(failures), failures[0] if failures else None, []
     sys.stdout.flush()
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     if options.interval is not None and predictor.calibration is not None:
         share = check_level(options.interval)
         if endless := predictor.calibration.unbounded(predictor.tasks, share):

@@ -89,25 +89,44 @@ def _own_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     return numbers, empty
 
 
-def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
-    """A sentence on each column of descriptors that has cells which are neither empty nor a number.
+class OwnColumns:
+    """Reads the columns of a table that are descriptors, chunk by chunk, and knows which cells were no numbers.
 
     Args:
-        chunks: all of the table.
         names: of the columns.
     """
-    counts, firsts, first_row = [0] * len(names), [""] * len(names), 0
-    for chunk in chunks:
-        for n, name in enumerate(names):
-            numbers, empty = _own_cells(chunk, name)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self._rows = names, 0
+        self._counts, self._firsts = [0] * len(names), [""] * len(names)
+
+    def parse(self, chunk: pa.Table) -> np.ndarray:
+        """:func:`parse_own_columns` of the next chunk."""
+        found = [_own_cells(chunk, name) for name in self.names]
+        for n, (name, (numbers, empty)) in enumerate(zip(self.names, found, strict=True)):
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
-            if len(wrong) and not counts[n]:
+            if len(wrong) and not self._counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
-                firsts[n] = f"{cell!r} in row {first_row + wrong[0] + 1}{with_a_point(cell)}"
-            counts[n] += len(wrong)
-        first_row += len(chunk)
-    return [
-        f"{count:,} cells of the column {name!r} of --features are no numbers, the first {first}: they count as unknown"
-        for name, count, first in zip(names, counts, firsts, strict=True)
-        if count
-    ]
+                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{with_a_point(cell)}"
+            self._counts[n] += len(wrong)
+        self._rows += len(chunk)
+        return as_descriptors([numbers for numbers, _ in found])
+
+    def notes(self) -> list[str]:
+        """A sentence on each column that had cells which are neither empty nor a number."""
+        return [
+            f"{count:,} cells of the column {name!r} of --features are no numbers, the first {first}: they count as "
+            "unknown"
+            for name, count, first in zip(self.names, self._counts, self._firsts, strict=True)
+            if count
+        ]
+
+
+def notes_on_own_columns(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
+    """What :meth:`OwnColumns.notes` says of all chunks of a table."""
+    if not names:
+        return []
+    columns = OwnColumns(names)
+    for chunk in chunks:
+        columns.parse(chunk)
+    return columns.notes()

@@ -71,15 +71,18 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
 
 
 def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:
-    """A ``.smi`` file in chunks of so many rows: a SMILES, and a name or ``""``. Blank lines are no rows."""
+    """A ``.smi`` file in chunks of so many rows: a SMILES or CXSMILES, and a name or ``""``. Blank lines are none."""
     cells = (_smiles_line(line) for line in lines if line.strip())
     while chunk := list(itertools.islice(cells, rows)):
         yield TextRows(chunk, {})
 
 
 def _smiles_line(line: str) -> list[str]:
-    smiles, *name = line.split(None, 1)
-    return [smiles, name[0].strip() if name else ""]
+    smiles, *rest = line.split(None, 1)
+    name = rest[0].strip() if rest else ""
+    if name.startswith("|") and (end := name.find("|", 1)) > 0:  # of a CXSMILES, which belongs to the molecule
+        smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
+    return [smiles, name]
 
 
 def read_csv(

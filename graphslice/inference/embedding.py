@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.columns import parse_own_columns
+from graphslice.data.columns import OwnColumns
 from graphslice.data.featurize import featurize_stream, featurizers
 from graphslice.data.featurize.pool import Pool
 from graphslice.data.store import GraphStore
@@ -91,11 +92,14 @@ def embed_file(
         added = [*map(_name, range(sum(model.width for model in predictor.models))), "error"]
         column = smiles_position(predictor, table, smiles_column, name, [] if _is_matrix(out) else added)
         check_own_columns(predictor.own_columns, table.columns, name)
+        own = OwnColumns(predictor.own_columns)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
-            embedded = _embedded(predictor, table, column, pool)
+            embedded = _embedded(predictor, table, column, own, pool)
             if out is not None and _is_matrix(out):
-                return _write_matrix(embedded, out, progress)
-            return write_rows((_with_columns(*each) for each in embedded), out, progress)
+                report = _write_matrix(embedded, out, progress)
+            else:
+                report = write_rows((_with_columns(*each) for each in embedded), out, progress)
+        return replace(report, notes=own.notes())
 
 
 def _is_matrix(out: Path | None) -> bool:
@@ -107,12 +111,11 @@ def _name(number: int) -> str:
 
 
 def _embedded(
-    predictor: Predictor, table: TableStream, column: int, pool: Pool
+    predictor: Predictor, table: TableStream, column: int, own: OwnColumns, pool: Pool
 ) -> Iterator[tuple[pa.Table, np.ndarray, list[str | None]]]:
     """The chunks of a table, the embeddings of their rows, and why one has none."""
-    own = predictor.own_columns
-    kept, parsed, *read = itertools.tee(table.chunks, 3 if own else 2)
-    more = (dict(zip(own, parse_own_columns(chunk, own).T, strict=True)) for chunk in read[0]) if own else None
+    kept, parsed, *read = itertools.tee(table.chunks, 3 if own.names else 2)
+    more = (dict(zip(own.names, own.parse(chunk).T, strict=True)) for chunk in read[0]) if own.names else None
     smiles = (smiles_of(chunk, column) for chunk in parsed)
     stores = featurize_stream(smiles, predictor.config.graph, pool=pool, kinds=predictor.kinds, columns=more)
     for chunk, (store, reasons) in zip(kept, stores, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.columns import check_unique, listed, parse_own_columns
+from graphslice.data.columns import OwnColumns, check_unique, listed
 from graphslice.data.featurize import Pool, check_graphs, featurizers
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
@@ -40,11 +40,12 @@ _CHUNK_ROWS = 8192
 
 @dataclass
 class FileReport:
-    """How the prediction of a file went: rows read, rows without an answer, the first reason."""
+    """How the prediction of a file went: rows read, rows without an answer, the first reason, and what else to know."""
 
     rows: int
     failed: int
     first_reason: str | None
+    notes: list[str] = field(default_factory=list)
 
     def add(self, errors: Sequence[str | None]) -> None:
         """Count some more rows, by the reasons of those without an answer."""
@@ -107,8 +108,10 @@ def predict_file(
         check_own_columns(predictor.own_columns, table.columns, str(source))
         if engine == "ray":
             return write_rows(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
+        own = OwnColumns(predictor.own_columns)
         with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
-            return write_rows(_predict_chunks(predictor, table.chunks, column, asked, pool), out, progress)
+            report = write_rows(_predict_chunks(predictor, table.chunks, column, own, asked, pool), out, progress)
+        return replace(report, notes=own.notes())
 
 
 def refuse_input_as_output(source: Path, out: Path | None) -> None:
@@ -181,11 +184,16 @@ def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
 
 
 def _predict_chunks(
-    predictor: Predictor, chunks: Iterator[pa.Table], column: int, asked: dict[str, Any], pool: Pool = None
+    predictor: Predictor,
+    chunks: Iterator[pa.Table],
+    column: int,
+    own: OwnColumns,
+    asked: dict[str, Any],
+    pool: Pool = None,
 ) -> Iterator[pa.Table]:
-    own = predictor.own_columns
-    kept, parsed, *read = itertools.tee(chunks, 3 if own else 2)  # who does not read on keeps all chunks in memory
-    columns = (parse_own_columns(chunk, own) for chunk in read[0]) if own else None
+    several = 3 if own.names else 2  # who does not read on keeps all chunks in memory
+    kept, parsed, *read = itertools.tee(chunks, several)
+    columns = map(own.parse, read[0]) if own.names else None
     answers = predictor.predict_stream((smiles_of(chunk, column) for chunk in parsed), pool, columns, **asked)
     return map(with_answers, kept, answers)
 
@@ -229,7 +237,7 @@ def _predicting(
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
-        (answered,) = _predict_chunks(predictor, iter([chunk]), column, asked)
+        (answered,) = _predict_chunks(predictor, iter([chunk]), column, OwnColumns(predictor.own_columns), asked)
         return answered
 
     return predict_chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,6 +14,7 @@ import pyarrow as pa
 from graphslice.chem.sites import SiteOrder
 from graphslice.data.arrow import bool_array, list_array, number_array, text_array
 from graphslice.data.sites import pointers, rows_of_sites
+from graphslice.errors import InputError
 from graphslice.tasks import Task, answer_columns, each_target, predicted_classes
 
 if TYPE_CHECKING:
@@ -195,6 +197,14 @@ def added_columns(
         found += [] if interval is None else _names_of_interval(task)
     of_domain = ["in_domain", "similarity"] if interval is not None or nearest else []
     return [*found, *of_domain, *(["nearest"] if nearest else []), "error"]
+
+
+def check_names(tasks: Sequence[Task]) -> None:
+    """Raise :class:`InputError` if two targets would add a column of one name, such as a class ``low`` of ``x`` and a
+    bound of ``x_prob``."""
+    counts = Counter(added_columns(tasks, spread=True, interval=90.0, nearest=True))
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise InputError(f"of these targets two columns of predictions would be called {repeated[0]!r}: rename one")
 
 
 def _names_of(task: Task) -> list[str]:

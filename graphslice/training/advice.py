@@ -20,6 +20,9 @@ _MOST_NAMES, _FEW_VALUES = 6, 10
 # Positive numbers whose largest is so many times their median are skewed, if their logarithms are less so.
 _SKEWED = 10.0
 
+# A spread below this share of the size is hardly left of float32, which has 7 digits.
+_LEAST_SPREAD = 1e-6
+
 # Fewer usable rows than these are worth a warning.
 _FEW_ROWS = 10
 
@@ -117,6 +120,10 @@ def _advice(task: Task, known: np.ndarray) -> str | None:
     different = np.unique(known)
     if len(different) == 1:
         return "has one value alone: there is nothing to learn"
+    if known.std() < _LEAST_SPREAD * np.abs(known.mean()):
+        return (
+            "spreads by less than a millionth of its size, which float32 hardly tells apart: subtract a constant first"
+        )
     if len(different) <= _FEW_VALUES and len(known) > 5 * len(different) and (different % 1 == 0).all():
         return f"has {len(different)} different values, learned as numbers: --task multiclass makes them classes"
     if task.transform == "none" and different[0] > 0 and len(known) >= 10 and is_skewed(known):

@@ -19,6 +19,7 @@ from graphslice.data.source import Source
 from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
+from graphslice.inference.predictions import check_names
 from graphslice.model_files import BEST, CONFIG, LAST, MOLECULES, find_checkpoint, find_members, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.training.losses import check_losses
@@ -81,6 +82,7 @@ def train(
     check_sites(config)
     source, config, graphs = _labelled(config, out, data, target_names)
     config = resolved(config, source)
+    check_names(source.tasks)
     if config.trainer.metric is not None:
         check_metric(config.trainer.metric, source.tasks)
     check_losses(config.trainer, source.tasks)

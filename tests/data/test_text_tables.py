@@ -129,6 +129,12 @@ def test_a_record_of_many_lines(tmp_path, monkeypatch):
     assert cells[0] == ["C", "line"] and cells[1] == ["line", ""] and cells[-1] == ["N", "2"]
 
 
+def test_the_second_part_of_a_cxsmiles_is_no_name():
+    lines = ["C |^1:0| methyl radical", "C |^1:0|", "CC ethane", "CCC |odd", "C"]
+    ((rows, _),) = (vars(chunk).values() for chunk in text_tables.read_smiles_lines(lines, 10))
+    assert rows == [["C |^1:0|", "methyl radical"], ["C |^1:0|", ""], ["CC", "ethane"], ["CCC", "|odd"], ["C", ""]]
+
+
 def test_the_limit_of_the_csv_module_is_as_it_was(tmp_path):
     (tmp_path / "t.csv").write_text(f"smiles,n\nC,{'x' * 300_000}\n")
     before = csv.field_size_limit()

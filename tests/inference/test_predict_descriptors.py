@@ -203,7 +203,12 @@ def test_the_command_line(described, cli, tiny_flags, tmp_path):
     code, _, err = cli("predict", tmp_path / "run", "CCO")
     assert code == 2 and "the model reads the column 'size' beside the molecule" in err
     code, out, err = cli("predict", tmp_path / "run", path)
-    assert code == 0 and out.count("\n") == 61
+    assert code == 0 and out.count("\n") == 61 and "no numbers" not in err
+    pd.DataFrame({"smiles": ["CCO", "CC", "C"], "size": ["3", "2,5", "many"]}).to_csv(tmp_path / "u.csv", index=False)
+    for command in ("predict", "fingerprint"):
+        code, out, err = cli(command, tmp_path / "run", tmp_path / "u.csv")
+        assert code == 0 and out.count("\n") == 4
+        assert "note: 2 cells of the column 'size' of --features are no numbers, the first '2,5' in row 2" in err
     assert (
         cli("featurize", path, "-o", tmp_path / "s.arrow", "--features", "size,morgan", "--targets", "gap_ev")[0] == 0
     )

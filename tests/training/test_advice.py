@@ -36,6 +36,8 @@ def test_hundreds_of_targets_take_one_line():
         (-RANDOM.lognormal(0, 1.5, 100), None),
         (10.0 ** np.arange(-4, 6), "--transform log"),
         (np.full(20, 3.5), "nothing to learn"),
+        (2_459_000 + RANDOM.normal(size=100), "subtract a constant first"),
+        (2_459_000 + 10 * RANDOM.normal(size=100), None),
         (RANDOM.integers(0, 3, 100).astype(float), "has 3 different values"),
         (np.array([np.nan, 1.0, 2.0]), None),
         (np.array([np.nan, np.nan]), None),

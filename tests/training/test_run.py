@@ -233,7 +233,7 @@ def test_it_is_judged_where_it_was_trained(tmp_path, demo_csv, tiny_config, monk
         ({"data": {"smiles_column": "gap_ev"}, "graph": {}}, "which columns|can be used|is not numeric"),
         ({"graph": {"max_atoms": 1}}, "none of its 60 rows can be used"),
         ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train so"),
-        ({"trainer": {"devices": "many"}}, "this machine cannot train so"),
+        ({"trainer": {"devices": "many"}}, "devices is auto or a number from 1 on"),
         ({"optimizer": {"peak_lr": 0.0}}, "peak_lr"),
         ({"optimizer": {"peak_lr": -1.0}}, "peak_lr"),
         ({"optimizer": {"weight_decay": -1.0}}, "weight_decay"),
@@ -460,3 +460,12 @@ def test_profile(demo_csv, tiny_config, tmp_path):
     assert sum(shares[:-1]) == pytest.approx(shares[-1], abs=0.4) and shares[-1] == 100
     assert milliseconds == pytest.approx(1000 * seconds / 6, abs=1)
     assert "6 steps" in output.getvalue()
+
+
+def test_targets_whose_predictions_would_share_a_column_are_refused(tmp_path, tiny_config):
+    """A class low of cls, and the lower bound of cls_prob."""
+    rows = {"smiles": ["C" * n for n in range(1, 31)], "cls": ["low", "mid", "high"] * 10, "cls_prob": range(30)}
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"two columns of predictions would be called 'cls_prob_(low|high)': rename"):
+        train(tiny_config(tmp_path / "t.csv", data={"targets": "cls,cls_prob"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -89,9 +89,8 @@ class _Estimator(BaseEstimator):
             config=replace(whole, data=replace(whole.data, task=kind)),
             quiet=not self.verbose,
         )
-        return Model(
-            model.checkpoints, model.device, calibration=model.calibration
-        )  # without the run folder, which goes
+        # Without the run folder, which goes.
+        return Model(model.checkpoints, model.device, calibration=model.calibration)
 
     def _answers(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")

@@ -126,15 +126,7 @@ def test_older_gpus_take_the_reference(monkeypatch):
         bond_messages.using("triton")(*problem(dtype=torch.bfloat16))
 
 
-def test_a_kernel_starts_on_the_device_of_its_tensors(monkeypatch):
-    started_on = []
-
-    class DeviceOf(torch.cuda.device_of):
-        def __init__(self, tensor):
-            started_on.append(tensor.device)
-            super().__init__(tensor)
-
-    monkeypatch.setattr(torch.cuda, "device_of", DeviceOf)
+def test_a_kernel_starts_on_the_device_of_its_tensors(started_on):
     x, bonds, types, rings = problem()
     bond_messages.using("triton")(x.requires_grad_(), bonds, types, rings).sum().backward()
     assert started_on == [x.device] * 2  # forward and backward

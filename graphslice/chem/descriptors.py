@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, rewritten
 
 # The largest magnitude of an RDKit descriptor.
 _LARGEST = 1e6
@@ -166,7 +166,7 @@ def read_descriptors(smiles: Sequence[str], kinds: Sequence[str], max_atoms: int
     with rdBase.BlockLogs(), np.errstate(all="ignore"):
         for row, text in enumerate(smiles):
             try:
-                mol = _rewritten(parse_molecule(text, max_atoms))
+                mol = _in_one_order(parse_molecule(text, max_atoms))
             except MoleculeError:
                 continue
             for kind in kinds:
@@ -177,10 +177,6 @@ def read_descriptors(smiles: Sequence[str], kinds: Sequence[str], max_atoms: int
     return found
 
 
-def _rewritten(mol: Chem.Mol) -> Chem.Mol:
-    """The molecule as its canonical SMILES gives it: some descriptors depend on the order of atoms and bonds."""
-    try:
-        again = Chem.MolFromSmiles(Chem.MolToSmiles(mol))
-    except Exception:  # what RDKit writes it need not read
-        again = None
-    return again or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())
+def _in_one_order(mol: Chem.Mol) -> Chem.Mol:
+    """The molecule whatever its spelling: some descriptors depend on the order of atoms and bonds."""
+    return rewritten(mol) or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())

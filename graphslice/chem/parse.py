@@ -97,6 +97,14 @@ def canonical_ranks(mol: Chem.Mol) -> list[int]:
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
 
+def rewritten(mol: Chem.Mol) -> Chem.Mol | None:
+    """The molecule as its canonical SMILES gives it; None where RDKit does not read what it writes."""
+    try:
+        return Chem.MolFromSmiles(Chem.MolToSmiles(mol))
+    except Exception:
+        return None
+
+
 def settled(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
     """A molecule whose stereo tags say the same however it is spelled.
 
@@ -119,7 +127,7 @@ def settled(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[in
     ranks = Chem.CanonicalRankAtoms(mol, breakTies=False, includeChirality=False, includeAtomMaps=False)
     if len(set(ranks)) == mol.GetNumAtoms():
         return mol, None
-    again = Chem.MolFromSmiles(Chem.MolToSmiles(mol))
+    again = rewritten(mol)
     if again is None or again.GetNumAtoms() != mol.GetNumAtoms():
         return mol, None
     places = [0] * mol.GetNumAtoms()

@@ -324,3 +324,11 @@ def test_every_combination_of_bond_features_has_a_type_id_of_its_own():
 def test_bond_features_are_the_inverse_of_bond_type_ids():
     expected = np.array(list(itertools.product(*map(range, BOND_DIMS))), np.uint8)
     np.testing.assert_array_equal(bond_features(bond_type_ids(expected)), expected, strict=True)
+
+
+def test_what_rdkit_does_not_read_again_keeps_its_graph(monkeypatch):
+    def stops(*_):
+        raise RuntimeError("Pre-condition Violation")
+
+    monkeypatch.setattr(Chem, "MolToSmiles", stops)
+    assert smiles_to_graph(ALIKE_SIDES[0]).num_atoms == 10

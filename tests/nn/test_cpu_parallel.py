@@ -1,4 +1,7 @@
-"""Blocks run in shares on several cores, against all at once."""
+"""The modules of a model, run for a share of the batch on each core, compared with a run of the whole batch.
+
+Traced programs are off: they would run in place of the modules.
+"""
 
 import pytest
 import torch
@@ -11,11 +14,18 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.cpu_parallel import num_shares, run_in_shares
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import dropout
+from graphslice.ops.program import programs_off
 
 #: Of the later Graphormer: other norms, and another head.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp", "activation_dropout": 0.1}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 ARCHITECTURES = pytest.mark.parametrize("settings", [{}, POST], ids=["pre", "post"])
+
+
+@pytest.fixture(autouse=True)
+def modules_run():
+    with programs_off():
+        yield
 
 
 @pytest.fixture
@@ -53,14 +63,21 @@ def assert_close(found, expected):
 
 @ARCHITECTURES
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_shares_change_nothing(mixer, settings, batch, three_threads):
-    model = model_of(mixer, **settings | NO_DROPOUT)
-    assert num_shares(torch.empty(len(batch), 31, 32), model.num_parameters) == 3
-    together = step(model, batch)
+def test_parallel_matches_serial(mixer, settings, batch, three_threads, monkeypatch):
+    model, calls = model_of(mixer, **settings | NO_DROPOUT), []
+
+    def counted(*arguments):
+        calls.append(arguments[-1])
+        return run_in_shares(*arguments)
+
+    monkeypatch.setattr("graphslice.nn.model.run_in_shares", counted)
+    parallel = step(model, batch)
     with torch.inference_mode():
-        torch.testing.assert_close(model(batch), together[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(model(batch), parallel[0], rtol=1e-5, atol=1e-5)
+    assert calls == [3, 3]
     torch.set_num_threads(1)
-    assert_close(together, step(model, batch))
+    assert_close(parallel, step(model, batch))
+    assert calls == [3, 3]
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))

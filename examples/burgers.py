@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiment import Samples, asked, positive, positive_number, start
-from functions import learn, operator_options, read_tensors, rows_of
+from experiment import Samples, parse_options, positive, positive_number, run_main
+from functions import functions_as_rows, operator_options, read_tensors, train_and_evaluate
 from graphslice.errors import InputError
 
 #: Points on which the equation is solved, at least; twice as many as are learned, where these are many.
@@ -26,9 +26,9 @@ SOLVED_ON = 256
 #: Points that a front needs, times the viscosity: on fewer the solution rings.
 POINTS_OF_A_FRONT = 0.5
 #: Below this, that takes hours.
-LEAST_VISCOSITY = 0.0005
+MIN_VISCOSITY = 0.0005
 #: Beyond this, diffusion leaves nothing but rounding after one unit of time.
-MOST_VISCOSITY = 0.5
+MAX_VISCOSITY = 0.5
 
 
 def initial_functions(count: int, points: int, seed: int) -> Tensor:
@@ -79,19 +79,19 @@ def samples(before: Tensor, after: Tensor) -> Samples:
     """Functions as rows of value and place, ``[n, N, 3]``."""
     places = 2 * math.pi * torch.arange(before.shape[1]) / before.shape[1]
     circle = torch.stack([places.cos(), places.sin()], dim=-1)
-    return rows_of(before, circle, after)
+    return functions_as_rows(before, circle, after)
 
 
-def generated(train: int, test: int, points: int, viscosity: float) -> tuple[Samples, dict[str, Samples]]:
+def generate_data(train: int, test: int, points: int, viscosity: float) -> tuple[Samples, dict[str, Samples]]:
     """What is learned, and the tests on as many points and on twice as many.
 
     Raises:
         InputError: if the viscosity is too small or too large.
     """
-    if viscosity < LEAST_VISCOSITY:
-        raise InputError(f"a viscosity of {viscosity:g} takes too fine a grid: give at least {LEAST_VISCOSITY:g}")
-    if viscosity > MOST_VISCOSITY:
-        raise InputError(f"a viscosity of {viscosity:g} leaves nothing to learn: give at most {MOST_VISCOSITY:g}")
+    if viscosity < MIN_VISCOSITY:
+        raise InputError(f"a viscosity of {viscosity:g} takes too fine a grid: give at least {MIN_VISCOSITY:g}")
+    if viscosity > MAX_VISCOSITY:
+        raise InputError(f"a viscosity of {viscosity:g} leaves nothing to learn: give at most {MAX_VISCOSITY:g}")
     fine = max(SOLVED_ON, 2 * points, math.ceil(POINTS_OF_A_FRONT / viscosity))
     fine += -fine % (2 * points)  # a multiple of both grids
     before = initial_functions(train + test, fine, seed=0)
@@ -115,13 +115,13 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     parser.add_argument("--points", type=positive, default=64)
     help_text = "Li et al. have 0.1, neuraloperator's files 0.01"
     parser.add_argument("--viscosity", type=positive_number, default=0.01, help=help_text)
-    given = asked(parser, arguments)
+    given = parse_options(parser, arguments)
     if given.data:
         train, tests = from_files(given.data)
     else:
-        train, tests = generated(given.train, given.test, given.points, given.viscosity)
-    return learn(given, train, tests)
+        train, tests = generate_data(given.train, given.test, given.points, given.viscosity)
+    return train_and_evaluate(given, train, tests)
 
 
 if __name__ == "__main__":
-    start(main)
+    run_main(main)

@@ -19,8 +19,8 @@ import torch
 from scipy.linalg import solveh_banded
 from torch import Tensor
 
-from experiment import Samples, asked, positive, start
-from functions import learn, operator_options, read_tensors, rows_of
+from experiment import Samples, parse_options, positive, run_main
+from functions import functions_as_rows, operator_options, read_tensors, train_and_evaluate
 
 #: What lets little through, and what much.
 LOW, HIGH = 3.0, 12.0
@@ -68,10 +68,10 @@ def samples(a: Tensor, u: Tensor, begin: int) -> Samples:
     points = a.shape[1]
     line = (torch.arange(points) + begin) / (points + begin)
     places = torch.stack(torch.meshgrid(line, line, indexing="ij"), dim=-1).flatten(0, 1)
-    return rows_of(a.flatten(1), places, u.flatten(1))
+    return functions_as_rows(a.flatten(1), places, u.flatten(1))
 
 
-def generated(train: int, test: int, grid: int) -> tuple[Samples, dict[str, Samples]]:
+def generate_data(train: int, test: int, grid: int) -> tuple[Samples, dict[str, Samples]]:
     """What is learned, on ``grid`` inner points a side, and the tests on as many and on 2 ``grid`` + 1.
 
     All are solved on the finer of the two.
@@ -98,10 +98,10 @@ def from_files(folder: Path) -> tuple[Samples, dict[str, Samples]]:
 def main(arguments: list[str] | None = None) -> list[dict]:
     parser = operator_options(__doc__, train=1_000, test=100, batch=16, steps=250)
     parser.add_argument("--grid", type=positive, default=15, help="inner points a side")
-    given = asked(parser, arguments)
-    train, tests = from_files(given.data) if given.data else generated(given.train, given.test, given.grid)
-    return learn(given, train, tests)
+    given = parse_options(parser, arguments)
+    train, tests = from_files(given.data) if given.data else generate_data(given.train, given.test, given.grid)
+    return train_and_evaluate(given, train, tests)
 
 
 if __name__ == "__main__":
-    start(main)
+    run_main(main)

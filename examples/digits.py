@@ -12,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from experiment import CLASS, Samples, asked, options, run, start
+from experiment import CLASS, Samples, options, parse_options, run, run_main
 from graphslice.errors import InputError
 from sequence_model import SequenceModel
 
@@ -30,7 +30,7 @@ def load() -> tuple[Samples, Samples]:
 
 
 def main(arguments: list[str] | None = None) -> list[dict]:
-    given = asked(options(__doc__, train=1_797 - HELD_OUT, test=HELD_OUT, dropout=0.1), arguments)
+    given = parse_options(options(__doc__, train=1_797 - HELD_OUT, test=HELD_OUT, dropout=0.1), arguments)
     train, test = load()
     for name, asked_for, there in (("train", given.train, train), ("test", given.test, test)):
         if asked_for > len(there.targets):
@@ -49,4 +49,4 @@ def main(arguments: list[str] | None = None) -> list[dict]:
 
 
 if __name__ == "__main__":
-    start(main)
+    run_main(main)

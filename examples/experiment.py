@@ -40,7 +40,7 @@ class Samples(NamedTuple):
         return Samples(*(tensor.to(device) for tensor in (inputs, lengths, self.targets[rows])))
 
 
-class Question(NamedTuple):
+class Objective(NamedTuple):
     """What is asked of a model, and how answers are judged.
 
     Attributes:
@@ -64,8 +64,8 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).float()
 
 
-CLASS = Question("accuracy", F.cross_entropy, accuracy)
-FUNCTION = Question("relative L2 error", lambda *pair: relative_error(*pair).mean(), relative_error)
+CLASS = Objective("accuracy", F.cross_entropy, accuracy)
+FUNCTION = Objective("relative L2 error", lambda *pair: relative_error(*pair).mean(), relative_error)
 
 
 def positive(text: str) -> int:
@@ -75,7 +75,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def a_seed(text: str) -> int:
+def seed_number(text: str) -> int:
     """A seed of torch's generator, for an option."""
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {2**63 - 1}")
@@ -93,7 +93,7 @@ def positive_number(text: str) -> float:
     return number
 
 
-def share(text: str) -> float:
+def fraction(text: str) -> float:
     """A number from 0 to below 1, for an option."""
     try:
         number = float(text)
@@ -113,11 +113,13 @@ def options(description: str, **defaults: object) -> argparse.ArgumentParser:
     add("--mixer", nargs="+", default=["slice-quantile"], metavar="NAME", help="one or several, one after the other")
     add("--settings", type=json.loads, default={}, help="""of the mixer, such as '{"groups": 4}' of csp""")
     add("--steps", type=positive, default=500)
-    add("--seed", type=a_seed, nargs="+", default=[0], help="of weights and batches; the data are the same for all")
+    add(
+        "--seed", type=seed_number, nargs="+", default=[0], help="of weights and batches; the data are the same for all"
+    )
     add("--layers", type=positive, default=2)
     add("--dim", type=positive, default=64)
     add("--heads", type=positive, default=4)
-    add("--dropout", type=share, default=0.0)
+    add("--dropout", type=fraction, default=0.0)
     add("--batch", type=positive, default=32, help="samples of a step")
     add("--lr", type=positive_number, default=2e-3, help="the largest learning rate")
     add("--train", type=positive, default=10_000, help="samples to learn")
@@ -127,7 +129,7 @@ def options(description: str, **defaults: object) -> argparse.ArgumentParser:
     return parser
 
 
-def asked(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
+def parse_options(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
     """The options as given, of the command line without ``arguments``; all is checked before data are made.
 
     Raises:
@@ -160,7 +162,7 @@ def settings(arguments: argparse.Namespace, mixer: str) -> ModelConfig:
     )
 
 
-def fit(model: nn.Module, samples: Samples, question: Question, arguments: argparse.Namespace, seed: int) -> None:
+def fit(model: nn.Module, samples: Samples, objective: Objective, arguments: argparse.Namespace, seed: int) -> None:
     """Train by AdamW, the learning rate up for a tenth of the steps and then down to zero; an epoch has all samples."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
     steps = max(3, arguments.steps)  # fewer are no way up and down
@@ -173,7 +175,7 @@ def fit(model: nn.Module, samples: Samples, question: Question, arguments: argpa
             order = torch.cat([order, torch.randperm(len(samples.lengths), generator=generator)])
         rows, order = order[: arguments.batch], order[arguments.batch :]
         batch = samples.take(rows, arguments.device)
-        loss = question.loss(model(batch.inputs, batch.lengths), batch.targets)
+        loss = objective.loss(model(batch.inputs, batch.lengths), batch.targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -182,13 +184,13 @@ def fit(model: nn.Module, samples: Samples, question: Question, arguments: argpa
 
 
 @torch.no_grad()
-def judge(model: nn.Module, samples: Samples, question: Question, arguments: argparse.Namespace) -> float:
+def evaluate(model: nn.Module, samples: Samples, objective: Objective, arguments: argparse.Namespace) -> float:
     """The mean score."""
     model.eval()
     scores = []
     for rows in torch.arange(len(samples.lengths)).split(arguments.batch):
         batch = samples.take(rows, arguments.device)
-        scores.append(question.score(model(batch.inputs, batch.lengths), batch.targets).cpu())
+        scores.append(objective.score(model(batch.inputs, batch.lengths), batch.targets).cpu())
     return torch.cat(scores).mean().item()
 
 
@@ -197,7 +199,7 @@ def run(
     make: Callable[[ModelConfig], SequenceModel],
     train: Samples,
     tests: dict[str, Samples],
-    question: Question,
+    objective: Objective,
 ) -> list[dict]:
     """Train every mixer with every seed, read the test sets once, and print a row of each.
 
@@ -213,9 +215,9 @@ def run(
             torch.manual_seed(seed)
             model = make(settings(arguments, mixer)).to(arguments.device)
             began = time.perf_counter(), time.process_time()
-            fit(model, train, question, arguments, seed)
+            fit(model, train, objective, arguments, seed)
             seconds = {"seconds": time.perf_counter() - began[0], "core-seconds": time.process_time() - began[1]}
-            scores = {name: judge(model, samples, question, arguments) for name, samples in tests.items()}
+            scores = {name: evaluate(model, samples, objective, arguments) for name, samples in tests.items()}
             parameters = sum(parameter.numel() for parameter in model.parameters())
             found.append({"mixer": mixer, "seed": seed, "parameters": parameters, **seconds, **scores})
             numbers = [*(f"{value:.1f}" for value in seconds.values()), *(f"{value:.4f}" for value in scores.values())]
@@ -223,7 +225,7 @@ def run(
     return found
 
 
-def start(main: Callable[[], object]) -> None:
+def run_main(main: Callable[[], object]) -> None:
     """Run an example; what its user asked for wrongly is said in a line."""
     try:
         main()

@@ -13,7 +13,7 @@ from graphslice.errors import InputError
 from sequence_model import SequenceModel
 
 
-def rows_of(values: Tensor, places: Tensor, answers: Tensor) -> Samples:
+def functions_as_rows(values: Tensor, places: Tensor, answers: Tensor) -> Samples:
     """Functions of the same points, each point a row.
 
     Args:
@@ -61,7 +61,7 @@ def unordered(samples: Samples, seed: int) -> Samples:
     return samples._replace(inputs=inputs, targets=samples.targets.gather(1, order))
 
 
-def in_units(samples: Samples, train: Samples) -> Samples:
+def standardise(samples: Samples, train: Samples) -> Samples:
     """Every feature and the answers as multiples of their deviation in training, where they have one; relative errors
     stay what they are."""
     deviation, unit = train.inputs.flatten(0, 1).std(dim=0), train.targets.std()
@@ -69,7 +69,7 @@ def in_units(samples: Samples, train: Samples) -> Samples:
     return samples._replace(inputs=inputs, targets=samples.targets / unit.where(unit > 0, 1.0))
 
 
-def learn(arguments: argparse.Namespace, train: Samples, tests: dict[str, Samples]) -> list[dict]:
+def train_and_evaluate(arguments: argparse.Namespace, train: Samples, tests: dict[str, Samples]) -> list[dict]:
     """Train and test every mixer, beside the answer that does not look at what is given: the mean function."""
     n, points = train.targets.shape
     targets = tests["test"].targets
@@ -82,7 +82,7 @@ def learn(arguments: argparse.Namespace, train: Samples, tests: dict[str, Sample
     return run(
         arguments,
         lambda config: SequenceModel(config, nn.Linear(inputs, config.dim), outputs=1, positions=False, per_row=True),
-        in_units(train, train),
-        {name: in_units(samples, train) for name, samples in tests.items()},
+        standardise(train, train),
+        {name: standardise(samples, train) for name, samples in tests.items()},
         FUNCTION,
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from experiment import CLASS, Samples, asked, options, positive, run, start
+from experiment import CLASS, Samples, options, parse_options, positive, run, run_main
 from graphslice.errors import InputError
 from sequence_model import SequenceModel
 
@@ -71,7 +71,7 @@ def generate(count: int, seed: int, *, max_depth: int, max_args: int, min_length
     return Samples(inputs, torch.tensor([len(row) for row in rows]), torch.tensor(list(found.values())))
 
 
-def by_first_token(train: Samples, test: Samples) -> float:
+def first_token_baseline(train: Samples, test: Samples) -> float:
     """The share of the test for which the commonest answer is right among learned samples that begin alike."""
     right = 0.0
     for token in test.inputs[:, 0].unique():
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     parser.add_argument("--max-length", type=positive, default=100)
     parser.add_argument("--max-depth", type=positive, default=3)
     parser.add_argument("--max-args", type=positive, default=10)
-    given = asked(parser, arguments)
+    given = parse_options(parser, arguments)
     sizes = {name: getattr(given, name) for name in ("max_depth", "max_args", "min_length", "max_length")}
     samples = generate(given.train + given.test, 0, **sizes)
     # All are different, so none stands on both sides.
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     commonest = (test.targets == train.targets.mode().values).float().mean()
     print(
         f"{given.train:,} expressions to learn, {given.test:,} to test; the commonest answer is right for "
-        f"{commonest:.4f}, that of the outermost operation for {by_first_token(train, test):.4f}"
+        f"{commonest:.4f}, that of the outermost operation for {first_token_baseline(train, test):.4f}"
     )
     return run(
         given,
@@ -108,4 +108,4 @@ def main(arguments: list[str] | None = None) -> list[dict]:
 
 
 if __name__ == "__main__":
-    start(main)
+    run_main(main)

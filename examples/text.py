@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiment import CLASS, Samples, asked, options, positive, run, start
+from experiment import CLASS, Samples, options, parse_options, positive, run, run_main
 from sequence_model import SequenceModel
 
 PACKAGES = ("pandas", "sklearn", "torch")
 CLASSES = ("the standard library", *PACKAGES)
 
 #: Folders that are left out: packages of others, and tests, which are the bulk of some.
-LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "_vendor", "externals"}
+EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "_vendor", "externals"}
 
 #: One file in so many is held out.
 FOLD = 5
@@ -43,7 +43,7 @@ def folders() -> list[Path]:
 def sources(folder: Path) -> Iterator[bytes]:
     """The contents of the Python files below a folder, in the order of their names."""
     for path in sorted(folder.rglob("*.py")):
-        if not LEFT_OUT & set(path.relative_to(folder).parts):
+        if not EXCLUDED & set(path.relative_to(folder).parts):
             yield path.read_bytes()
 
 
@@ -79,7 +79,7 @@ def windows(classes: list[list[bytes]], count: int, length: int, seed: int) -> S
 def main(arguments: list[str] | None = None) -> list[dict]:
     parser = options(__doc__)
     parser.add_argument("--length", type=positive, default=128, help="bytes of a piece")
-    given = asked(parser, arguments)
+    given = parse_options(parser, arguments)
     learned, held_out = split([list(sources(folder)) for folder in folders()])
     train = windows(learned, given.train, given.length, seed=0)
     test = windows(held_out, given.test, given.length, seed=1)
@@ -95,4 +95,4 @@ def main(arguments: list[str] | None = None) -> list[dict]:
 
 
 if __name__ == "__main__":
-    start(main)
+    run_main(main)

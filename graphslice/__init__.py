@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphslice.report import write_report
 
 # Imported when first used: the model needs no RDKit, the chemistry no torch.
-_HOMES = {
+_LAZY_EXPORTS = {
     "GraphSliceClassifier": "graphslice.api.estimators",
     "GraphSliceRegressor": "graphslice.api.estimators",
     "GraphTransformer": "graphslice.nn",
@@ -86,7 +86,9 @@ class _Lazy:
         return value
 
 
-sys.modules[__name__].__class__ = type("Module", (ModuleType,), {n: _Lazy(n, home) for n, home in _HOMES.items()})
+sys.modules[__name__].__class__ = type(
+    "Module", (ModuleType,), {n: _Lazy(n, home) for n, home in _LAZY_EXPORTS.items()}
+)
 
 
 def __dir__() -> list[str]:

@@ -37,9 +37,9 @@ class GraphBatch:
         sites: ``int64 [M, 4]``, what a model of atoms or bonds answers about, molecule by molecule: the molecule, the
             two atoms of the bond (of an atom twice itself) and the bond type id (of an atom 0); else None.
         bonds: ``int16 [B, N + 1, N + 1]``, for a model that reads them: 1 + bond type id + 60 times the class of the
-            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_words.bond_words`), of which row 0
+            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_matrix.bond_matrices`), of which row 0
             is the graph token, and 0 without a bond; else None.
-        atom_sites, bond_sites: as ``sites``, the atoms and the bonds of the molecules that have labels of these, where
+        atom_index, bond_index: as ``atom_bond_index``, the atoms and the bonds of the molecules that have labels of these, where
             a model of molecules learns them beside its targets; else None.
         atom_targets, bond_targets: ``float32 [M, T]`` of these, nan where unknown; else None.
 
@@ -59,10 +59,10 @@ class GraphBatch:
     targets: Tensor | None = None
     rows: Tensor | None = None
     descriptors: Tensor | None = None
-    sites: Tensor | None = None
+    atom_bond_index: Tensor | None = None
     bonds: Tensor | None = None
-    atom_sites: Tensor | None = None
-    bond_sites: Tensor | None = None
+    atom_index: Tensor | None = None
+    bond_index: Tensor | None = None
     atom_targets: Tensor | None = None
     bond_targets: Tensor | None = None
 
@@ -80,11 +80,11 @@ class GraphBatch:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def site_counts(self) -> Tensor:
+    def atom_bond_counts(self) -> Tensor:
         """``int64 [B]``: how many rows the predictions of each molecule have; 1 where they are of molecules."""
-        if self.sites is None:
+        if self.atom_bond_index is None:
             return torch.ones_like(self.lengths)
-        return torch.bincount(self.sites[:, 0], minlength=len(self))
+        return torch.bincount(self.atom_bond_index[:, 0], minlength=len(self))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> GraphBatch:
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -119,7 +119,7 @@ def _check(batch: GraphBatch) -> None:
     for name, shape in shapes.items():
         if (found := getattr(batch, name).shape) != shape:
             raise ValueError(f"{name} of the batch has the shape {list(found)}, not {list(shape)}")
-    labelled = size if batch.sites is None else len(batch.sites)
+    labelled = size if batch.atom_bond_index is None else len(batch.atom_bond_index)
     for name, there in (("targets", labelled), ("rows", size)):
         if (given := getattr(batch, name)) is not None and len(given) != there:
             raise ValueError(f"{name} of the batch are {len(given)}, and must be {there}")
@@ -142,9 +142,9 @@ def _check(batch: GraphBatch) -> None:
         raise ValueError(
             f"descriptors of the batch are {found.dtype} of the shape {list(found.shape)}, not float32 [{size}, F]"
         )
-    for sites in (batch.sites, batch.atom_sites, batch.bond_sites):
-        if sites is not None:
-            _check_sites(sites, size, width)
+    for atom_bond_index in (batch.atom_bond_index, batch.atom_index, batch.bond_index):
+        if atom_bond_index is not None:
+            _check_atom_bond_index(atom_bond_index, size, width)
     if batch.bonds is not None:
         _check_bonds(batch.bonds, size, width + 1)
     if ((batch.atoms < 0) | (batch.atoms >= torch.tensor(ATOM_DIMS))).any():
@@ -162,8 +162,10 @@ def _check_bonds(bonds: Tensor, size: int, rows: int) -> None:
         raise ValueError(f"bonds of the batch must be from 0 to {NUM_BOND_TYPES * NUM_RING_CLASSES}")
 
 
-def _check_sites(sites: Tensor, size: int, width: int) -> None:
-    if sites.dtype != torch.int64 or sites.dim() != 2 or sites.shape[1] != 4:
-        raise ValueError(f"sites of the batch are {sites.dtype} of the shape {list(sites.shape)}, not int64 [M, 4]")
-    if ((sites < 0) | (sites >= torch.tensor([size, width, width, NUM_BOND_TYPES]))).any():
+def _check_atom_bond_index(atom_bond_index: Tensor, size: int, width: int) -> None:
+    if atom_bond_index.dtype != torch.int64 or atom_bond_index.dim() != 2 or atom_bond_index.shape[1] != 4:
+        raise ValueError(
+            f"sites of the batch are {atom_bond_index.dtype} of the shape {list(atom_bond_index.shape)}, not int64 [M, 4]"
+        )
+    if ((atom_bond_index < 0) | (atom_bond_index >= torch.tensor([size, width, width, NUM_BOND_TYPES]))).any():
         raise ValueError("sites of the batch name molecules, atoms or bonds that are not there")

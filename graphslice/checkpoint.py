@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 from graphslice._version import __version__
+from graphslice.atomic_write import atomic_write
 from graphslice.calibration import Calibration
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.compat import current_weight_name
+from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.model_files import BEST, CONFIG, TOGETHER, find_checkpoint, find_members, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
-from graphslice.tasks import Task, network_outputs, regressions
-from graphslice.trees import Blend
-from graphslice.whole_files import appearing_whole
+from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
+from graphslice.tasks import Task, num_network_outputs, regression_tasks
+from graphslice.trees import Stacking
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
 # The keys of what a model may have beside its network.
-_BLEND, _CALIBRATION = "blend", "calibration"
+_STACKING, _CALIBRATION = "blend", "calibration"
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Checkpoint:
     tasks: list[Task]
     weights: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
-    blend: Blend | None = None
+    stacking: Stacking | None = None
     calibration: Calibration | None = None
 
     @property
@@ -102,32 +102,32 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         KEY: header(checkpoint.config, checkpoint.tasks, **checkpoint.extra),
         "state_dict": {f"model.{name}": value for name, value in checkpoint.weights.items()},
     }
-    _replace(path, contents | _parts(checkpoint.blend, checkpoint.calibration))
+    _replace(path, contents | _parts(checkpoint.stacking, checkpoint.calibration))
 
 
-def add_to_checkpoint(path: Path, part: Blend | Calibration) -> None:
+def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
     """Put trees or a calibration beside the network of a checkpoint, which keeps all else that it has.
 
     Raises:
         InputError: if it cannot be read.
     """
-    blend, calibration = (part, None) if isinstance(part, Blend) else (None, part)
-    _replace(path, load_weights(path) | _parts(blend, calibration))
+    stacking, calibration = (part, None) if isinstance(part, Stacking) else (None, part)
+    _replace(path, load_weights(path) | _parts(stacking, calibration))
 
 
-def save_together(calibration: Calibration, folder: Path) -> None:
+def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
     """Write what the models of a run folder have together."""
-    _replace(folder / TOGETHER, _parts(None, calibration))
+    _replace(folder / ENSEMBLE_CALIBRATION, _parts(None, calibration))
 
 
-def _parts(blend: Blend | None, calibration: Calibration | None) -> dict[str, Any]:
+def _parts(stacking: Stacking | None, calibration: Calibration | None) -> dict[str, Any]:
     """What a file holds of a model beside its network."""
-    parts = {_BLEND: blend, _CALIBRATION: calibration}
+    parts = {_STACKING: stacking, _CALIBRATION: calibration}
     return {name: _as_tensors(part.to_dict()) for name, part in parts.items() if part is not None}
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
-    with appearing_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(as_bytes(contents))
 
 
@@ -156,17 +156,17 @@ def _as_arrays(values: Any) -> Any:
     return values.numpy() if isinstance(values, Tensor) else values
 
 
-def write_run_folder(checkpoint: Checkpoint, folder: Path) -> None:
+def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
     """Make a run folder of a model that was trained elsewhere.
 
     Raises:
         InputError: if the folder holds a run, of one model or several, or cannot be written.
     """
-    if holds_run(folder) or find_members(folder):
+    if contains_run(folder) or find_members(folder):
         raise InputError(f"{folder} holds a run already: choose another --out")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write the run folder {folder}: it is a file")
-    with appearing_whole(folder / CONFIG) as beside:  # both or none
+    with atomic_write(folder / CONFIG) as beside:  # both or none
         beside.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
         save_checkpoint(checkpoint, folder / BEST)
 
@@ -187,14 +187,14 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
     return found
 
 
-def continue_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
-    """The sections of a preset for a run that starts from another: :meth:`RunConfig.continued_from`, as plain values.
+def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
+    """The sections of a preset for a run that starts from another: :meth:`RunConfig.fine_tuned_from`, as plain values.
 
     Raises:
         InputError: if ``init_from`` is no run, checkpoint or model that comes with the package.
     """
     origin = read_checkpoint(init_from).config
-    return RunConfig.from_dict(preset).continued_from(origin, init_from).to_dict()
+    return RunConfig.from_dict(preset).fine_tuned_from(origin, init_from).to_dict()
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -216,15 +216,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         extra = {k: v for k, v in head.items() if k not in ("config", "targets", "tasks")}
         state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
-        weights = {current_weight_name(k.removeprefix("model.")): _full(v) for k, v in state.items()}
-        config, tasks = RunConfig.from_dict(head["config"]), _tasks_of(head)
+        weights = {migrate_weight_name(k.removeprefix("model.")): _full(v) for k, v in state.items()}
+        config, tasks = RunConfig.from_dict(head["config"]), _read_tasks(head)
         check_mixer(config.model.mixer, config.model.mixer_settings)
-        if network_outputs(tasks, config.trainer.loss) != config.model.tasks:
+        if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
             raise KeyError("tasks")
-        blend = Blend.from_dict(_as_arrays(contents[_BLEND])) if _BLEND in contents else None
-        if blend is not None and blend.weights.shape[1] != len(tasks):
-            raise KeyError(_BLEND)
-        return Checkpoint(config, tasks, weights, extra, blend, _calibration_of(contents, tasks))
+        stacking = Stacking.from_dict(_as_arrays(contents[_STACKING])) if _STACKING in contents else None
+        if stacking is not None and stacking.weights.shape[1] != len(tasks):
+            raise KeyError(_STACKING)
+        return Checkpoint(config, tasks, weights, extra, stacking, _read_calibration(contents, tasks))
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -239,11 +239,11 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
     """
     if len(checkpoints) == 1:
         return checkpoints[0].calibration
-    path = Path(path) / TOGETHER
+    path = Path(path) / ENSEMBLE_CALIBRATION
     if not path.is_file():
         return None
     try:
-        return _calibration_of(load_weights(path), checkpoints[0].tasks)
+        return _read_calibration(load_weights(path), checkpoints[0].tasks)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
 
@@ -253,17 +253,17 @@ def _full(weight: Tensor) -> Tensor:
     return weight.float() if weight.dtype == torch.float16 else weight
 
 
-def _calibration_of(contents: dict[str, Any], tasks: Sequence[Task]) -> Calibration | None:
+def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task]) -> Calibration | None:
     """Raises KeyError, TypeError, ValueError or AttributeError for what is none."""
     if _CALIBRATION not in contents:
         return None
     return Calibration.from_dict(_as_arrays(contents[_CALIBRATION]), tasks)
 
 
-def _tasks_of(head: dict[str, Any]) -> list[Task]:
+def _read_tasks(head: dict[str, Any]) -> list[Task]:
     """What is asked of each target; an earlier checkpoint names targets that are numbers."""
     if "tasks" not in head:
-        return regressions(head["targets"])
+        return regression_tasks(head["targets"])
     return [Task.from_dict(values) for values in head["tasks"]]
 
 

@@ -27,7 +27,7 @@ _WEIGHTS = (
 )
 
 
-def current_config(values: dict[str, Any]) -> dict[str, Any]:
+def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
     """The nested values of a configuration, every key under its name of today."""
     found = dict(values)
     for section, names in _KEYS.items():
@@ -36,12 +36,12 @@ def current_config(values: dict[str, Any]) -> dict[str, Any]:
     model = found.get("model")
     if isinstance(model, dict) and isinstance(model.get("mixer_settings"), dict):
         mixer = model.get("mixer", "")
-        settings = current_settings(mixer if isinstance(mixer, str) else "", model["mixer_settings"])
+        settings = migrate_settings(mixer if isinstance(mixer, str) else "", model["mixer_settings"])
         found["model"] = {**model, "mixer_settings": settings}
     return found
 
 
-def current_settings(mixer: str, settings: dict[str, Any]) -> dict[str, Any]:
+def migrate_settings(mixer: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a mixer's own, under their names of today."""
     found = _renamed(settings, _SETTINGS.get(mixer, {}))
     for name, value in found.items():
@@ -50,7 +50,7 @@ def current_settings(mixer: str, settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def current_weight_name(name: str) -> str:
+def migrate_weight_name(name: str) -> str:
     """The name of a weight as the modules of today have it."""
     for pattern, new in _WEIGHTS:
         name = pattern.sub(new, name)

@@ -13,7 +13,7 @@ class InputError(ValueError):
     """
 
 
-class NoRows(InputError):
+class EmptyTableError(InputError):
     """A table has no rows."""
 
 

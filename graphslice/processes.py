@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from graphslice.errors import InputError
-from graphslice.machine import cores
+from graphslice.hardware import cores
 
 Key = TypeVar("Key")
 
@@ -26,7 +26,7 @@ Key = TypeVar("Key")
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
-def each_in_a_process(
+def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
     """Call a function with each of several arguments, so many at a time.
@@ -42,7 +42,7 @@ def each_in_a_process(
     Yields:
         Each key as its call ends, with the reason if it failed, else None.
     """
-    context, waiting = starting_with(function.__module__), list(tasks.items())
+    context, waiting = process_context(function.__module__), list(tasks.items())
     # By what the system signals the end of a process with; with the GPU that it sees.
     running: dict[Any, tuple[Key, Any, Connection, str | None]] = {}
     try:
@@ -50,12 +50,12 @@ def each_in_a_process(
             while waiting and len(running) < jobs:
                 key, arguments = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                gpu = least_used(gpus, [entry[-1] for entry in running.values()])
-                share = _share(cores() // jobs, gpu)
+                gpu = least_used_gpu(gpus, [entry[-1] for entry in running.values()])
+                share = _child_environment(cores() // jobs, gpu)
                 given = function, arguments, sender, {**os.environ, **share}
-                process = context.Process(target=_call_in_process, args=given)
+                process = context.Process(target=_run_and_report, args=given)
                 # An interrupt that comes while a process starts is held back until the process is known here.
-                with starting(share):
+                with process_startup(share):
                     process.start()
                     running[process.sentinel] = key, process, receiver, gpu
                 sender.close()
@@ -77,7 +77,7 @@ def each_in_a_process(
         raise
 
 
-def starting_with(module: str) -> Any:
+def process_context(module: str) -> Any:
     """A context of processes that begin with a module, which is imported once for all of them.
 
     On Linux a process that has imported it, and has done nothing else, divides itself for each: that takes some
@@ -94,18 +94,18 @@ def starting_with(module: str) -> Any:
 
 
 @contextmanager
-def starting(share: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """While a process of :func:`starting_with` starts: it imports from where this one does, and Ctrl-C has to wait.
+def process_startup(share: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """While a process of :func:`process_context` starts: it imports from where this one does, and Ctrl-C has to wait.
 
     Args:
         share: variables that it shall have.
     """
     folders = [os.path.abspath(folder) for folder in sys.path]
-    with _environment({**share, "PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}), _interrupts_held():
+    with _environment({**share, "PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}), _interrupts_blocked():
         yield
 
 
-def call(function: Callable[..., object], *arguments: Any) -> str | None:
+def error_of_call(function: Callable[..., object], *arguments: Any) -> str | None:
     """Call a function; give None if it returned, else in one line why it did not."""
     try:
         function(*arguments)
@@ -117,7 +117,7 @@ def call(function: Callable[..., object], *arguments: Any) -> str | None:
     return None
 
 
-def least_used(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
+def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
     """The GPU that the fewest processes see, the first of several; None of none.
 
     Args:
@@ -128,7 +128,7 @@ def least_used(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
     return min(gpus, key=lambda gpu: counts[gpu], default=None)
 
 
-def _share(cores: int, gpu: str | None) -> dict[str, str]:
+def _child_environment(cores: int, gpu: str | None) -> dict[str, str]:
     """What a process may use of the machine, as libraries read it when they are loaded."""
     return {"OMP_NUM_THREADS": str(max(1, cores))} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
 
@@ -149,7 +149,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _interrupts_blocked() -> Iterator[None]:
     """Ctrl-C takes effect after; processes that start within hold it too, until they say otherwise."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -161,25 +161,25 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _call_in_process(
+def _run_and_report(
     function: Callable[..., object], arguments: tuple[Any, ...], sender: Connection, environment: dict[str, str]
 ) -> None:
     """What a process does: call the function and send how it went, unless it is interrupted."""
-    take_environment(environment)
+    replace_environment(environment)
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
     try:
-        threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent_process(),), daemon=True).start()
         # A shell has what it starts in the background ignore interrupts, which are how a call is stopped.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        sender.send(call(function, *arguments))
+        sender.send(error_of_call(function, *arguments))
     except KeyboardInterrupt:
         pass  # nobody waits for a reason
 
 
-def take_environment(environment: Mapping[str, str]) -> None:
+def replace_environment(environment: Mapping[str, str]) -> None:
     """Let this process have these variables and no others, and torch as many threads as they say.
 
     One that was divided off has those of its origin, and a torch that was loaded with them.
@@ -190,7 +190,7 @@ def take_environment(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
 
 
-def _end_with(parent: BaseProcess) -> None:
+def _exit_with_parent(parent: BaseProcess) -> None:
     """Interrupt this process when its parent has ended, however it did: nobody would stop it otherwise."""
     parent.join()
     os.kill(os.getpid(), signal.SIGINT)

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.config import words_of
+from graphslice.config import split_words
 from graphslice.errors import InputError, nearest
 
-REGRESSION, BINARY, MULTICLASS = KINDS = ("regression", "binary", "multiclass")
+REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
 #: How the numbers of a target are changed before they are learned.
 TRANSFORMS = ("none", "log")
 #: The loss with which the network learns of each number also the deviation of its error.
 GAUSSIAN = "gaussian"
 # Logarithms of standardised deviations are kept so far from 0.
-_MOST_LOG = 7.0
+_MAX_LOG_STD = 7.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Task:
 
     Attributes:
         name: of its column.
-        kind: of :data:`KINDS`.
+        kind: of :data:`TASK_KINDS`.
         classes: names of the classes; a label is the place of its class among them. Of a binary target two, of
             which the second is the positive one.
         transform: of :data:`TRANSFORMS`; the natural logarithm is what the network learns, and is undone.
@@ -75,7 +75,7 @@ class Task:
         return task
 
 
-def regressions(names: Iterable[str]) -> list[Task]:
+def regression_tasks(names: Iterable[str]) -> list[Task]:
     """Targets that are numbers."""
     return [Task(name) for name in names]
 
@@ -85,22 +85,22 @@ def num_outputs(tasks: Sequence[Task]) -> int:
     return sum(task.outputs for task in tasks)
 
 
-def network_outputs(tasks: Sequence[Task], loss: str) -> int:
+def num_network_outputs(tasks: Sequence[Task], loss: str) -> int:
     """How many numbers the network puts out: answers, and with the loss ``gaussian`` a deviation for each number.
 
     Args:
         tasks: of the targets.
         loss: of the training.
     """
-    return num_outputs(tasks) + (len(number_places(tasks)) if loss == GAUSSIAN else 0)
+    return num_outputs(tasks) + (len(regression_indices(tasks)) if loss == GAUSSIAN else 0)
 
 
-def number_places(tasks: Sequence[Task]) -> list[int]:
+def regression_indices(tasks: Sequence[Task]) -> list[int]:
     """The places of the targets that are numbers."""
     return [t for t, task in enumerate(tasks) if task.kind == REGRESSION]
 
 
-def answer_columns(tasks: Sequence[Task]) -> list[str]:
+def prediction_columns(tasks: Sequence[Task]) -> list[str]:
     """Names of the numbers that answer some targets."""
     return [name for task in tasks for name in task.columns]
 
@@ -117,7 +117,7 @@ def each_target(tasks: Sequence[Task]) -> Iterator[tuple[int, Task, slice]]:
         yield t, task, where
 
 
-def to_network(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     """``float64 [R, T]``: labels as the network learns them, logarithms where a target asks for them."""
     labels = np.array(labels, dtype=np.float64)
     for t, task in enumerate(tasks):
@@ -126,7 +126,7 @@ def to_network(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     return labels
 
 
-def to_answers(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     """``float32 [R, W]``: what the network puts out as answers: numbers in the user's unit, and probabilities.
 
     Args:
@@ -146,7 +146,7 @@ def to_answers(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         return answers.astype(np.float32)
 
 
-def to_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.ndarray) -> np.ndarray | None:
+def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.ndarray) -> np.ndarray | None:
     """``float32 [R, T]``: how far off the network takes its numbers to be; 0 of classes, None where it does not say.
 
     Args:
@@ -159,8 +159,8 @@ def to_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.ndarray) -
         return None
     found = np.zeros((len(outputs), len(tasks)), np.float32)
     slices = output_slices(tasks)
-    for d, t in enumerate(number_places(tasks)):
-        logs = np.clip(np.asarray(outputs[:, width + d], np.float64), -_MOST_LOG, _MOST_LOG)
+    for d, t in enumerate(regression_indices(tasks)):
+        logs = np.clip(np.asarray(outputs[:, width + d], np.float64), -_MAX_LOG_STD, _MAX_LOG_STD)
         found[:, t] = np.exp(logs) * std[slices[t].start]
     return found
 
@@ -178,7 +178,7 @@ def predicted_classes(answers: np.ndarray, task: Task) -> list[str | None]:
     return [task.classes[place] if there else None for place, there in zip(places.tolist(), known, strict=True)]
 
 
-def by_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
+def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
     """What an option says of each target that it speaks of: ``VALUE`` of all, or ``NAME=VALUE,NAME=VALUE``,
     in quotes where a name has a comma.
 
@@ -196,7 +196,7 @@ def by_target(text: str | None, names: Sequence[str], choices: Sequence[str], op
     if text in choices:
         return dict.fromkeys(names, text)
     found: dict[str, str] = {}
-    for part in words_of(text):
+    for part in split_words(text):
         name, equals, value = (word.strip() for word in part.rpartition("="))
         if value not in choices:
             raise InputError(

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from graphslice.machine import machine
+from graphslice.hardware import hardware_info
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--preset", default="small")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version, trained for as long too")
     options, options.further = parser.parse_known_args()
-    print(" | ".join(f"{name} {value}" for name, value in machine().items()), flush=True)
+    print(" | ".join(f"{name} {value}" for name, value in hardware_info().items()), flush=True)
     print("\n| model | seed | test MAE | seconds of training |\n|---|---|---|---|", flush=True)
     found: dict[str, list[float]] = {}
 

@@ -13,7 +13,7 @@ import sys
 
 import graphslice.cli.main  # first: it sets how OpenMP's threads wait, as for the commands
 from benchmarks.report import print_table
-from graphslice.machine import machine
+from graphslice.hardware import hardware_info
 
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",
@@ -37,15 +37,15 @@ def main() -> None:
         subparser.add_argument("--json", action="store_true", help="print one line of JSON")
         modules[name].add_arguments(subparser)
     options = parser.parse_args()
-    graphslice.cli.main.keep_memory()
+    graphslice.cli.main.configure_malloc()
     figures = modules[options.benchmark].run(options)
     if figures is None:  # it keeps its results itself
         return
     if options.json:
-        json.dump({"benchmark": options.benchmark, **machine(), "figures": figures}, sys.stdout)
+        json.dump({"benchmark": options.benchmark, **hardware_info(), "figures": figures}, sys.stdout)
         print()
     else:
-        print(" | ".join(f"{name} {value}" for name, value in machine().items()))
+        print(" | ".join(f"{name} {value}" for name, value in hardware_info().items()))
         print_table(figures)
 
 

@@ -30,11 +30,11 @@ from graphslice.data.collate import collate
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.resources import DEMO_CSV
-from graphslice.tasks import regressions
+from graphslice.package_data import DEMO_CSV
+from graphslice.tasks import regression_tasks
 
 
-def rewritten(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None:
+def smiles_rewritings(smiles: str, times: int) -> tuple[MolGraph, list[MolGraph]] | None:
     """The graph of a SMILES, and the graphs of its rewritings that are not the same arrays."""
     RDLogger.DisableLog("rdApp.*")
     try:
@@ -56,10 +56,10 @@ def fresh_model(mixer: str) -> Predictor:
     config = replace(config, model=replace(config.model, mixer=mixer))
     torch.manual_seed(0)
     model = GraphTransformer(config.model)
-    return Predictor(Checkpoint(config, regressions(["y"]), model.state_dict()))
+    return Predictor(Checkpoint(config, regression_tasks(["y"]), model.state_dict()))
 
 
-def predict_in(predictor: Predictor, graphs: list[MolGraph], order: np.ndarray, batch_size: int) -> np.ndarray:
+def predict_in_order(predictor: Predictor, graphs: list[MolGraph], order: np.ndarray, batch_size: int) -> np.ndarray:
     """Predictions of the first target, in batches of the given order."""
     values = np.empty(len(graphs))
     with torch.inference_mode():
@@ -80,7 +80,7 @@ def main() -> None:
 
     table = pd.read_csv(arguments.csv)
     with ProcessPoolExecutor() as pool:
-        work = partial(rewritten, times=arguments.rewritings)
+        work = partial(smiles_rewritings, times=arguments.rewritings)
         found = list(pool.map(work, table["smiles"], chunksize=64))
     graphs = [item[0] for item in found if item is not None]
     odd = [(i, other) for i, item in enumerate(x for x in found if x is not None) for other in item[1]]
@@ -97,13 +97,13 @@ def main() -> None:
     print(f"{'model':32} {'std':>9} {'mixed batch':>12} {'alone':>12} {'rewritten':>12}   (largest difference / std)")
     for name, make in models.items():
         predictor = make()
-        reference = predict_in(predictor, graphs, by_size, 128)
+        reference = predict_in_order(predictor, graphs, by_size, 128)
         spread = reference.std()
-        mixed = np.abs(predict_in(predictor, graphs, shuffled, 64) - reference).max() / spread
-        alone = np.abs(predict_in(predictor, graphs, by_size, 1) - reference).max() / spread
+        mixed = np.abs(predict_in_order(predictor, graphs, shuffled, 64) - reference).max() / spread
+        alone = np.abs(predict_in_order(predictor, graphs, by_size, 1) - reference).max() / spread
         again = 0.0
         if odd:
-            values = predict_in(predictor, [other for _, other in odd], np.arange(len(odd)), 1)
+            values = predict_in_order(predictor, [other for _, other in odd], np.arange(len(odd)), 1)
             again = np.abs(values - reference[[i for i, _ in odd]]).max() / spread
         print(f"{name:32} {spread:9.4f} {mixed:12.2e} {alone:12.2e} {max(again, alone):12.2e}", flush=True)
 

@@ -113,7 +113,7 @@ def save(path: Path, labelled: dict[str, tuple], failed: list[str]) -> None:
     temporary.replace(path)
 
 
-def lists_of(thousandths: np.ndarray, counts: np.ndarray) -> list[str]:
+def json_lists(thousandths: np.ndarray, counts: np.ndarray) -> list[str]:
     """What is written of each molecule: a JSON list, of numbers one molecule's of which stand behind another's."""
     parts = np.split(thousandths.astype(np.float64) / 1000, np.cumsum(counts.astype(np.int64))[:-1])
     return [json.dumps(part.round(3).tolist()) for part in parts]
@@ -125,7 +125,7 @@ def read_labels(shards: Iterable[Path]) -> dict[int, tuple]:
     for shard in shards:
         with np.load(shard) as found:
             counts = {name: found["num_bonds" if name == "bond_orders" else "num_atoms"] for name in LISTS.values()}
-            lists = [lists_of(found[name], counts[name]) for name in LISTS.values()]
+            lists = [json_lists(found[name], counts[name]) for name in LISTS.values()]
             rows = zip(found["molecule"], *lists, strict=True)
             labels |= dict(zip(found["key"].tolist(), rows, strict=True))
     return labels

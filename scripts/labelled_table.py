@@ -19,7 +19,7 @@ import pandas as pd
 from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import featurize
-from graphslice.data.hashes import hash_rows
+from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS
 from graphslice.pretraining.corpus import split_of
 
@@ -31,19 +31,22 @@ def labelled(corpus: Path, held: list[Path], targets: list[str]) -> pd.DataFrame
     """Columns smiles, the targets and split: each molecule of the corpus that has a label, once."""
     table = pd.read_csv(corpus, low_memory=False)
     table = table[table[targets].notna().any(axis=1)].reset_index(drop=True)
-    hashes, left_out = hashed(table["smiles"]), [hashed(pd.read_csv(path)["smiles"]).family for path in held]
+    hashes, left_out = (
+        keys_of_smiles(table["smiles"]),
+        [keys_of_smiles(pd.read_csv(path)["smiles"]).family for path in held],
+    )
     table = table.assign(identity=hashes.identity, split=np.array(SPLITS)[split_of(hashes.family)])
     table = table[~np.isin(hashes.family, np.concatenate([np.empty(0, np.uint64), *left_out]))]
     return table.drop_duplicates("identity")[["smiles", *targets, "split"]]
 
 
-def hashed(smiles: pd.Series) -> MoleculeHashes:
+def keys_of_smiles(smiles: pd.Series) -> MoleculeHashes:
     """The hashes of molecules, all of which are such."""
     store, _ = featurize(smiles.tolist(), GraphConfig())
-    return hash_rows(store, np.arange(len(store)))
+    return molecule_keys(store, np.arange(len(store)))
 
 
-def measured(table: pd.DataFrame, answers: pd.DataFrame, targets: list[str]) -> list[str]:
+def error_table(table: pd.DataFrame, answers: pd.DataFrame, targets: list[str]) -> list[str]:
     """The lines of a table of mean absolute errors on the test rows: all, and those of some sizes."""
     test = table[table["split"] == "test"].reset_index(drop=True)
     found = test[["smiles"]].merge(answers.drop_duplicates("smiles"), on="smiles", how="left")
@@ -73,7 +76,7 @@ def main() -> None:
         table.to_csv(options.out, index=False)
         print(table.groupby("split")[targets].count())
     else:
-        print("\n".join(measured(pd.read_csv(options.out), pd.read_csv(options.answers), targets)))
+        print("\n".join(error_table(pd.read_csv(options.out), pd.read_csv(options.answers), targets)))
 
 
 if __name__ == "__main__":

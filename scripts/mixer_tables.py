@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mixers.md")
 
 
-def filled(text: str) -> str:
+def fill_tables(text: str) -> str:
     """The document with every table as its result says."""
 
     def fill(match: re.Match) -> str:
@@ -37,7 +37,7 @@ def main() -> None:
         shutil.copyfile(Path(folder) / RESULT, DOCS / "comparisons" / f"{name}.json")
         shutil.copyfile(Path(folder) / PICTURE, DOCS / "figures" / f"{name}.png")
     for document in DOCUMENTS:
-        document.write_text(filled(document.read_text()))
+        document.write_text(fill_tables(document.read_text()))
 
 
 if __name__ == "__main__":

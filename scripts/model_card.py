@@ -30,7 +30,7 @@ SIZES, LEAST = (1, 10, 20, 30, 40), 20
 
 
 @dataclass
-class Measured:
+class Evaluation:
     """Of R molecules of the test split and T targets.
 
     Attributes:
@@ -54,7 +54,7 @@ class Measured:
     seconds: float
 
 
-def measure(predictor: Predictor, corpus: GraphStore) -> Measured:
+def evaluate(predictor: Predictor, corpus: GraphStore) -> Evaluation:
     """Answer for the molecules of a corpus's test split that have a label of the model's targets."""
     places = [corpus.info.targets.index(name) for name in predictor.targets]
     labels, split = np.asarray(corpus.targets)[:, places].astype(float), np.asarray(corpus.split)
@@ -63,7 +63,7 @@ def measure(predictor: Predictor, corpus: GraphStore) -> Measured:
     began = time.perf_counter()
     found = predictor.predict(molecules, interval=LEVEL)
     seconds = time.perf_counter() - began
-    return Measured(
+    return Evaluation(
         predictor.targets,
         labels[rows],
         np.abs(found.values - labels[rows]),
@@ -80,7 +80,7 @@ def symbol(number: int) -> str:
     return Chem.GetPeriodicTable().GetElementSymbol(number + 1) if number < 118 else "other"
 
 
-def of_targets(found: Measured) -> Iterator[str]:
+def target_table(found: Evaluation) -> Iterator[str]:
     """A table with a line a target."""
     held = f"labels within {LEVEL:.0f}% intervals"
     yield f"| target | labels learned | labels measured | MAE | MAE of the median label | R2 | {held} |"
@@ -96,7 +96,7 @@ def of_targets(found: Measured) -> Iterator[str]:
         yield f"| {target} | {counts} | {errors.mean():.3f} | {guess:.3f} | {r2:.3f} | {share:.1f}% |"
 
 
-def of_groups(found: Measured) -> Iterator[str]:
+def group_table(found: Evaluation) -> Iterator[str]:
     """A table of the mean errors of molecules of some sizes, and of those with an element."""
     groups = {
         f"{low} to {high - 1} heavy atoms": (low <= found.sizes) & (found.sizes < high) for low, high in pairwise(SIZES)
@@ -120,9 +120,9 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("corpus", type=Path)
     options = parser.parse_args()
-    found = measure(load(options.name), GraphStore.open(options.corpus))
+    found = evaluate(load(options.name), GraphStore.open(options.corpus))
     caption = f"MAE, in brackets how many molecules, where these are {LEAST} at least:"
-    text = "\n".join([*of_targets(found), "", caption, "", *of_groups(found)])
+    text = "\n".join([*target_table(found), "", caption, "", *group_table(found)])
     print(text)
     print(f"{len(found.labels) / found.seconds:,.0f} molecules a second, with intervals and nearest neighbours")
     name = re.escape(options.name)

@@ -20,18 +20,18 @@ from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.featurize import featurize
-from graphslice.data.hashes import hash_rows
+from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.store import GraphStore
-from graphslice.model_files import CORPUS
+from graphslice.run_files import CORPUS
 
 WEIGHTS = Path(__file__).parents[1] / "graphslice" / "weights"
 EXACT = ("target_mean", "target_std")
 
 
-def packed(checkpoint: Checkpoint, bare: bool) -> Checkpoint:
+def strip_checkpoint(checkpoint: Checkpoint, bare: bool) -> Checkpoint:
     """The model without where it was made; raises ValueError for one that is more than a network of graphs."""
     config = checkpoint.config
-    if config.data.descriptors or checkpoint.blend or config.trainer.freeze != "none":
+    if config.data.descriptors or checkpoint.stacking or config.trainer.freeze != "none":
         raise ValueError("models that read descriptors, answer with trees or were partly frozen are not packed")
     weights = {
         name: weight.clone() if name in EXACT or not weight.is_floating_point() else weight.half()
@@ -54,8 +54,8 @@ def with_smiles(calibration: Calibration, corpus: GraphStore, table: Path) -> Ca
     """A calibration that knows the SMILES of its training molecules, which are rows of the corpus."""
     texts = pd.read_csv(table, usecols=["smiles"])["smiles"].tolist()
     store, _ = featurize(texts, GraphConfig())
-    known = dict(zip(hash_rows(store, np.arange(len(store))).identity.tolist(), texts, strict=True))
-    wanted = hash_rows(corpus, calibration.domain.rows).identity.tolist()
+    known = dict(zip(molecule_keys(store, np.arange(len(store))).identity.tolist(), texts, strict=True))
+    wanted = molecule_keys(corpus, calibration.domain.rows).identity.tolist()
     return replace(calibration, domain=replace(calibration.domain, smiles=tuple(known[one] for one in wanted)))
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     options = parser.parse_args()
     corpus = GraphStore.open(options.corpus or options.run / CORPUS)
     known = elements(corpus)
-    made = replace(packed(read_checkpoint(options.run), options.bare), extra={"elements": known})
+    made = replace(strip_checkpoint(read_checkpoint(options.run), options.bare), extra={"elements": known})
     if options.table and made.calibration:
         made = replace(made, calibration=with_smiles(made.calibration, corpus, options.table))
     if options.peak_lr:

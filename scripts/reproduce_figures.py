@@ -11,7 +11,7 @@ import argparse
 import importlib
 from pathlib import Path
 
-from graphslice.machine import machine
+from graphslice.hardware import hardware_info
 
 FIGURES = ("smoothing", "speed", "spectra", "depth")
 
@@ -26,7 +26,7 @@ def main() -> None:
         subparser.add_argument("--out", type=Path, default=Path("docs/figures"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    print(" | ".join(f"{name} {value}" for name, value in machine().items()) + "\n")
+    print(" | ".join(f"{name} {value}" for name, value in hardware_info().items()) + "\n")
     modules[options.figure].draw(options)
 
 

@@ -18,7 +18,7 @@ from rdkit import Chem
 
 from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
 from graphslice.chem.parse import canonical_ranks
-from graphslice.data.checksum import seal
+from graphslice.data.checksum import write_checksum
 from graphslice.data.labels import parse_splits
 from graphslice.data.store import StoreInfo, record_batch
 
@@ -58,7 +58,7 @@ def main() -> None:
     rows = record_batch(schema, MolArrays.from_graphs(graphs), [None] * len(graphs), targets, split)
     with pa.OSFile(str(options.out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(rows)
-    seal(options.out)
+    write_checksum(options.out)
     print(f"{options.out}: {len(graphs):,} molecules, {len(types)} types of atoms")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphslice.errors import InputError
-from graphslice.processes import each_in_a_process
+from graphslice.processes import in_processes
 
 
 def run(function: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ def die() -> None:
     os._exit(7)
 
 
-def never_end(path: Path) -> None:
+def wait_forever(path: Path) -> None:
     path.touch()
     try:
         for _ in range(6000):  # a test that failed leaves nothing behind for ever
@@ -56,7 +56,7 @@ def never_end(path: Path) -> None:
 
 def main(folder: Path) -> None:
     try:
-        for _ in each_in_a_process(never_end, {name: (folder / name,) for name in "abc"}, jobs=2):
+        for _ in in_processes(wait_forever, {name: (folder / name,) for name in "abc"}, jobs=2):
             pass
     except KeyboardInterrupt:
         sys.exit(130)

@@ -19,8 +19,8 @@ from hypothesis import settings
 from tiny import TINY
 
 import graphslice
-from graphslice.resources import DEMO_CSV
-from graphslice.tasks import regressions
+from graphslice.package_data import DEMO_CSV
+from graphslice.tasks import regression_tasks
 
 # Seconds after which a process hangs, on a machine however busy.
 HANG = 300
@@ -77,7 +77,7 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def cpu_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models answer there where a test does not ask for a GPU, whose products are not those of the CPU to the bit."""
     if torch.cuda.is_available() and request.node.get_closest_marker("gpu") is None:
         for module in ("inference.predictor", "training.devices"):
@@ -85,7 +85,7 @@ def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_terminal() -> Iterator[None]:
+def plain_terminal() -> Iterator[None]:
     """What the command line says is the same for every user: neither coloured, nor as wide as a terminal is here."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
@@ -143,7 +143,7 @@ def tiny_flags() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def run_folder(demo_csv, tiny_config, tmp_path_factory) -> Path:
+def run_directory(demo_csv, tiny_config, tmp_path_factory) -> Path:
     """A finished run on ``demo_csv``. Read only: copy it to change it."""
     from graphslice.training import train
 
@@ -153,10 +153,10 @@ def run_folder(demo_csv, tiny_config, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def predictor(run_folder):
+def predictor(run_directory):
     from graphslice.inference.predictor import load
 
-    return load(run_folder, "cpu")
+    return load(run_directory, "cpu")
 
 
 @pytest.fixture(scope="session")
@@ -175,7 +175,7 @@ def make_predictor():
             for parameter in net.parameters():
                 if parameter.dim() > 1:
                     parameter.mul_(scale)
-        return Predictor(Checkpoint(config, regressions(targets), net.state_dict()), "cpu")
+        return Predictor(Checkpoint(config, regression_tasks(targets), net.state_dict()), "cpu")
 
     return make
 
@@ -239,7 +239,7 @@ def cli(capsys):
 
 
 @pytest.fixture(scope="session")
-def child_environment(cache, no_terminal) -> dict[str, str]:
+def child_environment(cache, plain_terminal) -> dict[str, str]:
     """The environment of processes that tests start: they import the same copy of the package, with one thread."""
     paths = [str(Path(graphslice.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
@@ -295,8 +295,8 @@ def wait_for():
 
 
 @pytest.fixture(scope="session")
-def end_of():
-    """``end_of(process)``: its exit code, stdout and stderr, when no process that it began holds them any more."""
+def wait_for_exit():
+    """``wait_for_exit(process)``: its exit code, stdout and stderr, when no process that it began holds them any more."""
 
     def wait(process: subprocess.Popen) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=HANG)

@@ -6,7 +6,7 @@ import numpy as np
 from rdkit import Chem
 
 
-def check_molecule_alone(
+def check_batch_independence(
     predict: Callable[[Sequence[str]], np.ndarray], molecules: Sequence[str], tolerance: float = 1e-5
 ) -> None:
     """A prediction depends on the molecule alone: neither on the batch, nor on the spelling.

@@ -17,10 +17,10 @@ import torch
 
 import graphslice
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
-from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_folder
+from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.data.collate import collate
 from graphslice.originals import import_checkpoint
-from graphslice.tasks import regressions
+from graphslice.tasks import regression_tasks
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: What the original is called in the fixtures, and the mixer that computes it.
@@ -60,7 +60,7 @@ def own() -> Checkpoint:
     torch.manual_seed(0)
     config = RunConfig(model=ModelConfig(layers=2, dim=16, heads=4, ffn_dim=16, tasks=2))
     return Checkpoint(
-        config, regressions(["gap", "logp"]), GraphTransformer(config.model).state_dict(), {"note": "by hand"}
+        config, regression_tasks(["gap", "logp"]), GraphTransformer(config.model).state_dict(), {"note": "by hand"}
     )
 
 
@@ -112,7 +112,7 @@ def test_names_and_types_of_other_files(change, saved):
 
 def test_an_import_makes_a_run_folder(saved, tmp_path):
     state, smiles, expected = original()
-    write_run_folder(import_checkpoint(saved(state), target="gap"), tmp_path / "run")
+    write_run_directory(import_checkpoint(saved(state), target="gap"), tmp_path / "run")
     back = read_checkpoint(tmp_path / "run")
     assert back.targets == ["gap"]
     np.testing.assert_allclose(predictions(back, smiles), expected, atol=1e-4)
@@ -201,7 +201,7 @@ def test_the_mixer_must_fit_the_weights(saved):
 def test_missing_parts_are_refused(model, missing, saved):
     state = {name: value for name, value in original(model=model)[0].items() if not re.match(missing, name)}
     path = saved({"state_dict": state})
-    with refusal(path):
+    with error_message(path):
         import_checkpoint(path)
 
 
@@ -227,11 +227,11 @@ def test_missing_parts_are_refused(model, missing, saved):
 )
 def test_parts_of_another_shape_are_refused(name, shape, saved):
     path = saved(original()[0] | {name: torch.zeros(shape)})
-    with refusal(path):
+    with error_message(path):
         import_checkpoint(path)
 
 
-def refusal(path):
+def error_message(path):
     """One sentence that names the file or the setting at fault, and nothing else."""
     return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
 
@@ -353,13 +353,13 @@ def test_what_is_saved_is_read_back(own, tmp_path):
 
 def test_run_folders(own, tmp_path):
     folder = tmp_path / "deep" / "run"
-    write_run_folder(own, folder)
+    write_run_directory(own, folder)
     assert read_checkpoint(folder).targets == own.targets
     with pytest.raises(InputError, match="holds a run already"):
-        write_run_folder(own, folder)
+        write_run_directory(own, folder)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*file/run.*: Not a directory"):
-        write_run_folder(own, tmp_path / "file" / "run")
+        write_run_directory(own, tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize(

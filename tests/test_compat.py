@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.compat import current_config, current_weight_name
+from graphslice.compat import migrate_config, migrate_weight_name
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.inference import load
@@ -56,17 +56,17 @@ def test_the_seconds_that_it_took_before_are_counted(tmp_path):
 
 def test_old_values_of_settings():
     model = {"mixer": "slice-quantile", "mixer_settings": {"told": "map", "share": 0.5}}
-    found = current_config({"model": model})["model"]["mixer_settings"]
+    found = migrate_config({"model": model})["model"]["mixer_settings"]
     assert found == {"source": "aggregated", "keep_fraction": 0.5}
 
 
 def test_both_names_at_once():
     with pytest.raises(InputError, match="'path_rows' is the former name of 'num_path_positions'"):
-        current_config({"model": {"path_rows": 3, "num_path_positions": 3}})
+        migrate_config({"model": {"path_rows": 3, "num_path_positions": 3}})
 
 
 def test_names_of_today_stay():
     config = RunConfig.preset("small").to_dict()
-    assert current_config(config) == config
+    assert migrate_config(config) == config
     for name in ("blocks.0.ffn.expand.weight", "blocks.0.mixer.q_logits", "atoms.atom.weight"):
-        assert current_weight_name(name) == name
+        assert migrate_weight_name(name) == name

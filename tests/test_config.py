@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from graphslice import InputError, RunConfig
-from graphslice.config import PRESETS, parse_value, read_preset, read_yaml, words_of
-from graphslice.resources import CONFIGS
+from graphslice.config import PRESETS, parse_value, read_preset, read_yaml, split_words
+from graphslice.package_data import CONFIGS
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -205,11 +205,11 @@ def test_folds_of_no_use(folds):
 
 @pytest.mark.parametrize("text", ["a,\nb\n", "a\nb", " a , b", '"a"\r\nb,'])
 def test_names_may_stand_in_lines(text):
-    assert words_of(text) == ["a", "b"]
+    assert split_words(text) == ["a", "b"]
 
 
 def test_names_that_cannot_be_read():
     with pytest.raises(InputError, match="cannot read the names"):
-        words_of("a" * 200_000)
+        split_words("a" * 200_000)
     with pytest.raises(InputError, match="cannot read the value"):
         parse_value("2024-13-45")

@@ -18,7 +18,7 @@ def test_the_tables_are_those_of_the_results(monkeypatch):
     import mixer_tables
 
     texts = [document.read_text() for document in mixer_tables.DOCUMENTS]
-    assert all(mixer_tables.filled(text) == text for text in texts)
+    assert all(mixer_tables.fill_tables(text) == text for text in texts)
     names = re.findall(r"<!-- ([\w-]+) -->", "".join(texts))
     assert {path.stem for path in (ROOT / "docs" / "comparisons").glob("*.json")} == set(names) != set()
     sys.modules.pop("mixer_tables")
@@ -33,7 +33,7 @@ def test_a_table_is_filled(monkeypatch, tmp_path):
     (tmp_path / "comparisons").mkdir()
     (tmp_path / "comparisons" / "x.json").write_text(json.dumps({"runs": [run]}))
     monkeypatch.setattr(mixer_tables, "DOCS", tmp_path)
-    text = mixer_tables.filled("before\n<!-- x -->\nold\n<!-- /x -->\nafter")
+    text = mixer_tables.fill_tables("before\n<!-- x -->\nold\n<!-- /x -->\nafter")
     assert "| `a` | 0.2500 | 0.5000 | 7 | 5 |" in text and "old" not in text
     assert text.startswith("before\n") and text.endswith("\nafter")
     sys.modules.pop("mixer_tables")

@@ -12,7 +12,7 @@ import torch
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.data.collate import collate
-from graphslice.inference.on_gpu import TF32_MIXERS
+from graphslice.inference.gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
@@ -97,19 +97,19 @@ def test_tf32_moves_predictions_by_less_than_a_hundredth_of_their_spread(mixer, 
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_gpus(start, end_of, tmp_path):
+def test_two_gpus(start, wait_for_exit, tmp_path):
     """In processes of their own, as Lightning starts the command again for the second."""
     options = ("--trainer.devices", 2, "--trainer.max_epochs", 2, "--trainer.batch_size", 64)
-    code, _, err = end_of(start("train", "--out", tmp_path / "run", *options))
+    code, _, err = wait_for_exit(start("train", "--out", tmp_path / "run", *options))
     assert code == 0 and err.count("test MAE") == 1, err
     training = json.loads((tmp_path / "run" / "training.json").read_text())
     assert training["devices"] == 2 and training["device"] == torch.cuda.get_device_name(0)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_a_comparison_trains_on_every_gpu(start, end_of, tmp_path):
+def test_a_comparison_trains_on_every_gpu(start, wait_for_exit, tmp_path):
     options = ("--mixers", "slice-max,map-only", "--seeds", 1, "--budget", "1epochs", "--out", tmp_path / "c")
-    code, _, err = end_of(start("compare", *options))
+    code, _, err = wait_for_exit(start("compare", *options))
     assert code == 0, err
     result = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert result["jobs"] == torch.cuda.device_count() and all("error" not in run for run in result["runs"])

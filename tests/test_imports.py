@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graphslice"
 
 #: The rooms, each of which may import from those before it and from itself; several names on a line are of one rank.
-ROOMS = [
+PACKAGES = [
     ["_version", "errors", "feature_dims", "machine", "progress", "resources", "choosing"],
     ["compat", "processes", "model_files", "whole_files"],
     ["config"],
@@ -37,7 +37,7 @@ ROOMS = [
     ["cli"],
     ["__main__"],
 ]
-RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
+RANK = {package: rank for rank, rooms in enumerate(PACKAGES) for package in rooms}
 
 #: What a room never imports, directly: the third-party packages that its users may not have or want.
 FORBIDDEN = {
@@ -76,25 +76,25 @@ def imports_of(path: Path) -> set[str]:
 IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.split(".")[1]
 
 
 def test_every_room_has_a_rank():
-    assert {room_of(module) for module in MODULES} == set(RANK)
+    assert {package_of(module) for module in MODULES} == set(RANK)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_import_goes_up(module):
-    room = room_of(module)
+    package = package_of(module)
     for imported in sorted(IMPORTS[module]):
         assert imported != "graphslice", f"{module} imports the front door"
         if imported.startswith("graphslice."):
-            other = room_of(imported)
-            assert other == room or RANK[other] < RANK[room], f"{module} imports {imported}"
+            other = package_of(imported)
+            assert other == package or RANK[other] < RANK[package], f"{module} imports {imported}"
 
 
-def cycle_of(graph: dict[str, set[str]]) -> list[str]:
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
     """Modules that import each other in a circle, or none."""
     try:
         TopologicalSorter(graph).prepare()
@@ -110,17 +110,17 @@ def test_no_import_goes_round():
         inside = {name for name in imported if name in MODULES and name != module}
         folders = {name.rpartition(".")[0] for name in inside} & set(MODULES)
         graph[module] = inside | {folder for folder in folders if not module.startswith(folder)}
-    assert cycle_of(graph) == []
+    assert find_cycle(graph) == []
 
 
 def test_a_cycle_is_found():
-    assert sorted(set(cycle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
+    assert sorted(set(find_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_rooms_do_without_what_their_users_may_not_want(module):
     """Function-local imports of a command or of ``to_pyg`` are read when they are called, so they are allowed."""
-    forbidden = FORBIDDEN.get(room_of(module), set())
+    forbidden = FORBIDDEN.get(package_of(module), set())
     tree = ast.parse(MODULES[module].read_text())
     found = set()
     for node in tree.body:

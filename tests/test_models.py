@@ -14,7 +14,7 @@ from rdkit.DataStructs import TanimotoSimilarity
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.resources import DEMO_CSV, MODELS, START
+from graphslice.package_data import DEMO_CSV, MODELS, PRETRAINED_MODEL
 from graphslice.training import train
 
 
@@ -75,4 +75,4 @@ def test_a_table_begins_with_small(demo_csv, tmp_path):
     config.trainer.max_steps, config.trainer.accelerator = 1, "cpu"
     train(config, tmp_path / "run")
     made = read_checkpoint(tmp_path / "run").config
-    assert (config.init_from, made.init_from) == (None, START) and made.optimizer.peak_lr < usual
+    assert (config.init_from, made.init_from) == (None, PRETRAINED_MODEL) and made.optimizer.peak_lr < usual

@@ -22,12 +22,12 @@ def scripts(monkeypatch):
 
 @pytest.mark.parametrize("mixer", ["softmax", "csp", "slice-quantile", "galerkin"])
 def test_what_is_measured_is_below_what_is_proved(scripts, make_predictor, mixer):
-    from paper_figures.depth import MEASURED, bounds, measured
+    from paper_figures.depth import MEASURED, bounds, depth_residuals
     from paper_figures.panels import demo_molecules
 
     predictor = make_predictor(mixer=mixer, layers=3)
     graphs = demo_molecules(2)
-    found, shares, enters = measured(predictor, graphs)
+    found, shares, enters = depth_residuals(predictor, graphs)
     assert list(found) == list(shares) == list(MEASURED) and enters > 0
     assert all(len(values) == 4 and values[0] == 0 for values in found.values())
     proved = bounds(predictor, enters)
@@ -37,7 +37,7 @@ def test_what_is_measured_is_below_what_is_proved(scripts, make_predictor, mixer
 
 
 def test_steps_are_timed_in_turns(scripts):
-    from paper_figures.speed import in_turns
+    from paper_figures.speed import interleaved_rates
 
     called, now = [], [0.0]
 
@@ -48,7 +48,7 @@ def test_steps_are_timed_in_turns(scripts):
 
         return run
 
-    found = in_turns({("a",): waits("a", 0.5), ("b",): waits("b", 0.25)}, 5, lambda: now[0])
+    found = interleaved_rates({("a",): waits("a", 0.5), ("b",): waits("b", 0.25)}, 5, lambda: now[0])
     assert all(set(called[i : i + 2]) == {"a", "b"} for i in range(0, 10, 2)) and len(called) == 10
     np.testing.assert_allclose(found[("a",)], 2)
     np.testing.assert_allclose(found[("b",)], 4)

@@ -17,7 +17,7 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import table_forest, table_methods, table_report, table_tasks, tables
 from benchmarks.table_tasks import TASKS, Table
-from graphslice.chem.descriptors import read_descriptors
+from graphslice.chem.descriptors import compute_descriptors
 
 CLASSES = TASKS["tox21"]
 NUMBERS = TASKS["caco2_wang"]
@@ -93,7 +93,7 @@ MOLECULES = [f"{'C' * i}O" for i in range(60)] + [
 def test_scaffolds_of_an_eighth_of_the_training_rows_are_for_validation(seed):
     before = np.where(np.arange(len(MOLECULES)) % 5 == 0, "test", "train").astype(object)
     smiles = np.array(MOLECULES, dtype=object)
-    after = table_tasks.carve_validation(before, smiles, seed)
+    after = table_tasks.split_off_validation(before, smiles, seed)
     train = before == "train"
     assert (after[~train] == "test").all() and set(after[train]) == {"train", "valid"} and (before != "valid").all()
     assert (after == "valid").sum() / train.sum() == pytest.approx(1 / 8, abs=0.02)
@@ -101,8 +101,8 @@ def test_scaffolds_of_an_eighth_of_the_training_rows_are_for_validation(seed):
         {MurckoScaffold.MurckoScaffoldSmiles(text) for text in smiles[after == name]} for name in ("train", "valid")
     ]
     assert not scaffolds[0] & scaffolds[1]
-    assert (after == table_tasks.carve_validation(before, smiles, seed)).all()
-    assert (after != table_tasks.carve_validation(before, smiles, seed + 1)).any()
+    assert (after == table_tasks.split_off_validation(before, smiles, seed)).all()
+    assert (after != table_tasks.split_off_validation(before, smiles, seed + 1)).any()
 
 
 def test_no_scaffold_is_in_two_splits_and_large_groups_train():
@@ -246,8 +246,8 @@ def test_a_command_that_fails_is_told_and_the_others_go_on(tmp_path, chemprop, c
 
 def test_a_result_that_lacks_a_metric_is_not_done():
     line = {"task": "esol", "method": "small-forest", "seed": 0}
-    assert tables.done([line | {"metric": "RMSE"}]) == set()
-    assert tables.done([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "small-forest", 0)}
+    assert tables.finished_runs([line | {"metric": "RMSE"}]) == set()
+    assert tables.finished_runs([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "small-forest", 0)}
 
 
 @pytest.mark.parametrize(("task", "ending"), [(CLASSES, "prob_1"), (NUMBERS, "pred")])
@@ -285,7 +285,7 @@ def test_graphslice_answers_for_numbers(tmp_path, monkeypatch):
     commands = table_methods.Commands(tmp_path, 1)
     asked = table.frame("valid", "test", labels=False)
     found = table_methods.GraphSlice("graphslice").answers(table, asked, 0, commands)
-    assert set(found) == {"graphslice", *table_methods.PARTS_OF["graphslice"]}
+    assert set(found) == {"graphslice", *table_methods.COMPONENTS_OF["graphslice"]}
     for answers in found.values():
         assert answers.shape == (6, 1) and (abs(answers - 108.5) < 40).all()  # the training labels have mean 108.5
 
@@ -299,7 +299,7 @@ def test_the_forest_learns_from_the_training_rows_alone():
     both = pd.concat([fit, wrong])
 
     def answers(fit: pd.DataFrame, classes: bool) -> pd.DataFrame:
-        known, asked = (read_descriptors(table["smiles"].tolist(), ["morgan"])["morgan"] for table in (fit, ask))
+        known, asked = (compute_descriptors(table["smiles"].tolist(), ["morgan"])["morgan"] for table in (fit, ask))
         return table_forest.answers(fit, ask, known, asked, classes=classes, seed=0, threads=1)
 
     found = answers(both, True)

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from graphslice.errors import InputError
 from graphslice.tasks import (
-    KINDS,
+    TASK_KINDS,
     Task,
-    answer_columns,
-    by_target,
     num_outputs,
     output_slices,
+    parse_per_target,
     predicted_classes,
-    to_answers,
-    to_network,
+    prediction_columns,
+    to_predictions,
+    to_training_scale,
 )
 
 TASKS = [
@@ -29,13 +29,13 @@ TASKS = [
 
 def test_columns_and_outputs():
     names = ["logs", "active_prob_yes", "clearance", "kind_prob_a", "kind_prob_b", "kind_prob_c"]
-    assert answer_columns(TASKS) == names and num_outputs(TASKS) == 6
+    assert prediction_columns(TASKS) == names and num_outputs(TASKS) == 6
     assert [names[where] for where in output_slices(TASKS)] == [names[:1], names[1:2], names[2:3], names[3:]]
 
 
 def test_answers_against_torch():
     outputs = torch.randn(20, 6, dtype=torch.float64) * 5
-    found = to_answers(outputs.numpy(), TASKS)
+    found = to_predictions(outputs.numpy(), TASKS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found[:, 0], outputs[:, 0], rtol=1e-6)
     np.testing.assert_allclose(found[:, 1], outputs[:, 1].sigmoid(), rtol=1e-6)
@@ -45,20 +45,20 @@ def test_answers_against_torch():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=6))
 def test_probabilities_of_any_logits(outputs):
-    found = to_answers(np.array([outputs]), TASKS)
+    found = to_predictions(np.array([outputs]), TASKS)
     assert 0 <= found[0, 1] <= 1 and found[0, 3:].sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_no_rows():
-    assert to_answers(np.empty((0, 6)), TASKS).shape == (0, 6)
+    assert to_predictions(np.empty((0, 6)), TASKS).shape == (0, 6)
 
 
 def test_logarithms_are_undone():
     labels = np.array([[1.0, 0.0, 3.0, 2.0], [np.nan, 1.0, np.nan, np.nan]])
-    learned = to_network(labels, TASKS)
+    learned = to_training_scale(labels, TASKS)
     assert learned[0].tolist() == [1, 0, np.log(3), 2] and np.isnan(learned[1]).tolist() == [True, False, True, True]
     assert labels[0, 2] == 3  # the user's stay as they are
-    assert to_answers(np.array([[0, 0, np.log(3), 0, 0, 0]]), TASKS)[0, 2] == pytest.approx(3)
+    assert to_predictions(np.array([[0, 0, np.log(3), 0, 0, 0]]), TASKS)[0, 2] == pytest.approx(3)
 
 
 def test_classes_of_answers():
@@ -92,12 +92,15 @@ def test_other_values_are_refused(changes):
 
 def test_options_that_speak_of_targets():
     names = ["a", "b", "a=b"]
-    assert by_target(None, names, KINDS, "--task") == {}
-    assert by_target("binary", names, KINDS, "--task") == dict.fromkeys(names, "binary")
-    assert by_target("a=binary, a=b=regression", names, KINDS, "--task") == {"a": "binary", "a=b": "regression"}
-    quoted = by_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], KINDS, "--task")
+    assert parse_per_target(None, names, TASK_KINDS, "--task") == {}
+    assert parse_per_target("binary", names, TASK_KINDS, "--task") == dict.fromkeys(names, "binary")
+    assert parse_per_target("a=binary, a=b=regression", names, TASK_KINDS, "--task") == {
+        "a": "binary",
+        "a=b": "regression",
+    }
+    quoted = parse_per_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], TASK_KINDS, "--task")
     assert quoted == {"IC50, nM": "regression", "b": "binary"}
     with pytest.raises(InputError, match=r"--task knows no 'binaryy' \(did you mean 'binary'\?\)"):
-        by_target("binaryy", names, KINDS, "--task")
+        parse_per_target("binaryy", names, TASK_KINDS, "--task")
     with pytest.raises(InputError, match=r"--task speaks of a target 'c' .* is not predicted"):
-        by_target("c=binary", names, KINDS, "--task")
+        parse_per_target("c=binary", names, TASK_KINDS, "--task")

@@ -40,7 +40,7 @@ def shown(notebook) -> list[str]:
     return found
 
 
-def unfounded(prose: str, texts: list[str]) -> list[str]:
+def unsupported_numbers(prose: str, texts: list[str]) -> list[str]:
     """The numbers of some prose that none of the texts hold; names in code and links are no prose."""
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose)
     known = {number for text in texts for number in _NUMBER.findall(text)}
@@ -96,11 +96,11 @@ def test_outputs_are_clean(kept):
 def test_numbers_in_prose_are_those_of_cells(kept):
     known = [*shown(kept), *(cell.source for cell in kept.cells if cell.cell_type == "code")]
     prose = [cell.source for cell in kept.cells if cell.cell_type == "markdown"]
-    assert unfounded("\n".join(prose), known) == []
+    assert unsupported_numbers("\n".join(prose), known) == []
 
 
 def test_a_number_from_nowhere_is_found():
-    assert unfounded("0.418 eV of 1,200 molecules, `7` [link](8), R2", ["MAE 0.419 of 1,200"]) == ["0.418"]
+    assert unsupported_numbers("0.418 eV of 1,200 molecules, `7` [link](8), R2", ["MAE 0.419 of 1,200"]) == ["0.418"]
 
 
 def test_outputs_are_no_part_of_the_source(tutorial):

@@ -12,22 +12,22 @@ import torch
 from rdkit import rdBase
 from torch import Tensor
 
-from graphslice.analysis.trace import descriptors_given
+from graphslice.analysis.activations import require_descriptors
 from graphslice.batch import GraphBatch
-from graphslice.chem.descriptors import kinds_of
+from graphslice.chem.descriptors import descriptor_kinds
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
-from graphslice.chem.parse import MoleculeError, parse_molecule, places_in_graph
+from graphslice.chem.parse import MoleculeError, graph_atom_indices, parse_molecule
 from graphslice.config import MOLECULE
 from graphslice.data.collate import collate
 from graphslice.errors import InputError
-from graphslice.inference.inputs import Columns, given_columns, is_graph, read_given
+from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, is_graph
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from graphslice.ops.threads import one_core_each
+from graphslice.ops.threads import map_one_core_each
 from graphslice.tasks import each_target
 
 # Rows that the versions of a molecule may take in one batch.
-_MOST = 1 << 13
+_MAX_ROWS = 1 << 13
 
 #: The prediction of K versions of a molecule, ``float64 [K, W]``, by which atoms ``float32 [K, N]`` each shows.
 Predict = Callable[[Tensor], np.ndarray]
@@ -121,7 +121,7 @@ def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descrip
             raise InputError(
                 f"cannot explain a {type(one).__name__}: give SMILES, or what smiles_to_graph makes of them"
             )
-    named = given_columns(predictor.own_columns, columns or {}, len(molecules))
+    named = as_feature_columns(predictor.feature_columns, columns or {}, len(molecules))
     rows = [{name: values[i : i + 1] for name, values in named.items()} for i in range(len(molecules))]
     return [
         _attribute_one(predictor, one, orders, seed, row, descriptors) for one, row in zip(molecules, rows, strict=True)
@@ -147,7 +147,7 @@ def _attribute_one(
     return replace(found, values=found.values[places], errors=found.errors[places], smiles=molecule)
 
 
-def refuse_sites(predictor: Predictor) -> None:
+def require_molecule_level(predictor: Predictor) -> None:
     """Raise :class:`InputError` if a model answers for atoms or bonds: there is no one number that atoms add to."""
     if predictor.level != MOLECULE:
         raise InputError(
@@ -166,7 +166,7 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
     if settings.atom_order == "input":
         return graph, np.arange(graph.num_atoms)
     with rdBase.BlockLogs():
-        return graph, np.array(places_in_graph(parse_molecule(smiles, settings.max_atoms)), np.int64)
+        return graph, np.array(graph_atom_indices(parse_molecule(smiles, settings.max_atoms)), np.int64)
 
 
 def descriptors_of(predictor: Predictor, smiles: str, columns: Columns) -> dict[str, np.ndarray]:
@@ -175,7 +175,9 @@ def descriptors_of(predictor: Predictor, smiles: str, columns: Columns) -> dict[
     Raises:
         InputError: for columns that the model reads and that are not given, or the other way round.
     """
-    return read_given([smiles], True, columns, predictor.config, kinds_of(predictor.config.data.descriptors))
+    return input_descriptors(
+        [smiles], True, columns, predictor.config, descriptor_kinds(predictor.config.data.descriptors)
+    )
 
 
 def attribute_graph(
@@ -187,12 +189,12 @@ def attribute_graph(
     descriptors: Mapping[str, np.ndarray] | None = None,
 ) -> Attribution:
     """:func:`attribute` of one graph, its atoms in the order in which it has them."""
-    refuse_sites(predictor)
+    require_molecule_level(predictor)
     if orders < 1:
         raise InputError(f"orders must be at least 1, not {orders}")
-    known = descriptors_given(predictor, descriptors)
+    known = require_descriptors(predictor, descriptors)
     batch = collate([graph], known, **predictor.config.collate_settings).to(predictor.device)
-    networks = [_showing(model, batch) for model in predictor.models]
+    networks = [_masked_predict(model, batch) for model in predictor.models]
 
     names = [name for task in predictor.tasks for name in task.output_names]
 
@@ -201,22 +203,22 @@ def attribute_graph(
 
     count, orders = graph.num_atoms, orders + orders % 2
     few = 2**count <= orders * count
-    found = _by_all_sets(predict, count) if few else _by_orders(predict, count, orders, seed)
+    found = _exact_shapley(predict, count) if few else _sampled_shapley(predict, count, orders, seed)
     return Attribution(*found, names, _network_weights(predictor))
 
 
 def _network_weights(predictor: Predictor) -> np.ndarray:
     """``float64 [W]``: of the networks in the answer, the mean over the models."""
     of_models = []
-    for blend in predictor.blends:
+    for stacking in predictor.stackings:
         weights = np.ones(len(predictor.columns))
         for t, _, where in each_target(predictor.tasks):
-            weights[where] = 1 if blend is None else blend.weights[0, t]
+            weights[where] = 1 if stacking is None else stacking.weights[0, t]
         of_models.append(weights)
     return np.mean(of_models, axis=0)
 
 
-def _showing(model: GraphTransformer, batch: GraphBatch) -> Predict:
+def _masked_predict(model: GraphTransformer, batch: GraphBatch) -> Predict:
     """What a network predicts for a molecule, the batch, of which some atoms are blank."""
     with torch.inference_mode():
         x, context = model.atoms(batch), model.context(batch)
@@ -228,20 +230,20 @@ def _showing(model: GraphTransformer, batch: GraphBatch) -> Predict:
             tensors = {name: t.expand(len(shown), *t.shape[1:]) for name, t in tensors_of_one.items()}
             normed = model.run_blocks(model.embedding_norm(rows), tensors)
             fixed = None if batch.descriptors is None else batch.descriptors.expand(len(shown), -1)
-            return model.predicted(normed, context.mask.expand(len(shown), -1), fixed).double().cpu()
+            return model.predict_from_rows(normed, context.mask.expand(len(shown), -1), fixed).double().cpu()
 
     def predict(shown: Tensor) -> np.ndarray:
-        chunks = shown.to(x.device).split(max(1, _MOST // x.shape[1]))
-        found = one_core_each(of_chunk, chunks) if x.device.type == "cpu" else [of_chunk(chunk) for chunk in chunks]
+        chunks = shown.to(x.device).split(max(1, _MAX_ROWS // x.shape[1]))
+        found = map_one_core_each(of_chunk, chunks) if x.device.type == "cpu" else [of_chunk(chunk) for chunk in chunks]
         return torch.cat(found).numpy()
 
     return predict
 
 
-_Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+_ShapleyValues = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def _by_all_sets(predict: Predict, count: int) -> _Found:
+def _exact_shapley(predict: Predict, count: int) -> _ShapleyValues:
     """Shapley values by their definition, from the prediction of every set of atoms."""
     sets = np.arange(2**count)
     shown = (sets[:, None] >> np.arange(count)) & 1
@@ -257,7 +259,7 @@ def _by_all_sets(predict: Predict, count: int) -> _Found:
     return found, np.zeros_like(found), values[-1], values[0]
 
 
-def _by_orders(predict: Predict, count: int, orders: int, seed: int) -> _Found:
+def _sampled_shapley(predict: Predict, count: int, orders: int, seed: int) -> _ShapleyValues:
     random = np.random.default_rng(seed)
     drawn = [random.permutation(count) for _ in range(orders // 2)]
     drawn = [order for pair in drawn for order in (pair, pair[::-1])]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rdkit import Chem
 from rdkit.Chem.Draw import rdMolDraw2D
 
-from graphslice.analysis.depiction import drawable
+from graphslice.analysis.layout import prepare_molecule
 
 #: What a figure is drawn as.
 FORMATS = ("png", "svg")
@@ -73,15 +73,15 @@ def draw_distances(weights: np.ndarray, path: Path) -> list[Path]:
 
 def draw_bonds(smiles: str, weights: np.ndarray, path: Path) -> list[Path]:
     """The map along the bonds, ``[H, bonds]`` in RDKit's order, a panel a head: the darker, the more is read."""
-    mol = drawable(smiles, kekulize=False)
+    mol = prepare_molecule(smiles, kekulize=False)
     colours = [{i: _colour("Oranges", value) for i, value in enumerate(head.tolist())} for head in weights]
     legends = [f"head {i + 1}" for i in range(len(weights))]
     return _draw_molecules([mol] * len(weights), [{}] * len(weights), colours, legends, (280, 230), path)
 
 
-def draw_reads(smiles: str, centre: int, weights: np.ndarray, path: Path) -> list[Path]:
+def draw_atom_attention(smiles: str, centre: int, weights: np.ndarray, path: Path) -> list[Path]:
     """What one atom reads of each, ``[H, N]`` in the order of the SMILES, a panel a head: the darker, the more."""
-    mol = drawable(smiles, kekulize=False)
+    mol = prepare_molecule(smiles, kekulize=False)
     mol.GetAtomWithIdx(centre).SetProp("atomNote", "*")
     most = np.maximum(weights.max(axis=1, keepdims=True), 1e-30)
     colours = [{i: _colour("Oranges", value) for i, value in enumerate(head.tolist())} for head in weights / most]

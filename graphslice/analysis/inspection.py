@@ -12,30 +12,30 @@ import numpy as np
 import pandas as pd
 from rdkit import Chem
 
+from graphslice.analysis.activations import activations
 from graphslice.analysis.atom_maps import draw_atoms, draw_overview
-from graphslice.analysis.attribution import Attribution, attribute, descriptors_of, graph_of, refuse_sites
-from graphslice.analysis.internals import Traced, write_internals
-from graphslice.analysis.trace import trace
-from graphslice.analysis.wording import Explained, explained, find_target
+from graphslice.analysis.attribution import Attribution, attribute, descriptors_of, graph_of, require_molecule_level
+from graphslice.analysis.formatting import Explanation, explain_target, match_target
+from graphslice.analysis.internals import MoleculeActivations, write_internals
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.columns import parse_own_columns
+from graphslice.data.columns import parse_feature_columns
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
-from graphslice.inference.files import check_own_columns, smiles_position
+from graphslice.inference.files import check_feature_columns, smiles_column_index
 from graphslice.inference.predictor import Predictor
 
 #: Molecules that are drawn of a longer list.
-MOST_DRAWN = 100
+MAX_DRAWN = 100
 # The table that an inspection writes, and all that it does, by name.
 _ATOMS = "atoms.csv"
-_OURS = re.compile(
+_OUTPUT_FILES = re.compile(
     r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
 )
 
 
 @dataclass
-class Given:
+class InputMolecule:
     """A molecule to look at.
 
     Attributes:
@@ -46,7 +46,7 @@ class Given:
 
     smiles: str
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    wrong: str | None = None
+    error: str | None = None
 
 
 @dataclass
@@ -61,9 +61,9 @@ class Inspected:
     """
 
     number: int
-    given: Given
+    given: InputMolecule
     attribution: Attribution
-    told: list[Explained]
+    explanations: list[Explanation]
 
     @property
     def smiles(self) -> str:
@@ -97,7 +97,7 @@ class Inspection:
 
 def inspect(
     predictor: Predictor,
-    molecules: Iterable[str | Given],
+    molecules: Iterable[str | InputMolecule],
     out: str | Path,
     *,
     target: str | None = None,
@@ -109,7 +109,7 @@ def inspect(
 
     Args:
         predictor: the model.
-        molecules: SMILES, or what :func:`read_listed` gives; of more than :data:`MOST_DRAWN` the first.
+        molecules: SMILES, or what :func:`read_input_molecules` gives; of more than :data:`MAX_DRAWN` the first.
         out: a folder, made where it is not there. ``atoms.csv`` (contributions to every target), ``atoms-1.png`` and
             ``.svg`` and so on go there, of several molecules ``overview.png``, and with ``everything`` what
             :func:`~graphslice.analysis.internals.write_internals` writes. What another call left there is removed.
@@ -122,15 +122,15 @@ def inspect(
         InputError: if nothing is a molecule, the target is not known, or ``everything`` is asked of several models;
             nothing is written then.
     """
-    refuse_sites(predictor)
-    refuse_table_of_others((), Path(out))
-    drawn = find_target(target, predictor.targets)
+    require_molecule_level(predictor)
+    check_output_table((), Path(out))
+    drawn = match_target(target, predictor.targets)
     network = predictor.model if everything else None  # says so where there are several
     left_out: list[tuple[int, str, str]] = []
-    usable = _usable(predictor, molecules, left_out)
+    usable = _valid_molecules(predictor, molecules, left_out)
     found = []
-    for number, given in islice(usable, MOST_DRAWN):
-        found.append(_inspected(predictor, number, given, orders))
+    for number, given in islice(usable, MAX_DRAWN):
+        found.append(_inspect_one(predictor, number, given, orders))
         if progress:
             progress(1)
     if not found:
@@ -139,18 +139,20 @@ def inspect(
         _, text, reason = left_out[0]
         raise InputError(f"cannot inspect {text!r}: {reason}")
     more = next(usable, None) is not None
-    traced = [] if network is None else [_traced(predictor, one) for one in found]
+    traced = [] if network is None else [_molecule_activations(predictor, one) for one in found]
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
-    _remove_former(out)
+    _remove_old_outputs(out)
     files = [*_explanations(found, predictor.targets, drawn, out), *(write_internals(traced, out) if traced else [])]
     return Inspection(found, left_out, drawn, more, files)
 
 
-def read_listed(predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None) -> Iterator[Given]:
+def read_input_molecules(
+    predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
+) -> Iterator[InputMolecule]:
     """The molecules of some SMILES and files, in turn, read as they are asked for.
 
     Args:
@@ -164,20 +166,20 @@ def read_listed(predictor: Predictor, words: Iterable[str | Path], smiles_column
     for word in words:
         path = Path(word)
         if not (is_table_name(str(word)) or _exists(path)):
-            yield Given(str(word))
+            yield InputMolecule(str(word))
             continue
         if path.name.endswith(STORE_SUFFIX):
             raise InputError(f"{path} is a store, which keeps no SMILES: give the table that it was made of")
         with open_table(path) as table:
-            column = smiles_position(predictor, table, smiles_column, str(path))
-            own = predictor.own_columns
-            check_own_columns(own, table.columns, str(path))
+            column = smiles_column_index(predictor, table, smiles_column, str(path))
+            own = predictor.feature_columns
+            check_feature_columns(own, table.columns, str(path))
             for chunk in table.chunks:
-                values = parse_own_columns(chunk, own) if own else np.empty((len(chunk), 0), np.float32)
-                wrong = malformed_rows(chunk)
+                values = parse_feature_columns(chunk, own) if own else np.empty((len(chunk), 0), np.float32)
+                error = malformed_rows(chunk)
                 for row, smiles in enumerate(texts(chunk.column(column))):
                     columns = dict(zip(own, values[row, :, None], strict=True))
-                    yield Given(smiles, columns, wrong.get(row))
+                    yield InputMolecule(smiles, columns, error.get(row))
 
 
 def _exists(path: Path) -> bool:
@@ -187,15 +189,15 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _usable(
-    predictor: Predictor, molecules: Iterable[str | Given], left_out: list[tuple[int, str, str]]
-) -> Iterator[tuple[int, Given]]:
+def _valid_molecules(
+    predictor: Predictor, molecules: Iterable[str | InputMolecule], left_out: list[tuple[int, str, str]]
+) -> Iterator[tuple[int, InputMolecule]]:
     """The molecules with their numbers; what is none goes where it is left out."""
     for number, one in enumerate(molecules, 1):
-        given = one if isinstance(one, Given) else Given(one)
+        given = one if isinstance(one, InputMolecule) else InputMolecule(one)
         try:
-            if given.wrong:
-                raise MoleculeError(given.wrong)
+            if given.error:
+                raise MoleculeError(given.error)
             graph_of(predictor, given.smiles)
         except MoleculeError as reason:
             left_out.append((number, given.smiles, str(reason)))
@@ -203,22 +205,22 @@ def _usable(
             yield number, given
 
 
-def _inspected(predictor: Predictor, number: int, given: Given, orders: int) -> Inspected:
+def _inspect_one(predictor: Predictor, number: int, given: InputMolecule, orders: int) -> Inspected:
     columns = given.columns or None
     found = attribute(predictor, given.smiles, orders=orders, columns=columns)
     (answers,) = predictor.predict(given.smiles, columns=columns)
     models, targets = len(predictor.models), range(len(predictor.tasks))
-    told = [explained(found, answers, predictor.tasks, t, models) for t in targets]
-    return Inspected(number, given, found, told)
+    explanations = [explain_target(found, answers, predictor.tasks, t, models) for t in targets]
+    return Inspected(number, given, found, explanations)
 
 
-def _traced(predictor: Predictor, one: Inspected) -> Traced:
-    graph, places = graph_of(predictor, one.smiles)
+def _molecule_activations(predictor: Predictor, one: Inspected) -> MoleculeActivations:
+    graph, atom_rows = graph_of(predictor, one.smiles)
     known = descriptors_of(predictor, one.smiles, one.given.columns)
-    return Traced(one.number, one.smiles, places, trace(predictor, graph, known))
+    return MoleculeActivations(one.number, one.smiles, atom_rows, activations(predictor, graph, known))
 
 
-def refuse_table_of_others(words: Iterable[str | Path], out: Path) -> None:
+def check_output_table(words: Iterable[str | Path], out: Path) -> None:
     """Raise :class:`InputError` if a table of molecules lies where an inspection writes, or a table that none wrote."""
     table = out / _ATOMS
     if not table.exists():
@@ -226,23 +228,23 @@ def refuse_table_of_others(words: Iterable[str | Path], out: Path) -> None:
     for word in words:
         if _exists(Path(word)) and table.samefile(word):
             raise InputError(f"{word} lies where the table of atoms is to be written: choose another --out")
-    if not _is_ours(table):
+    if not _is_inspection_table(table):
         raise InputError(f"{out} has an {_ATOMS} that no inspection wrote: choose another --out")
 
 
-def _is_ours(table: Path) -> bool:
+def _is_inspection_table(table: Path) -> bool:
     if not table.is_file():
         return False
     with table.open("rb") as file:
         return file.readline().startswith(b"molecule,smiles,atom,element,target,")
 
 
-def _remove_former(out: Path) -> None:
+def _remove_old_outputs(out: Path) -> None:
     """A picture of a molecule that was looked at before would pass for one of these."""
-    if not _is_ours(out / _ATOMS):
+    if not _is_inspection_table(out / _ATOMS):
         return
     for path in out.iterdir():
-        if _OURS.fullmatch(path.name):
+        if _OUTPUT_FILES.fullmatch(path.name):
             path.unlink()
 
 
@@ -252,25 +254,25 @@ def _explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int
     pd.DataFrame(rows).to_csv(path, index=False)
     yield path
     for one in found:
-        yield from draw_atoms(one.smiles, one.told[drawn], out / f"atoms-{one.number}")
+        yield from draw_atoms(one.smiles, one.explanations[drawn], out / f"atoms-{one.number}")
     if len(found) > 1:
         smiles, numbers = [one.smiles for one in found], [one.number for one in found]
-        yield from draw_overview(smiles, [one.told[drawn] for one in found], out / "overview", numbers)
+        yield from draw_overview(smiles, [one.explanations[drawn] for one in found], out / "overview", numbers)
 
 
 def _atom_rows(one: Inspected, targets: Sequence[str]) -> Iterator[dict[str, object]]:
     for i, element in enumerate(one.elements):
-        for target, told in zip(targets, one.told, strict=True):
+        for target, explanations in zip(targets, one.explanations, strict=True):
             yield {
                 "molecule": one.number,
                 "smiles": one.smiles,
                 "atom": i,
                 "element": element,
                 "target": target,
-                "explained": told.quantity,
-                "contribution": told.digits.plain(told.values[i]),
-                "standard_error": f"{told.errors[i]:.2g}",
-                "prediction": told.digits.plain(told.prediction),
-                "baseline": told.digits.plain(told.baseline),
-                "network_weight": f"{told.weight:.3g}",
+                "explained": explanations.quantity,
+                "contribution": explanations.digits.plain(explanations.values[i]),
+                "standard_error": f"{explanations.errors[i]:.2g}",
+                "prediction": explanations.digits.plain(explanations.prediction),
+                "baseline": explanations.digits.plain(explanations.baseline),
+                "network_weight": f"{explanations.weight:.3g}",
             }

@@ -11,13 +11,13 @@ import pandas as pd
 from rdkit import Chem
 
 from graphslice.analysis import figures
+from graphslice.analysis.activations import Activations
 from graphslice.analysis.spectra import rank_one_residual, singular_spectrum
-from graphslice.analysis.trace import Trace
 from graphslice.feature_dims import UNREACHABLE
 
 
 @dataclass
-class Traced:
+class MoleculeActivations:
     """One molecule on its way through a model.
 
     Attributes:
@@ -29,11 +29,11 @@ class Traced:
 
     number: int
     smiles: str
-    places: np.ndarray
-    trace: Trace
+    atom_rows: np.ndarray
+    activations: Activations
 
 
-def write_internals(found: list[Traced], out: Path) -> Iterable[Path]:
+def write_internals(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
     """Write ``spectra``, ``residuals``, ``map_distances``, ``map_atoms`` (what the central atom reads of each) and
     ``map_bonds`` into a folder: tables, and figures of the same names, those of atoms and bonds one a molecule."""
     yield from _tables(found, out)
@@ -43,44 +43,44 @@ def write_internals(found: list[Traced], out: Path) -> Iterable[Path]:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-def by_distance(found: Trace) -> np.ndarray:
+def attention_by_distance(found: Activations) -> np.ndarray:
     """``[H, D + 1]``: how much of its attention an atom gives to each distance, and last to the token."""
     near = np.where(found.distances < UNREACHABLE, found.distances, -1)
     shares = [np.where(near == d, found.attn_weights[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
     return np.stack([*shares, found.attn_weights[:, 1:, 0].mean(1)], axis=1)
 
 
-def by_bond(one: Traced) -> tuple[np.ndarray, np.ndarray]:
+def attention_by_bond(one: MoleculeActivations) -> tuple[np.ndarray, np.ndarray]:
     """``[bonds, 2]`` atoms of the SMILES and ``[H, bonds]`` the map, mean of both directions, in RDKit's order."""
     mol = Chem.MolFromSmiles(one.smiles)
     ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
-    first, second = 1 + one.places[ends.T]
-    return ends, (one.trace.attn_weights[:, first, second] + one.trace.attn_weights[:, second, first]) / 2
+    first, second = 1 + one.atom_rows[ends.T]
+    return ends, (one.activations.attn_weights[:, first, second] + one.activations.attn_weights[:, second, first]) / 2
 
 
-def from_centre(one: Traced) -> tuple[int, np.ndarray, np.ndarray]:
+def attention_from_centre(one: MoleculeActivations) -> tuple[int, np.ndarray, np.ndarray]:
     """The atom that is nearest to the farthest, how far it is from each ``[N]``, and what it reads of each ``[H, N]``.
 
     All in the order of the SMILES; of several such atoms the first.
     """
-    distances = one.trace.distances[np.ix_(one.places, one.places)]
+    distances = one.activations.distances[np.ix_(one.atom_rows, one.atom_rows)]
     centre = int(np.where(distances < UNREACHABLE, distances, -1).max(1).argmin())
-    return centre, distances[centre], one.trace.attn_weights[:, 1 + one.places[centre], 1 + one.places]
+    return centre, distances[centre], one.activations.attn_weights[:, 1 + one.atom_rows[centre], 1 + one.atom_rows]
 
 
 Row = dict[str, object]
 
 
-def _tables(found: list[Traced], out: Path) -> Iterable[Path]:
+def _tables(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
     tables = {
         "spectra": _spectrum_rows,
         "residuals": _residual_rows,
         "map_distances": _distance_rows,
-        "map_atoms": _read_rows,
+        "map_atoms": _atom_attention_rows,
         "map_bonds": _bond_rows,
     }
-    for name, rows_of in tables.items():
-        rows = [{"molecule": one.number, "smiles": one.smiles} | row for one in found for row in rows_of(one)]
+    for name, rows_in_split in tables.items():
+        rows = [{"molecule": one.number, "smiles": one.smiles} | row for one in found for row in rows_in_split(one)]
         # Molecules without a bond leave the last one empty, with its header.
         columns = list(rows[0]) if rows else ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
         path = out / f"{name}.csv"
@@ -88,33 +88,33 @@ def _tables(found: list[Traced], out: Path) -> Iterable[Path]:
         yield path
 
 
-def _spectrum_rows(one: Traced) -> Iterable[Row]:
-    for layer, mixed in enumerate(one.trace.mixed, 1):
+def _spectrum_rows(one: MoleculeActivations) -> Iterable[Row]:
+    for layer, mixed in enumerate(one.activations.mixed, 1):
         for i, value in enumerate(singular_spectrum(mixed), 1):
             yield {"layer": layer, "index": i, "singular_value": value}
 
 
-def _residual_rows(one: Traced) -> Iterable[Row]:
-    for depth, rows in enumerate(one.trace.rows):
+def _residual_rows(one: MoleculeActivations) -> Iterable[Row]:
+    for depth, rows in enumerate(one.activations.rows):
         yield {"depth": depth, "residual": rank_one_residual(rows)}
 
 
-def _distance_rows(one: Traced) -> Iterable[Row]:
-    for head, shares in enumerate(by_distance(one.trace), 1):
+def _distance_rows(one: MoleculeActivations) -> Iterable[Row]:
+    for head, shares in enumerate(attention_by_distance(one.activations), 1):
         for distance, share in zip([*range(len(shares) - 1), "token"], shares, strict=True):
             yield {"head": head, "distance": distance, "share": share}
 
 
-def _read_rows(one: Traced) -> Iterable[Row]:
-    centre, distances, weights = from_centre(one)
+def _atom_attention_rows(one: MoleculeActivations) -> Iterable[Row]:
+    centre, distances, weights = attention_from_centre(one)
     for head, values in enumerate(weights, 1):
         for atom, (distance, value) in enumerate(zip(distances.tolist(), values, strict=True)):
             apart = distance if distance < UNREACHABLE else None
             yield {"head": head, "from_atom": centre, "atom": atom, "distance": apart, "weight": value}
 
 
-def _bond_rows(one: Traced) -> Iterable[Row]:
-    ends, weights = by_bond(one)
+def _bond_rows(one: MoleculeActivations) -> Iterable[Row]:
+    ends, weights = attention_by_bond(one)
     for head, values in enumerate(weights, 1):
         for (a, b), value in zip(ends, values, strict=True):
             yield {"head": head, "atom_a": a, "atom_b": b, "weight": value}
@@ -123,24 +123,24 @@ def _bond_rows(one: Traced) -> Iterable[Row]:
 # --- pictures -----------------------------------------------------------------------------------
 
 
-def _pictures(found: list[Traced], out: Path) -> Iterable[Path]:
+def _pictures(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
     names = [one.smiles for one in found]
-    spectra = [[singular_spectrum(mixed) for mixed in one.trace.mixed] for one in found]
+    spectra = [[singular_spectrum(mixed) for mixed in one.activations.mixed] for one in found]
     yield from figures.draw_spectra(spectra, names, out / "spectra")
-    residuals = [[rank_one_residual(rows) for rows in one.trace.rows] for one in found]
+    residuals = [[rank_one_residual(rows) for rows in one.activations.rows] for one in found]
     yield from figures.draw_residuals(residuals, names, out / "residuals")
-    shares = [by_distance(one.trace) for one in found]
-    yield from figures.draw_distances(_mean_by_distance(shares), out / "map_distances")
+    shares = [attention_by_distance(one.activations) for one in found]
+    yield from figures.draw_distances(_mean_attention_by_distance(shares), out / "map_distances")
     for one in found:
-        centre, _, weights = from_centre(one)
-        yield from figures.draw_reads(one.smiles, centre, weights, out / f"map_atoms-{one.number}")
-        weights = by_bond(one)[1]
+        centre, _, weights = attention_from_centre(one)
+        yield from figures.draw_atom_attention(one.smiles, centre, weights, out / f"map_atoms-{one.number}")
+        weights = attention_by_bond(one)[1]
         if weights.size:
             yield from figures.draw_bonds(one.smiles, weights, out / f"map_bonds-{one.number}")
 
 
-def _mean_by_distance(shares: list[np.ndarray]) -> np.ndarray:
-    """``[H, D + 1]``: the mean of what :func:`by_distance` gives of several molecules, 0 beyond the ends of each."""
+def _mean_attention_by_distance(shares: list[np.ndarray]) -> np.ndarray:
+    """``[H, D + 1]``: the mean of what :func:`attention_by_distance` gives of several molecules, 0 beyond the ends of each."""
     width = max(found.shape[1] for found in shares)
     padded = np.zeros((len(shares), len(shares[0]), width))
     for row, found in zip(padded, shares, strict=True):

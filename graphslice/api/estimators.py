@@ -19,11 +19,11 @@ from graphslice.api.model import Model
 from graphslice.config import RunConfig
 from graphslice.data.frames import is_frame
 from graphslice.errors import InputError
-from graphslice.inference.inputs import frame_molecules, given_molecules
+from graphslice.inference.inputs import as_molecules, frame_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 # What fit decides of the data.
-_DECIDED = {"targets", "smiles_column", "task", "split", "carve", "folds", "fold"}
+_SET_BY_FIT = {"targets", "smiles_column", "task", "split", "carve", "folds", "fold"}
 
 
 class _Estimator(BaseEstimator):
@@ -72,7 +72,7 @@ class _Estimator(BaseEstimator):
         sections = self.config if isinstance(self.config, Mapping) else {}
         if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
             raise InputError("random_state is the seed: leave out the one in config")
-        for name in sorted(_DECIDED & (sections.get("data") or {}).keys()):
+        for name in sorted(_SET_BY_FIT & (sections.get("data") or {}).keys()):
             raise InputError(f"an estimator learns what fit is given, split at random: leave out data.{name} in config")
         state = self.random_state
         seed = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
@@ -92,7 +92,7 @@ class _Estimator(BaseEstimator):
         # Without the run folder, which goes.
         return Model(model.checkpoints, model.device, calibration=model.calibration)
 
-    def _answers(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
+    def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
         found = self.model_.predict(_molecules(X), details=True)
         return found.values.astype(np.float64), found.errors
@@ -143,7 +143,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """``float64 [R]``, or ``[R, T]`` where the labels were; nan for what is no molecule."""
-        values, _ = self._answers(X)
+        values, _ = self._predict_with_errors(X)
         return values[:, 0] if self._one_dimensional else values
 
     def __sklearn_tags__(self) -> Any:
@@ -188,7 +188,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """``float64 [R, K]``, of the classes as in ``classes_``; nan for what is no molecule."""
-        values, _ = self._answers(X)
+        values, _ = self._predict_with_errors(X)
         return np.hstack([1 - values, values]) if len(self.classes_) == 2 else values
 
     def predict(self, X: Any) -> np.ndarray:
@@ -197,7 +197,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         Raises:
             InputError: (a ValueError) for what is no molecule, by its row: no class stands for that.
         """
-        values, errors = self._answers(X)
+        values, errors = self._predict_with_errors(X)
         if (row := next((row for row, error in enumerate(errors) if error), None)) is not None:
             raise InputError(f"row {row} of X has no class: {errors[row]}; predict_proba answers nan there")
         return self.classes_[(values[:, 0] >= 0.5).astype(int) if len(self.classes_) == 2 else values.argmax(axis=1)]
@@ -205,7 +205,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
 
 def _molecules(X: Any) -> list:
     """SMILES, or graphs, of whatever holds them; an InputError for none at all."""
-    found = frame_molecules(X, None, ())[0] if is_frame(X) else given_molecules(X)
+    found = frame_molecules(X, None, ())[0] if is_frame(X) else as_molecules(X)
     if not found:
         raise InputError("X has no molecules (0 samples): at least one is needed")
     return found

@@ -14,25 +14,25 @@ import pyarrow as pa
 from rich.console import Console
 
 from graphslice.api.model import Model, load
-from graphslice.checkpoint import continue_preset
+from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import (
+    FROM_SCRATCH,
     MOLECULE,
-    SCRATCH,
     RunConfig,
     check_keys,
-    joined_names,
+    join_names,
+    merge_sections,
+    parse_section,
     read_preset,
-    section_of,
-    with_sections,
 )
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
 from graphslice.errors import InputError
-from graphslice.inference.inputs import given_molecules, is_graph
+from graphslice.inference.inputs import as_molecules, is_graph
 from graphslice.report.write import report_after_training
 from graphslice.training import entry
 from graphslice.training.run import Interrupted, RunResult
-from graphslice.training.run_folder import read_config
+from graphslice.training.run_directory import read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -99,25 +99,27 @@ def fit(
         KeyboardInterrupt: if it was stopped; ``graphslice train --resume OUT`` continues a run that has an ``out``.
     """
     config = base_config(preset, config, None if init_from is None else str(init_from))
-    frame, found = _labelled(data, targets, (level or config.data.level) != MOLECULE)
+    frame, found = _as_dataset(data, targets, (level or config.data.level) != MOLECULE)
     given = {
         "smiles_column": smiles,
         "level": level,
-        "features": None if features is None else joined_names(_listed(features) or []),
+        "features": None if features is None else join_names(_name_list(features) or []),
         "split": split,
         "folds": None if folds is None else str(folds),
         "seed": seed,
         **found,
     }
     trained = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
-    config = replace(config, data=_with(config.data, given), trainer=_with(config.trainer, trained))
+    config = replace(
+        config, data=_updated_section(config.data, given), trainer=_updated_section(config.trainer, trained)
+    )
     if config.trainer.devices not in ("auto", "1"):  # the other processes would run the script, and have no model
         raise InputError(
             f"fit trains on one device: for trainer.devices {config.trainer.devices} call graphslice.train"
         )
     config = replace(config, trainer=replace(config.trainer, devices="1"))
-    keeps = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
-    folder = Path(keeps.name if keeps is not None else out or "")
+    keep_alive = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
+    folder = Path(keep_alive.name if keep_alive is not None else out or "")
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     try:
         result = entry.train(config, folder, data=frame, overwrite=overwrite, console=console)
@@ -125,17 +127,17 @@ def fit(
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
     if out is not None:
         report_after_training(result.folder, result.data, console)
-    return load(folder, config.trainer.answers_on, keeps=keeps)
+    return load(folder, config.trainer.inference_device, keep_alive=keep_alive)
 
 
-def _labelled(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
+def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
     """A data frame, or None of a table that is a file; and what a configuration says of where the molecules are."""
-    named = targets if targets is None or isinstance(targets, str) else joined_names(_listed(targets) or [])
+    named = targets if targets is None or isinstance(targets, str) else join_names(_name_list(targets) or [])
     if isinstance(data, tuple):
-        table = labelled_table(*_pair(data), _listed(targets), lists=lists)
-        return table, {"smiles_column": table.column_names[0], "targets": joined_names(table.column_names[1:])}
+        table = labelled_table(*_as_pair(data), _name_list(targets), lists=lists)
+        return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     if isinstance(data, Mapping):
-        return _table_of(data), {"targets": named}
+        return _to_table(data), {"targets": named}
     if is_frame(data):
         return data, {"targets": named}
     if isinstance(data, str | Path):
@@ -165,12 +167,12 @@ def base_config(
     base = read_preset(preset or "small")
     if init_from is not None and "init_from" in (config or {}):
         raise InputError("init_from stands in config too: give it once")
-    if init_from is not None and init_from != SCRATCH:
+    if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
             raise InputError("init_from brings its own model: leave out the preset")
-        base = continue_preset(base, init_from)
-    found = RunConfig.from_dict(with_sections(base, config or {}))
-    return replace(found, init_from=SCRATCH) if init_from == SCRATCH else found
+        base = fine_tuning_preset(base, init_from)
+    found = RunConfig.from_dict(merge_sections(base, config or {}))
+    return replace(found, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else found
 
 
 def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, *, lists: bool = False) -> pa.Table:
@@ -185,10 +187,10 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     Raises:
         InputError: if there are not as many labels as SMILES, or not as many names as labels.
     """
-    molecules = given_molecules(smiles)
+    molecules = as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("fit takes SMILES: PyG graphs with labels go to graphslice.train(config, out, data=graphs)")
-    values = _lists(labels) if lists else np.asarray(labels)
+    values = _ragged_labels(labels) if lists else np.asarray(labels)
     if values.ndim not in (1, 2) or len(values) != len(molecules):
         raise InputError(f"labels of the shape {list(values.shape)} for {len(molecules)} SMILES: give one a SMILES")
     if targets is None:
@@ -205,10 +207,10 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     # A name that no target has.
     first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
     texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
-    return _table_of(dict(zip([first, *targets], [texts, *columns], strict=True)))
+    return _to_table(dict(zip([first, *targets], [texts, *columns], strict=True)))
 
 
-def _lists(labels: Any) -> np.ndarray:
+def _ragged_labels(labels: Any) -> np.ndarray:
     """``object [R]``: lists of numbers, which an array of numbers would take for targets side by side."""
     if not hasattr(labels, "__len__"):
         raise InputError(f"labels are lists, one a SMILES, not {labels!r}")
@@ -218,13 +220,13 @@ def _lists(labels: Any) -> np.ndarray:
     return found
 
 
-def _pair(data: tuple) -> tuple[Any, Any]:
+def _as_pair(data: tuple) -> tuple[Any, Any]:
     if len(data) != 2:
         raise InputError(f"a tuple of {len(data)} is no pair of SMILES and labels: give fit((smiles, y))")
     return data[0], data[1]
 
 
-def _table_of(columns: Mapping[str, Any]) -> pa.Table:
+def _to_table(columns: Mapping[str, Any]) -> pa.Table:
     """A table of columns by their names."""
     import pandas as pd
 
@@ -234,31 +236,31 @@ def _table_of(columns: Mapping[str, Any]) -> pa.Table:
         raise InputError(f"the columns make no table: {error}") from None
 
 
-def _listed(names: Any) -> list[str] | None:
+def _name_list(names: Any) -> list[str] | None:
     if names is None:
         return None
     one = isinstance(names, str) or not isinstance(names, Iterable)  # such as the number that a column is called by
     return [str(names)] if one else [str(name) for name in names]
 
 
-def _with(section: Any, given: Mapping[str, Any]) -> Any:
+def _updated_section(section: Any, given: Mapping[str, Any]) -> Any:
     """A section of a configuration with what is given of it."""
     named = {name: value for name, value in given.items() if value is not None}
-    return section_of(type(section), type(section).__name__.removesuffix("Config").lower(), vars(section) | named)
+    return parse_section(type(section), type(section).__name__.removesuffix("Config").lower(), vars(section) | named)
 
 
-class Trained(RunResult):
+class TrainedRun(RunResult):
     """What came of a run, as :func:`graphslice.train` gives it: with the model, loaded when first asked for."""
 
     @cached_property
     def model(self) -> Model:
-        return load(self.folder, read_config(self.folder).trainer.answers_on)
+        return load(self.folder, read_config(self.folder).trainer.inference_device)
 
 
-def train(config: RunConfig, out: str | Path, **arguments: Any) -> Trained:
+def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     """Train as a configuration says: :func:`graphslice.training.train`, whose arguments and errors it has.
 
     Returns:
         What came of the run, with the model.
     """
-    return Trained(**vars(entry.train(config, out, **arguments)))
+    return TrainedRun(**vars(entry.train(config, out, **arguments)))

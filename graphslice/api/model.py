@@ -20,19 +20,28 @@ from graphslice.checkpoint import (
     read_calibration,
     read_checkpoint,
     read_checkpoints,
-    save_together,
-    write_run_folder,
+    save_ensemble_calibration,
+    write_run_directory,
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
-from graphslice.config import DataConfig, joined_names
-from graphslice.data.frames import column_names, frame_source, is_frame
-from graphslice.data.source import Source
+from graphslice.config import DataConfig, join_names
+from graphslice.data.frames import column_names, dataset_from_frame, is_frame
+from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.errors import InputError, nearest
-from graphslice.inference.embedding import represent
+from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import CONFIG, CORPUS, MEMBER, MOLECULES, TOGETHER, find_members, holds_run, home_of
+from graphslice.run_files import (
+    CONFIG,
+    CORPUS,
+    ENSEMBLE_CALIBRATION,
+    MEMBER,
+    MOLECULES,
+    contains_run,
+    find_members,
+    run_directory_of,
+)
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
@@ -65,12 +74,12 @@ class Model(Predictor):
         checkpoints: Checkpoint | Sequence[Checkpoint],
         device: str | torch.device | None = None,
         folder: str | Path | None = None,
-        keeps: object = None,
+        keep_alive: object = None,
         calibration: Calibration | None = None,
     ) -> None:
         folder = None if folder is None else Path(folder)
         super().__init__(checkpoints, device, calibration=calibration, folder=folder)
-        self._keeps = keeps
+        self._keeps = keep_alive
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -103,7 +112,7 @@ class Model(Predictor):
             "layers": config.model.layers,
             "dim": config.model.dim,
             "parameters": self.models[0].num_parameters,
-            "trees": any(blend is not None for blend in self.blends),
+            "trees": any(stacking is not None for stacking in self.stackings),
             "features": list(config.data.descriptors),
             "device": str(self.device),
             "folder": None if self.folder is None else str(self.folder),
@@ -132,7 +141,7 @@ class Model(Predictor):
         Raises:
             InputError: as :meth:`predict`.
         """
-        return represent(self, self.store_of(molecules, columns))
+        return compute_embeddings(self, self.featurize_molecules(molecules, columns))
 
     def attribute(
         self, smiles: str, target: str | None = None, *, orders: int = 256, columns: Columns | None = None
@@ -185,9 +194,9 @@ class Model(Predictor):
         Raises:
             InputError: as :meth:`attribute`.
         """
-        from graphslice.api.picture import draw_atoms_of
+        from graphslice.api.picture import draw_attributions
 
-        return draw_atoms_of(self, smiles, target, orders, columns)
+        return draw_attributions(self, smiles, target, orders, columns)
 
     # --- how good it is ---------------------------------------------------------------------------
 
@@ -221,18 +230,20 @@ class Model(Predictor):
 
         asked = {"targets": _names(targets), "smiles_column": smiles}
         given = {name: value for name, value in asked.items() if value is not None}
-        source, splits = self._labelled(data, given, split)
+        dataset, splits = self._load_dataset(data, given, split)
         if split is None:
-            split = "all" if splits is None else "valid" if source.is_pcqm4m else "test"
-        return evaluate(self, source, split, splits)
+            split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
+        return evaluate(self, dataset, split, splits)
 
-    def _labelled(self, data: Any, given: dict[str, Any], split: str | None) -> tuple[Source, Splits | None]:
+    def _load_dataset(
+        self, data: Any, given: dict[str, Any], split: str | None
+    ) -> tuple[LabelledDataset, Splits | None]:
         from graphslice.evaluation.evaluate import (
-            checked,
-            load_labelled,
-            splits_to_judge,
-            targets_there,
-            tasks_named,
+            align_targets,
+            available_targets,
+            evaluation_splits,
+            load_evaluation_data,
+            select_tasks,
         )
 
         if not is_frame(data):
@@ -241,22 +252,22 @@ class Model(Predictor):
             if self.folder is None and data is None:
                 raise InputError("the model has no run folder to say what it was trained on: give labelled molecules")
             given = given if data is None else {**given, "dataset": str(data)}
-            return load_labelled(self, self.folder, given, split)
+            return load_evaluation_data(self, self.folder, given, split)
         trained, columns = self.config.data, column_names(data)
-        targets = targets_there(self, given.get("targets"), columns)
+        targets = available_targets(self, given.get("targets"), columns)
         known = DataConfig(targets=targets, features=trained.features, level=self.level)
         if trained.smiles_column in columns:
             known = replace(known, smiles_column=trained.smiles_column)
         if split == "all":
             known = replace(known, split="random")  # whatever a column of that name says
         known = replace(known, **{**given, "targets": targets})
-        tasks = tasks_named(self, targets)
-        source = frame_source(data, known, tasks)
+        tasks = select_tasks(self, targets)
+        dataset = dataset_from_frame(data, known, tasks)
         if trained.split in (*SPLIT_METHODS, *columns):
             with suppress(InputError):  # of another frame, whose column says something else
-                again = frame_source(data, replace(known, split=trained.split), tasks)
-                source = again if again.fingerprint() == trained.fingerprint else source
-        return checked(self, source, given.get("targets")), splits_to_judge(self, self.folder, source)
+                again = dataset_from_frame(data, replace(known, split=trained.split), tasks)
+                dataset = again if again.fingerprint() == trained.fingerprint else dataset
+        return align_targets(self, dataset, given.get("targets")), evaluation_splits(self, self.folder, dataset)
 
     # --- how it is kept ---------------------------------------------------------------------------
 
@@ -269,7 +280,7 @@ class Model(Predictor):
         Raises:
             InputError: if it cannot be written.
         """
-        from graphslice.training.run_folder import of_others, remove_run
+        from graphslice.training.run_directory import foreign_file, remove_run
 
         path = Path(path)
         if path.exists() and not path.is_dir():
@@ -279,9 +290,9 @@ class Model(Predictor):
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as new:
                 self._write(Path(new), path.resolve())
                 for folder in (path / written.name for written in find_members(new)):
-                    if folder.exists() and not holds_run(folder):
+                    if folder.exists() and not contains_run(folder):
                         raise InputError(f"{folder} is there, and holds no run: choose another folder")
-                if name := of_others(path, (written.name for written in Path(new).iterdir())):
+                if name := foreign_file(path, (written.name for written in Path(new).iterdir())):
                     raise InputError(f"{path} holds no run, but a {name}: choose another folder")
                 remove_run(path)
                 for written in list(Path(new).iterdir()):
@@ -291,7 +302,7 @@ class Model(Predictor):
 
     def _write(self, new: Path, home: Path) -> None:
         """Write a run folder to ``new``, which shall be moved to ``home``."""
-        from graphslice.training.run_folder import KEPT
+        from graphslice.training.run_directory import RUN_FILES
 
         parts = self.checkpoints
         names = [""] if len(parts) == 1 else [f"{MEMBER}{number}" for number in range(1, len(parts) + 1)]
@@ -301,16 +312,16 @@ class Model(Predictor):
             if has_table and Path(data.dataset).name == MOLECULES:  # it goes along
                 data = replace(data, dataset=str(home / MOLECULES))
             config = replace(part.config, data=data)
-            write_run_folder(replace(part, config=config), new / name)
+            write_run_directory(replace(part, config=config), new / name)
             if name == names[0] != "":
-                together = replace(trainer, ensemble=1 if self.in_turn else len(parts))
-                fold = None if self.in_turn else data.fold
+                together = replace(trainer, ensemble=1 if self.is_cross_validation else len(parts))
+                fold = None if self.is_cross_validation else data.fold
                 whole = replace(config, data=replace(data, carve=0, fold=fold), trainer=together)
                 (new / CONFIG).write_text(whole.to_yaml())
         if self.calibration is not None and len(parts) > 1:
-            save_together(self.calibration, new)
+            save_ensemble_calibration(self.calibration, new)
         if self.folder is not None:
-            for kept in (Path(part, file) for part in {"", *names} for file in KEPT):
+            for kept in (Path(part, file) for part in {"", *names} for file in RUN_FILES):
                 if kept.name != CORPUS and (self.folder / kept).is_file():  # which is large, and no part of a model
                     shutil.copyfile(self.folder / kept, new / kept)
 
@@ -321,7 +332,7 @@ class Model(Predictor):
             for number, checkpoint in enumerate(self.checkpoints):
                 write_checkpoint(checkpoint, folder / f"{number}")
             if self.calibration is not None and len(self.models) > 1:
-                save_together(self.calibration, folder)
+                save_ensemble_calibration(self.calibration, folder)
             parts = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return _read_back, (type(self), parts, self.device.type)
 
@@ -332,12 +343,14 @@ def _read_back(kind: type[Model], parts: dict[str, bytes], device: str) -> Model
         folder = Path(name)
         for part, contents in parts.items():
             (folder / part).write_bytes(contents)
-        checkpoints = [read_checkpoint(folder / f"{number}") for number in range(len(parts.keys() - {TOGETHER}))]
+        checkpoints = [
+            read_checkpoint(folder / f"{number}") for number in range(len(parts.keys() - {ENSEMBLE_CALIBRATION}))
+        ]
         calibration = read_calibration(folder, checkpoints)
     return kind(checkpoints, "cpu" if device == "cpu" else None, calibration=calibration)
 
 
-def load(path: str | Path, device: str | torch.device | None = None, *, keeps: object = None) -> Model:
+def load(path: str | Path, device: str | torch.device | None = None, *, keep_alive: object = None) -> Model:
     """Load the model of a run folder, of a checkpoint file or of a name that comes with the package, or the models of a
     folder of several.
 
@@ -351,9 +364,9 @@ def load(path: str | Path, device: str | torch.device | None = None, *, keeps: o
     Raises:
         InputError: if there is no model there, or it cannot be read.
     """
-    folder, checkpoints = home_of(path), read_checkpoints(path)
+    folder, checkpoints = run_directory_of(path), read_checkpoints(path)
     known = folder if folder is not None and (folder / CONFIG).is_file() else None
-    return Model(checkpoints, device, known, keeps, read_calibration(path, checkpoints))
+    return Model(checkpoints, device, known, keep_alive, read_calibration(path, checkpoints))
 
 
 def _kind(task: Task) -> str:
@@ -363,4 +376,4 @@ def _kind(task: Task) -> str:
 
 def _names(targets: str | Sequence[str] | None) -> str | None:
     """Names of columns as a configuration has them."""
-    return targets if targets is None or isinstance(targets, str) else joined_names([str(name) for name in targets])
+    return targets if targets is None or isinstance(targets, str) else join_names([str(name) for name in targets])

@@ -43,18 +43,20 @@ class Picture:
         return "Picture(a notebook shows it; save('atoms.svg') writes it)"
 
 
-def draw_atoms_of(model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None) -> Picture:
+def draw_attributions(
+    model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
+) -> Picture:
     """What each atom adds, drawn on the molecule: see :meth:`Model.draw`."""
     from graphslice.analysis.atom_maps import draw_atoms
     from graphslice.analysis.attribution import attribute
-    from graphslice.analysis.wording import explained, find_target
+    from graphslice.analysis.formatting import explain_target, match_target
 
     if not isinstance(smiles, str):
         raise InputError(f"draw shows one SMILES, not {type(smiles).__name__}")
-    at = find_target(target, model.targets)
+    at = match_target(target, model.targets)
     found = attribute(model, smiles, orders=orders, columns=columns)
     (answers,) = model.predict(smiles, columns=columns)
-    told = explained(found, answers, model.tasks, at, len(model.models))
+    explanation = explain_target(found, answers, model.tasks, at, len(model.models))
     with tempfile.TemporaryDirectory() as folder:
-        files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, told, Path(folder) / "atoms")}
+        files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, explanation, Path(folder) / "atoms")}
     return Picture(files[".svg"].decode(), files[".png"])

@@ -1,13 +1,13 @@
 """What a model's answers are worth: intervals and sets of classes, temperatures, nearness to the training molecules."""
 
+from graphslice.calibration.applicability_domain import ApplicabilityDomain as ApplicabilityDomain
 from graphslice.calibration.calibration import Calibration as Calibration
 from graphslice.calibration.calibration import TargetCalibration as TargetCalibration
 from graphslice.calibration.calibration import fit_calibration as fit_calibration
-from graphslice.calibration.conformal import DISTANCE as DISTANCE
-from graphslice.calibration.conformal import Scores as Scores
-from graphslice.calibration.conformal import check_level as check_level
-from graphslice.calibration.conformal import molecules_needed as molecules_needed
-from graphslice.calibration.conformal import over_molecules as over_molecules
-from graphslice.calibration.domain import Domain as Domain
+from graphslice.calibration.conformal import DOMAIN_DISTANCE as DOMAIN_DISTANCE
+from graphslice.calibration.conformal import NonconformityScores as NonconformityScores
+from graphslice.calibration.conformal import coverage_of_level as coverage_of_level
+from graphslice.calibration.conformal import mean_per_molecule as mean_per_molecule
+from graphslice.calibration.conformal import min_calibration_molecules as min_calibration_molecules
 from graphslice.calibration.temperature import fit_temperature as fit_temperature
-from graphslice.calibration.temperature import tempered as tempered
+from graphslice.calibration.temperature import temperature_scaled as temperature_scaled

@@ -8,14 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.calibration.conformal import CONSTANT, FEWEST_MOLECULES, Scores, fit_scale, scale_of
-from graphslice.calibration.domain import Domain
-from graphslice.calibration.temperature import fit_temperature, tempered
+from graphslice.calibration.applicability_domain import ApplicabilityDomain
+from graphslice.calibration.conformal import (
+    CONSTANT,
+    MIN_CALIBRATION_MOLECULES,
+    NonconformityScores,
+    fit_interval_scale,
+    interval_scale,
+)
+from graphslice.calibration.temperature import fit_temperature, temperature_scaled
 from graphslice.errors import InputError
-from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_network
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_scale
 
 # So many parts, each of which is judged by weights that the others give.
-_PARTS = 5
+_CROSS_FIT_FOLDS = 5
 #: By name ``float [R, T]``, none negative: what may tell of the size of the errors of R rows.
 Difficulty = Mapping[str, np.ndarray]
 
@@ -32,7 +38,7 @@ class TargetCalibration:
         temperature: by which logits are divided; 1 of numbers.
     """
 
-    scores: tuple[Scores, ...]
+    scores: tuple[NonconformityScores, ...]
     weights: dict[str, float]
     temperature: float = 1.0
 
@@ -53,7 +59,7 @@ class TargetCalibration:
         sound = all((np.diff(each) >= 0).all() for each in scores) and min(weights.values()) >= 0
         if not scores or not sound or weights.get(CONSTANT, 0) <= 0 or not 0 < temperature < np.inf:
             raise ValueError("the calibration of a target")
-        return cls(tuple(Scores(*each) for each in zip(scores, counts, strict=True)), weights, temperature)
+        return cls(tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True)), weights, temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,18 +72,18 @@ class Calibration:
     """
 
     targets: tuple[TargetCalibration, ...]
-    domain: Domain
+    domain: ApplicabilityDomain
 
     def probabilities(self, answers: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """``float32 [R, W]``: answers, the probabilities among them at their temperatures."""
         answers = np.array(answers, np.float32)
         for t, task, where in each_target(tasks):
             if task.classes:
-                answers[:, where] = tempered(answers[:, where], self.targets[t].temperature)
+                answers[:, where] = temperature_scaled(answers[:, where], self.targets[t].temperature)
         return answers
 
-    def bounds(
-        self, answers: np.ndarray, difficulty: Difficulty, tasks: Sequence[Task], share: float
+    def prediction_intervals(
+        self, answers: np.ndarray, difficulty: Difficulty, tasks: Sequence[Task], coverage: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """Where the intervals of the numbers begin and end.
 
@@ -97,20 +103,20 @@ class Calibration:
             if task.kind != REGRESSION:
                 continue
             own = self.targets[t]
-            scale = scale_of(_of_target(difficulty, t), own.weights, len(answers))
-            half = own.scores[0].quantile(share) * scale
-            middle = to_network(answers[:, where].astype(np.float64), [task])[:, 0]
+            scale = interval_scale(_target_difficulty(difficulty, t), own.weights, len(answers))
+            half = own.scores[0].quantile(coverage) * scale
+            middle = to_training_scale(answers[:, where].astype(np.float64), [task])[:, 0]
             low[:, t], high[:, t] = middle - half, middle + half
             if task.transform == "log":
                 low[:, t], high[:, t] = np.exp(low[:, t]), np.exp(high[:, t])
         return low.astype(np.float32), high.astype(np.float32)
 
-    def unbounded(self, tasks: Sequence[Task], share: float) -> list[str]:
+    def unbounded_targets(self, tasks: Sequence[Task], coverage: float) -> list[str]:
         """The numbers whose intervals have no end, as too few molecules were at hand for this share."""
         found = zip(tasks, self.targets, strict=True)
-        return [task.name for task, own in found if not task.classes and np.isinf(own.scores[0].quantile(share))]
+        return [task.name for task, own in found if not task.classes and np.isinf(own.scores[0].quantile(coverage))]
 
-    def sets(self, answers: np.ndarray, tasks: Sequence[Task], share: float) -> dict[str, np.ndarray]:
+    def prediction_sets(self, answers: np.ndarray, tasks: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
         """Of each target of classes ``bool [R, K]``: which classes each row may have.
 
         The true class is among them for a share of the molecules of every class (label-conditional: Vovk et al. 2005);
@@ -124,8 +130,8 @@ class Calibration:
         found = {}
         for t, task, where in each_target(tasks):
             if task.classes:
-                borders = [scores.quantile(share) for scores in self.targets[t].scores]
-                found[task.name] = 1 - _of_classes(answers[:, where], task) <= np.array(borders)
+                borders = [scores.quantile(coverage) for scores in self.targets[t].scores]
+                found[task.name] = 1 - _class_probabilities(answers[:, where], task) <= np.array(borders)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,7 +145,7 @@ class Calibration:
         counts = [max(1, len(task.classes)) for task in tasks]
         if [len(target.scores) for target in targets] != counts:
             raise ValueError("the calibration of other targets")
-        return cls(targets, Domain.from_dict(values["domain"]))
+        return cls(targets, ApplicabilityDomain.from_dict(values["domain"]))
 
 
 def fit_calibration(
@@ -148,7 +154,7 @@ def fit_calibration(
     labels: np.ndarray,
     molecules: np.ndarray,
     tasks: Sequence[Task],
-    domain: Domain,
+    domain: ApplicabilityDomain,
 ) -> Calibration:
     """Calibrate a model on molecules that it did not learn, each of which counts as one.
 
@@ -170,46 +176,50 @@ def fit_calibration(
         known = np.isfinite(labels[:, t]) & np.isfinite(answers[:, where]).all(axis=1)
         own, y = answers[known, where].astype(np.float64), labels[known, t]
         if task.classes:
-            targets.append(_of_classed(own, y.astype(int), molecules[known], task))
+            targets.append(_calibrate_classification(own, y.astype(int), molecules[known], task))
         else:
-            errors = np.abs(to_network(y[:, None], [task]) - to_network(own, [task]))[:, 0]
-            difficult = {name: each[known] for name, each in _of_target(difficulty, t).items()}
-            targets.append(_of_number(errors, difficult, molecules[known]))
+            errors = np.abs(to_training_scale(y[:, None], [task]) - to_training_scale(own, [task]))[:, 0]
+            difficult = {name: each[known] for name, each in _target_difficulty(difficulty, t).items()}
+            targets.append(_calibrate_regression(errors, difficult, molecules[known]))
     return Calibration(tuple(targets), domain)
 
 
-def _of_classed(answers: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task) -> TargetCalibration:
+def _calibrate_classification(
+    answers: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task
+) -> TargetCalibration:
     temperature = fit_temperature(answers, y, molecules)
-    lacking = 1 - _of_classes(tempered(answers, temperature).astype(np.float32), task)
+    lacking = 1 - _class_probabilities(temperature_scaled(answers, temperature).astype(np.float32), task)
     places = range(len(task.classes))
-    scores = tuple(Scores.of(lacking[y == place, place], molecules[y == place]) for place in places)
+    scores = tuple(NonconformityScores.from_rows(lacking[y == place, place], molecules[y == place]) for place in places)
     return TargetCalibration(scores, {CONSTANT: 1.0}, temperature)
 
 
-def _of_number(errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecules: np.ndarray) -> TargetCalibration:
+def _calibrate_regression(
+    errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecules: np.ndarray
+) -> TargetCalibration:
     """The scores are those by weights that were found without the molecule, which would favour itself."""
     finite = np.isfinite(errors)
     errors, molecules = errors[finite], np.unique(molecules[finite], return_inverse=True)[1]
     difficulty = {name: each[finite] for name, each in difficulty.items()}
-    parts = [molecules % _PARTS == part for part in range(_PARTS)]
-    if min(len(np.unique(molecules[~inside])) for inside in parts) < FEWEST_MOLECULES:
+    parts = [molecules % _CROSS_FIT_FOLDS == part for part in range(_CROSS_FIT_FOLDS)]
+    if min(len(np.unique(molecules[~inside])) for inside in parts) < MIN_CALIBRATION_MOLECULES:
         difficulty = {}  # scores of one scale and answers of another would not go together
-    weights = fit_scale(difficulty, errors, molecules)
+    weights = fit_interval_scale(difficulty, errors, molecules)
     scores = np.zeros(len(errors))
     for inside in parts:
         rest = {name: each[~inside] for name, each in difficulty.items()}
-        others = fit_scale(rest, errors[~inside], molecules[~inside])
-        scale = scale_of({name: each[inside] for name, each in difficulty.items()}, others, inside.sum())
+        others = fit_interval_scale(rest, errors[~inside], molecules[~inside])
+        scale = interval_scale({name: each[inside] for name, each in difficulty.items()}, others, inside.sum())
         scores[inside] = errors[inside] / scale
-    return TargetCalibration((Scores.of(scores, molecules),), weights)
+    return TargetCalibration((NonconformityScores.from_rows(scores, molecules),), weights)
 
 
-def _of_target(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:
+def _target_difficulty(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:
     """``float64 [R]`` by name, of one target."""
     return {name: np.asarray(each[:, t], np.float64) for name, each in difficulty.items()}
 
 
-def _of_classes(probabilities: np.ndarray, task: Task) -> np.ndarray:
+def _class_probabilities(probabilities: np.ndarray, task: Task) -> np.ndarray:
     """``float64 [R, K]``: the probability of every class, of two classes of both."""
     probabilities = probabilities.astype(np.float64)
     return np.concatenate([1 - probabilities, probabilities], axis=1) if task.kind == BINARY else probabilities

@@ -16,18 +16,18 @@ from numbers import Real
 
 import numpy as np
 
-from graphslice.choosing import near_best, shares
 from graphslice.errors import InputError
+from graphslice.model_averaging import simplex_grid, within_standard_errors
 
 #: With fewer molecules all intervals are equally wide, and probabilities stay as they are.
-FEWEST_MOLECULES = 20
+MIN_CALIBRATION_MOLECULES = 20
 # The parts that the shares are made of.
 _STEPS = 8
 #: What is the same for every molecule, and 1 minus the similarity of the nearest training molecule.
-CONSTANT, DISTANCE = "constant", "distance"
+CONSTANT, DOMAIN_DISTANCE = "constant", "distance"
 
 
-def check_level(level: float) -> float:
+def coverage_of_level(level: float) -> float:
     """The share of molecules that intervals of a level in percent hold: 0.9 of 90.
 
     Raises:
@@ -38,12 +38,12 @@ def check_level(level: float) -> float:
     return level / 100
 
 
-def molecules_needed(share: float) -> int:
-    """Of how many molecules :class:`Scores` must be for a quantile of this share that has an end."""
-    return ceil(share / (1 - share) - 1e-6)
+def min_calibration_molecules(coverage: float) -> int:
+    """Of how many molecules :class:`NonconformityScores` must be for a quantile of this share that has an end."""
+    return ceil(coverage / (1 - coverage) - 1e-6)
 
 
-def over_molecules(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
+def mean_per_molecule(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
     """``float64 [..., M]``: the mean over the rows of each molecule.
 
     Args:
@@ -58,7 +58,7 @@ def over_molecules(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class NonconformityScores:
     """How far off a model was on molecules that it did not learn.
 
     Attributes:
@@ -74,30 +74,30 @@ class Scores:
             raise ValueError("scores")
 
     @classmethod
-    def of(cls, values: np.ndarray, molecules: np.ndarray) -> Scores:
+    def from_rows(cls, values: np.ndarray, molecules: np.ndarray) -> NonconformityScores:
         """Those of some rows: ``float [n]``, and ``int64 [n]``, which molecule each is of."""
         _, inverse, counts = np.unique(molecules, return_inverse=True, return_counts=True)
         order = np.argsort(values, kind="stable")
         return cls(np.asarray(values, np.float64)[order], counts[inverse][order])
 
-    def quantile(self, share: float) -> float:
+    def quantile(self, coverage: float) -> float:
         """What at least a share of all molecules stay below, if they are like those of the scores.
 
-        Of atoms or bonds it is one drawn at random of each molecule. ``share``: between 0 and 1. Infinite where there
+        Of atoms or bonds it is one drawn at random of each molecule. ``coverage``: between 0 and 1. Infinite where there
         are too few molecules for this share. Where rows are molecules it is the ``ceil((n + 1) share)``-th score.
         """
         below = np.cumsum(1 / self.counts)
         molecules = round(below[-1]) if len(below) else 0
-        place = int(np.searchsorted(below, (molecules + 1) * share - 1e-6))  # a third is not three times a ninth
+        place = int(np.searchsorted(below, (molecules + 1) * coverage - 1e-6))  # a third is not three times a ninth
         return float(self.values[place]) if place < len(below) else float("inf")
 
 
-def scale_of(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float], rows: int) -> np.ndarray:
+def interval_scale(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float], rows: int) -> np.ndarray:
     """``float64 [R]``: how wide the interval of each molecule is beside the others', above 0.
 
     Args:
         difficulty: ``float [R]`` by name, none negative.
-        weights: of :func:`fit_scale`.
+        weights: of :func:`fit_interval_scale`.
         rows: R.
     """
     scale = np.full(rows, weights[CONSTANT])
@@ -107,7 +107,9 @@ def scale_of(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float],
     return scale
 
 
-def fit_scale(difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecules: np.ndarray) -> dict[str, float]:
+def fit_interval_scale(
+    difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecules: np.ndarray
+) -> dict[str, float]:
     """How much each kind of difficulty tells of the size of an error.
 
     The scale of an error is taken as a weighted sum, its distribution as Laplace's. The weights are not the best ones
@@ -122,21 +124,21 @@ def fit_scale(difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecule
     Returns:
         The weight of each; that of :data:`CONSTANT` is above 0.
     """
-    if len(np.unique(molecules)) < FEWEST_MOLECULES:
+    if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES:
         return {CONSTANT: 1.0}
-    means = {name: float(over_molecules(values, molecules).mean()) for name, values in difficulty.items()}
+    means = {name: float(mean_per_molecule(values, molecules).mean()) for name, values in difficulty.items()}
     means = {CONSTANT: 1.0} | means
     names = [name for name, mean in means.items() if mean > 0]
     if len(names) == 1:
         return {CONSTANT: 1.0}
     parts = np.stack([np.ones(len(errors)), *(difficulty[name] / means[name] for name in names[1:])])
-    grid = np.array([given for given in shares(_STEPS, len(names)) if given[0] > 0]) / _STEPS
+    grid = np.array([given for given in simplex_grid(_STEPS, len(names)) if given[0] > 0]) / _STEPS
     losses = np.stack([_laplace_losses(given @ parts, errors, molecules) for given in grid])
-    weights = grid[near_best(losses)].mean(axis=0)
+    weights = grid[within_standard_errors(losses)].mean(axis=0)
     return {name: float(weight / means[name]) for name, weight in zip(names, weights, strict=True) if weight > 0}
 
 
 def _laplace_losses(scale: np.ndarray, errors: np.ndarray, molecules: np.ndarray) -> np.ndarray:
     """``[M]``: minus the logarithm of the likelihood of the errors of each molecule, their mean, but for a constant."""
-    scale = scale * max(float(over_molecules(errors / scale, molecules).mean()), 1e-12)
-    return over_molecules(np.log(scale) + errors / scale, molecules)
+    scale = scale * max(float(mean_per_molecule(errors / scale, molecules).mean()), 1e-12)
+    return mean_per_molecule(np.log(scale) + errors / scale, molecules)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphslice.calibration.conformal import FEWEST_MOLECULES, over_molecules
-from graphslice.choosing import near_best
+from graphslice.calibration.conformal import MIN_CALIBRATION_MOLECULES, mean_per_molecule
+from graphslice.model_averaging import within_standard_errors
 
 _TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(5.0), 65))
 # Probabilities are kept so far from 0 and 1 where their logarithm is taken.
-_LEAST = 1e-4
+_MIN_PROBABILITY = 1e-4
 
 
-def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+def temperature_scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """``float [R, W]``: probabilities whose logits are divided by a temperature.
 
     Args:
@@ -37,20 +37,22 @@ def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndar
     where that is one of them.
 
     Args:
-        probabilities: as of :func:`tempered`.
+        probabilities: as of :func:`temperature_scaled`.
         y: ``int [R]``, places of the classes.
         molecules: ``int64 [R]``, which molecule each row is of.
     """
-    if len(np.unique(molecules)) < FEWEST_MOLECULES or len(np.unique(y)) < 2:
+    if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES or len(np.unique(y)) < 2:
         return 1.0
-    p = np.clip(probabilities, _LEAST, 1 - _LEAST)
-    wanted = _wanted(y, molecules, max(2, p.shape[1]))
-    losses = [over_molecules(_log_losses(tempered(p, t), wanted), molecules) for t in (*_TEMPERATURES, 1.0)]
-    near = near_best(np.stack(losses))
+    p = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+    wanted = _platt_targets(y, molecules, max(2, p.shape[1]))
+    losses = [
+        mean_per_molecule(_log_losses(temperature_scaled(p, t), wanted), molecules) for t in (*_TEMPERATURES, 1.0)
+    ]
+    near = within_standard_errors(np.stack(losses))
     return 1.0 if near[-1] else float(np.exp(np.log(_TEMPERATURES[near[:-1]]).mean()))
 
 
-def _wanted(y: np.ndarray, molecules: np.ndarray, classes: int) -> np.ndarray:
+def _platt_targets(y: np.ndarray, molecules: np.ndarray, classes: int) -> np.ndarray:
     """``float64 [R, K]``: (N + 1) / (N + K) of a row's class, which N molecules have, and the others share the rest."""
     counts = np.array([len(np.unique(molecules[y == place])) for place in range(classes)])[y, None]
     return np.where(np.arange(classes) == y[:, None], counts + 1, 1) / (counts + classes)

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, rewritten
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, reparse_canonical
 
 # The largest magnitude of an RDKit descriptor.
 _LARGEST = 1e6
@@ -72,7 +72,7 @@ class DescriptorKind:
 
     names: tuple[str, ...]
     dtype: type[np.generic]
-    absent: float
+    missing_value: float
     compute: Callable[[Chem.Mol], np.ndarray]
 
 
@@ -129,12 +129,12 @@ DESCRIPTORS = {
 }
 
 
-def kinds_of(names: Iterable[str]) -> list[str]:
+def descriptor_kinds(names: Iterable[str]) -> list[str]:
     """Those of some names of descriptors that are kinds of :data:`DESCRIPTORS`."""
     return [name for name in names if name in DESCRIPTORS]
 
 
-def own_of(names: Iterable[str]) -> list[str]:
+def feature_column_names(names: Iterable[str]) -> list[str]:
     """The others: columns of numbers of the user's own table."""
     return [name for name in names if name not in DESCRIPTORS]
 
@@ -144,7 +144,9 @@ def descriptor_width(names: Iterable[str]) -> int:
     return sum(len(DESCRIPTORS[name].names) if name in DESCRIPTORS else 1 for name in names)
 
 
-def read_descriptors(smiles: Sequence[str], kinds: Sequence[str], max_atoms: int = MAX_ATOMS) -> dict[str, np.ndarray]:
+def compute_descriptors(
+    smiles: Sequence[str], kinds: Sequence[str], max_atoms: int = MAX_ATOMS
+) -> dict[str, np.ndarray]:
     """Descriptors of some molecules, the same however a molecule is written.
 
     Args:
@@ -160,13 +162,13 @@ def read_descriptors(smiles: Sequence[str], kinds: Sequence[str], max_atoms: int
     found = {}
     for kind in kinds:
         of = DESCRIPTORS[kind]
-        found[kind] = np.full((len(smiles), len(of.names)), of.absent, of.dtype)
+        found[kind] = np.full((len(smiles), len(of.names)), of.missing_value, of.dtype)
     if not kinds:
         return found
     with rdBase.BlockLogs(), np.errstate(all="ignore"):
         for row, text in enumerate(smiles):
             try:
-                mol = _in_one_order(parse_molecule(text, max_atoms))
+                mol = _in_canonical_order(parse_molecule(text, max_atoms))
             except MoleculeError:
                 continue
             for kind in kinds:
@@ -177,6 +179,6 @@ def read_descriptors(smiles: Sequence[str], kinds: Sequence[str], max_atoms: int
     return found
 
 
-def _in_one_order(mol: Chem.Mol) -> Chem.Mol:
+def _in_canonical_order(mol: Chem.Mol) -> Chem.Mol:
     """The molecule whatever its spelling: some descriptors depend on the order of atoms and bonds."""
-    return rewritten(mol) or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())
+    return reparse_canonical(mol) or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())

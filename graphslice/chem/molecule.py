@@ -14,7 +14,7 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, settled
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, normalize_stereo, parse_molecule
 from graphslice.chem.rdkit_features import atom_features, features_of_bond
 from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.chem.renumber import renumber
@@ -76,7 +76,7 @@ class MolGraph:
 
 
 #: What stands for a molecule where there is none.
-NO_GRAPH = MolGraph(np.empty((0, len(ATOM_DIMS)), np.uint8), np.empty((0, 2), np.int32), np.empty((0, 3), np.uint8))
+EMPTY_GRAPH = MolGraph(np.empty((0, len(ATOM_DIMS)), np.uint8), np.empty((0, 2), np.int32), np.empty((0, 3), np.uint8))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -135,7 +135,7 @@ class MolArrays:
         Raises:
             InputError: for a graph whose arrays have other shapes, or no whole numbers of their range.
         """
-        parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([NO_GRAPH, *graphs], -1)]
+        parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([EMPTY_GRAPH, *graphs], -1)]
         atoms, bonds, features = zip(*parts, strict=True)
         return cls(
             np.cumsum([*map(len, atoms)], dtype=np.int64),
@@ -233,7 +233,7 @@ def read_smiles(
     with rdBase.BlockLogs():
         for text in smiles:
             try:
-                mol = _parsed(text, max_atoms, canonical)
+                mol = _parse_for_graph(text, max_atoms, canonical)
             except MoleculeError as reason:
                 reasons.append(str(reason))
                 counts.append((0, 0))
@@ -251,10 +251,10 @@ def read_smiles(
     return arrays, reasons
 
 
-def _parsed(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
+def _parse_for_graph(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
     """The molecule that becomes a graph, in canonical order or as it is written."""
-    mol = parse_molecule(smiles, max_atoms, maps=not canonical)
-    return settled(mol, smiles)[0] if canonical else mol
+    mol = parse_molecule(smiles, max_atoms, keep_atom_maps=not canonical)
+    return normalize_stereo(mol, smiles)[0] if canonical else mol
 
 
 def _to_arrays(
@@ -276,7 +276,7 @@ def _to_arrays(
     unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids, status)
     for row in np.flatnonzero(status).tolist():
         # Parsed again: that is rare, and keeping all molecules in memory until here would slow down every one.
-        _fill(arrays, row, _parsed(smiles[row], max_atoms, canonical))
+        _fill(arrays, row, _parse_for_graph(smiles[row], max_atoms, canonical))
     return arrays
 
 

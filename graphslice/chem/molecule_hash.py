@@ -93,7 +93,9 @@ def _hash_all(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, of_scaffolds, fou
         some_bonds, kinds = bonds[begin:end], bond_type_ids[begin:end]
         if not of_scaffolds:
             found[0, g] = _identity(some_atoms, some_bonds, kinds)
-        found[1, g] = _heaviest(some_atoms, some_bonds, kinds, of_scaffolds, numbers, links, colours, slots)
+        found[1, g] = _hash_heaviest_fragment(
+            some_atoms, some_bonds, kinds, of_scaffolds, numbers, links, colours, slots
+        )
 
 
 @njit(cache=True)
@@ -120,7 +122,7 @@ def _identity(atoms, bonds, bond_type_ids):
 
 
 @njit(cache=True)
-def _heaviest(atoms, bonds, bond_type_ids, of_scaffolds, numbers, links, colours, slots):
+def _hash_heaviest_fragment(atoms, bonds, bond_type_ids, of_scaffolds, numbers, links, colours, slots):
     """The hash of the heaviest fragment: its family, or its scaffold."""
     size = len(atoms)
     first, hydrogens, order, queue_of, core = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
@@ -206,7 +208,7 @@ def _family(atoms, members, first, hydrogens, links, colours, slots):
         if element == _HYDROGEN and first[i + 1] - first[i] == 1 and atoms[links[0, first[i]], _ELEMENT] != _HYDROGEN:
             total += 1
             some[i] = np.uint64(0)
-    skeleton = _refined(members, first, links, colours, slots, False)
+    skeleton = _refine_colours(members, first, links, colours, slots, False)
     return _mix(skeleton + np.uint64(total) * _ODD)
 
 
@@ -232,11 +234,11 @@ def _scaffold(atoms, members, first, links, core, colours, slots):
             kept = kept or (core[links[0, k]] > 0 and links[1, k] == _DOUBLE)
         some[i] = _mix(np.uint64(atoms[i, _ELEMENT] + 1) * _ODD) if kept else np.uint64(0)
         empty = empty and not kept
-    return np.uint64(0) if empty else _refined(members, first, links, colours, slots, True)
+    return np.uint64(0) if empty else _refine_colours(members, first, links, colours, slots, True)
 
 
 @njit(cache=True)
-def _refined(members, first, links, colours, slots, with_types):
+def _refine_colours(members, first, links, colours, slots, with_types):
     """Colour refinement of the atoms whose colour is not 0, until it parts no more of them; a hash of all colours.
 
     An atom's new colour is made of its colour and those of its neighbours, and of the types of the bonds if asked.
@@ -260,7 +262,7 @@ def _refined(members, first, links, colours, slots, with_types):
             continue
         if parts == len(members):
             break  # all differ, and a round more has told who is bonded to whom
-        refined = _different(members, old, slots)
+        refined = _count_distinct(members, old, slots)
         if refined == parts:
             break
         parts = refined
@@ -280,7 +282,7 @@ def _slots_for(size):
 
 
 @njit(cache=True)
-def _different(members, colours, slots):
+def _count_distinct(members, colours, slots):
     """How many different colours there are beside 0: a table with open addressing, as large as these atoms need."""
     mask = _slots_for(len(members)) - 1
     for k in range(mask + 1):

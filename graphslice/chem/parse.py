@@ -16,14 +16,14 @@ _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
 _LABELS = re.compile(r":[0-9]+\]|\[[0-9]")
 _TAGS = re.compile(r"@+")
 # What a text may have at its ends without being seen.
-_UNSEEN = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
+_INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 
 
 class MoleculeError(ValueError):
     """Why a SMILES is no molecule that GraphSlice can use, in one short clause."""
 
 
-def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.Mol:
+def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False) -> Chem.Mol:
     """The RDKit molecule of a SMILES, sanitized.
 
     Args:
@@ -36,16 +36,16 @@ def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.M
     """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
-    if len(smiles) > 10 * max_atoms and (written := _written_atoms(smiles)) > max_atoms:
+    if len(smiles) > 10 * max_atoms and (written := _count_written_atoms(smiles)) > max_atoms:
         raise MoleculeError(f"{written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
     if not smiles.isascii():
-        _refuse_other_scripts(smiles)
+        _reject_other_scripts(smiles)
     try:
         mol = Chem.MolFromSmiles(smiles)
     except UnicodeEncodeError:  # bytes of a file that are no text
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
-        raise MoleculeError(_why_not(smiles))
+        raise MoleculeError(_parse_failure(smiles))
     words = smiles.split(maxsplit=1)
     if len(words) > 1 and not words[1].startswith("|"):  # of "C C" RDKit reads methane, called C; | begins a CXSMILES
         raise MoleculeError(f"text after a space: {words[1].strip()[:40]!r}; give the SMILES alone")
@@ -57,7 +57,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.M
     # The ways to write one: *, [#0], and a label of a CXSMILES.
     if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) stands for no element")
-    if not maps and _LABELS.search(smiles):
+    if not keep_atom_maps and _LABELS.search(smiles):
         for atom in mol.GetAtoms():
             atom.SetAtomMapNum(0)
             if atom.GetAtomicNum() != 1:  # deuterium is an atom of the graph, which hydrogen is not
@@ -66,20 +66,20 @@ def parse_molecule(smiles: str, max_atoms: int, *, maps: bool = False) -> Chem.M
     return mol
 
 
-def _refuse_other_scripts(smiles: str) -> None:
+def _reject_other_scripts(smiles: str) -> None:
     """Raise :class:`MoleculeError` for a letter that no SMILES has: RDKit leaves it out at the ends."""
-    words = smiles.translate(_UNSEEN).split(maxsplit=1)
+    words = smiles.translate(_INVISIBLE).split(maxsplit=1)
     other = [mark for mark in words[0] if not mark.isascii()] if words else []
     if other:
         raise MoleculeError(f"not a valid SMILES: {other[0]!a} ({name(other[0], 'no character')}) is no letter of one")
 
 
-def _written_atoms(smiles: str) -> int:
+def _count_written_atoms(smiles: str) -> int:
     """About how many atoms a long SMILES has: RDKit would look for rings among 100,000 of them for hours."""
     return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
 
 
-def _why_not(smiles: str) -> str:
+def _parse_failure(smiles: str) -> str:
     unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
     if unsanitized is None:
         return "not a valid SMILES"
@@ -97,7 +97,7 @@ def canonical_ranks(mol: Chem.Mol) -> list[int]:
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
 
-def rewritten(mol: Chem.Mol) -> Chem.Mol | None:
+def reparse_canonical(mol: Chem.Mol) -> Chem.Mol | None:
     """The molecule as its canonical SMILES gives it; None where RDKit does not read what it writes."""
     try:
         return Chem.MolFromSmiles(Chem.MolToSmiles(mol))
@@ -105,7 +105,7 @@ def rewritten(mol: Chem.Mol) -> Chem.Mol | None:
         return None
 
 
-def settled(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
+def normalize_stereo(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
     """A molecule whose stereo tags say the same however it is spelled.
 
     In a ring whose two sides are alike but for stereo, RDKit lets the numbers of the atoms decide which tags stand for
@@ -127,7 +127,7 @@ def settled(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[in
     ranks = Chem.CanonicalRankAtoms(mol, breakTies=False, includeChirality=False, includeAtomMaps=False)
     if len(set(ranks)) == mol.GetNumAtoms():
         return mol, None
-    again = rewritten(mol)
+    again = reparse_canonical(mol)
     if again is None or again.GetNumAtoms() != mol.GetNumAtoms():
         return mol, None
     places = [0] * mol.GetNumAtoms()
@@ -136,8 +136,8 @@ def settled(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[in
     return again, places
 
 
-def places_in_graph(mol: Chem.Mol) -> list[int]:
+def graph_atom_indices(mol: Chem.Mol) -> list[int]:
     """Where each atom of a molecule of :func:`parse_molecule` stands in its graph in canonical order."""
-    mol, places = settled(mol)
+    mol, places = normalize_stereo(mol)
     ranks = canonical_ranks(mol)
     return ranks if places is None else [ranks[place] for place in places]

@@ -84,7 +84,7 @@ def _doubled(array):
 
 
 @njit(cache=True)
-def with_more_room(table):
+def grow_table(table):
     """The same path types in arrays of twice the length."""
     keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
     for old in range(len(table.keys)):

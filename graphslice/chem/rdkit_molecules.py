@@ -7,7 +7,7 @@ from rdkit import Chem, rdBase
 from graphslice.chem.parse import MoleculeError
 
 
-def smiles_of(mol: Chem.Mol) -> str:
+def mol_to_smiles(mol: Chem.Mol) -> str:
     """The SMILES of an RDKit molecule, as it is: sanitized or not, with or without hydrogens as atoms.
 
     Raises:

@@ -35,7 +35,7 @@ from graphslice.chem.path_search import (
     search_by_queue,
     set_bonds,
 )
-from graphslice.chem.path_types import Sums, assign_path_types, is_full, new_table, with_more_room
+from graphslice.chem.path_types import Sums, assign_path_types, grow_table, is_full, new_table
 from graphslice.feature_dims import NUM_BOND_TYPES
 
 __all__ = ["FLOYD_WARSHALL", "MEAN", "shortest_path_types"]
@@ -132,7 +132,7 @@ def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path
     table = new_table(max_path, of_local_id)
     done = np.zeros(2, np.int64)
     while not _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
-        table = with_more_room(table)
+        table = grow_table(table)
     num_types, num_entries = table.used
     distances, ptr = table.distances[:num_types].copy(), table.ptr[: num_types + 1].astype(np.int32)
     weights = table.shares[:num_entries].copy()

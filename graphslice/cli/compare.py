@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, config_of
+from graphslice.cli.options import add_config_options, build_config
 from graphslice.errors import InputError
 
 #: The module that :func:`run` works with.
@@ -47,17 +47,19 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train every variant, and print the table; raises InputError for what cannot be used."""
     from graphslice.compare import compare, parse_variants, table
-    from graphslice.compare.plan import DECIDED
+    from graphslice.compare.plan import FIXED_OPTIONS
     from graphslice.nn.mixers import MIXERS
-    from graphslice.training.run_folder import default_folder
+    from graphslice.training.run_directory import default_run_directory
 
     for word in arguments:
         name = word.split("=")[0]
-        if (why := DECIDED.get("trainer.baselines" if name == "--baselines" else name.removeprefix("--"))) is not None:
+        if (
+            why := FIXED_OPTIONS.get("trainer.baselines" if name == "--baselines" else name.removeprefix("--"))
+        ) is not None:
             raise InputError(f"{why}: leave out {name}")
-    config, console = config_of(options), Console(stderr=True, soft_wrap=True)
+    config, console = build_config(options), Console(stderr=True, soft_wrap=True)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
-    out = Path(options.out) if options.out else Path("comparisons") / default_folder(config.data).name
+    out = Path(options.out) if options.out else Path("comparisons") / default_run_directory(config.data).name
     try:
         result = compare(config, variants, options.seeds, options.budget, out, jobs=options.jobs, console=console)
     except KeyboardInterrupt:

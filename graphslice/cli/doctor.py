@@ -13,11 +13,11 @@ from graphslice.config import PRESETS, read_preset
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graphslice.doctor.examine import Diagnosis
+    from graphslice.doctor.diagnosis import Diagnosis
     from graphslice.doctor.operators import OperatorCheck
 
 #: The module that :func:`run` works with.
-MODULE = "graphslice.doctor.examine"
+MODULE = "graphslice.doctor.diagnosis"
 
 
 _STEP_COLUMNS = ("batch", "ms a step", "molecules/s", "MB a molecule", "largest batch", "s to compile", "compiled is")
@@ -34,15 +34,15 @@ def run(options: Namespace, arguments: list[str]) -> int:
     """Print what this machine has and how it does; returns 1 where a check failed, else 0."""
     from rich.console import Console
 
-    from graphslice.cli.options import device_of
-    from graphslice.doctor.examine import examine
+    from graphslice.cli.options import parse_device
+    from graphslice.doctor.diagnosis import diagnose
 
     presets = options.preset or list(PRESETS)
     for preset in presets:
         read_preset(preset)
-    device = device_of(options.device)
+    device = parse_device(options.device)
     with Console(stderr=True).status("") as status:
-        found = examine(device, presets, progress=lambda what: status.update(f"checking {what}"))
+        found = diagnose(device, presets, progress=lambda what: status.update(f"checking {what}"))
     if options.json:
         print(json.dumps(found.to_dict(), indent=2))
     else:

@@ -23,19 +23,19 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Print the scores of a model on a split; raises InputError for what cannot be used."""
-    from graphslice.evaluation.coverage import LEVEL
-    from graphslice.evaluation.evaluate import evaluate, load_labelled
-    from graphslice.evaluation.report import describe_doubt, describe_scores
+    from graphslice.evaluation.coverage import COVERAGE_LEVEL
+    from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
+    from graphslice.evaluation.format_scores import describe_coverage, describe_scores
 
     predictor = load_model(options)
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
-    source, splits = load_labelled(predictor, Path(options.model), given, options.split)
-    split = options.split or ("all" if splits is None else "valid" if source.is_pcqm4m else "test")
-    result = evaluate(predictor, source, split, splits)
-    print(describe_scores(f"{source.name} {split}:", result, targets=True, digits=6))
-    for line in describe_doubt(split, result, LEVEL):
+    dataset, splits = load_evaluation_data(predictor, Path(options.model), given, options.split)
+    split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
+    result = evaluate(predictor, dataset, split, splits)
+    print(describe_scores(f"{dataset.name} {split}:", result, targets=True, digits=6))
+    for line in describe_coverage(split, result, COVERAGE_LEVEL):
         print(line)
-    if lost := source.unreadable():
+    if lost := dataset.unreadable():
         row, reason = next(iter(lost.items()))
         print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)
     if split != "train" and (learned := result.get("learned")):

@@ -27,8 +27,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         print(path)
     if classes := [task.name for task in checkpoint.tasks if task.classes]:
         print(f"note: of {', '.join(classes)} the files give logits, and here come probabilities", file=sys.stderr)
-    if checkpoint.blend is not None:
-        weight = checkpoint.blend.weights[0].mean()
+    if checkpoint.stacking is not None:
+        weight = checkpoint.stacking.weights[0].mean()
         print(
             f"note: this is the network alone, which has a weight of {weight:.2f} in the model's answers: the trees "
             "beside it cannot be written so",

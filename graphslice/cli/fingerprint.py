@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_model, add_smiles_column, load_model, the_table
+from graphslice.cli.options import add_model, add_smiles_column, load_model, table_path
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -33,7 +33,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.tables import count_rows
     from graphslice.inference.embedding import embed_file
 
-    predictor, table = load_model(options), the_table(options.molecules)
+    predictor, table = load_model(options), table_path(options.molecules)
     console = Console(stderr=True)
     total = count_rows(table) if table is not None and console.is_terminal else None
     with molecule_progress("embedding", total, console) as advance:
@@ -49,6 +49,6 @@ def run(options: Namespace, arguments: list[str]) -> None:
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if report.failed == report.rows:
-        raise InputError(f"none of the {report.rows:,} rows is a molecule; the first: {report.first_reason}")
+        raise InputError(f"none of the {report.rows:,} rows is a molecule; the first: {report.first_error}")
     if report.failed:
         print(f"{report.failed:,} of {report.rows:,} rows are no molecules, and have no numbers", file=sys.stderr)

@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write a run folder, and print what was taken; raises InputError for what cannot be used."""
-    from graphslice.checkpoint import write_run_folder
+    from graphslice.checkpoint import write_run_directory
     from graphslice.data.featurize.cache import default_cache
     from graphslice.errors import nearest
     from graphslice.originals import import_checkpoint
@@ -46,14 +46,16 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 f"no checkpoint at {path}, and none is published by that name{nearest(options.file, PUBLISHED)}: "
                 f"give a file, a folder, or one of {', '.join(PUBLISHED)}"
             )
-        path = download(options.file, (Path(options.cache) if options.cache else default_cache()) / "checkpoints", _say)
+        path = download(
+            options.file, (Path(options.cache) if options.cache else default_cache()) / "checkpoints", _print_error
+        )
     checkpoint = import_checkpoint(path, mixer=options.mixer, target=options.target, atom_rows=options.atom_rows)
-    write_run_folder(checkpoint, Path(options.out))
+    write_run_directory(checkpoint, Path(options.out))
     config = checkpoint.config.model
     print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
     for note in checkpoint.extra["notes"]:
-        _say(note)
+        _print_error(note)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr)

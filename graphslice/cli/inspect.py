@@ -12,8 +12,8 @@ from rich.console import Console
 
 from graphslice.cli.options import add_model, add_smiles_column, load_model
 from graphslice.errors import InputError
-from graphslice.model_files import home_of
 from graphslice.progress import molecule_progress
+from graphslice.run_files import run_directory_of
 
 if TYPE_CHECKING:
     from graphslice.analysis.inspection import Inspected, Inspection
@@ -45,21 +45,21 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write pictures and tables, and print what each atom adds; raises InputError for what cannot be used."""
-    from graphslice.analysis.inspection import MOST_DRAWN, inspect, read_listed, refuse_table_of_others
+    from graphslice.analysis.inspection import MAX_DRAWN, check_output_table, inspect, read_input_molecules
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")
     words = [*options.molecules, *options.smiles]
     if not words:
         raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
-    out = Path(options.out) if options.out else (home_of(options.model) or Path()) / "inspect"
-    refuse_table_of_others(words, out)
+    out = Path(options.out) if options.out else (run_directory_of(options.model) or Path()) / "inspect"
+    check_output_table(words, out)
     predictor = load_model(options)
     console = Console(stderr=True)
     with molecule_progress("explaining", None, console) as advance:
         found = inspect(
             predictor,
-            read_listed(predictor, words, options.smiles_column),
+            read_input_molecules(predictor, words, options.smiles_column),
             out,
             target=options.target,
             orders=options.orders,
@@ -67,41 +67,43 @@ def run(options: Namespace, arguments: list[str]) -> None:
             progress=advance,
         )
     for one in found.found:
-        _print(one, found.target)
-    _say(found, predictor.targets)
+        _print_molecule(one, found.target)
+    _print_summary(found, predictor.targets)
     if found.more:
-        print(f"the first {MOST_DRAWN} molecules are drawn; there are more")
+        print(f"the first {MAX_DRAWN} molecules are drawn; there are more")
     print(f"{len(found.files)} files in {out}")
 
 
-def _print(one: Inspected, target: int) -> None:
+def _print_molecule(one: Inspected, target: int) -> None:
     """What is in the picture of a molecule, in words."""
-    told = one.told[target]
+    explanations = one.explanations[target]
     values = [
-        f"{element} {told.digits.text(value, sign=True)}"
-        for element, value in zip(one.elements, told.values, strict=True)
+        f"{element} {explanations.digits.text(value, sign=True)}"
+        for element, value in zip(one.elements, explanations.values, strict=True)
     ]
     lines = [
-        f"{told.quantity}: {told.sum}" + (f"; the model answers: {told.answer}" if told.answer else ""),
-        f"{' '.join(values)}{told.digits.times}" + (f"; {told.within}" if told.within else ""),
+        f"{explanations.quantity}: {explanations.sum}"
+        + (f"; the model answers: {explanations.model_prediction}" if explanations.model_prediction else ""),
+        f"{' '.join(values)}{explanations.digits.times}"
+        + (f"; {explanations.error_bound_text}" if explanations.error_bound_text else ""),
     ]
     print(one.smiles, *(line.replace("\N{MINUS SIGN}", "-") for line in lines), sep="\n  ")
 
 
-def _say(found: Inspection, targets: list[str]) -> None:
+def _print_summary(found: Inspection, targets: list[str]) -> None:
     """What is to be known of them all."""
-    from graphslice.analysis.wording import SEVERAL_CLASSES
+    from graphslice.analysis.formatting import SEVERAL_CLASSES
 
     for _, text, reason in found.left_out[:_REASONS]:
         print(f"left out {text!r}: {reason}", file=sys.stderr)
     if (others := len(found.left_out) - _REASONS) > 0:
         print(f"left out {others:,} more that cannot be read", file=sys.stderr)
-    told = found.found[0].told[found.target]
-    legend, up, down = told.legend, told.up, told.down
-    if len({one.told[found.target].quantity for one in found.found}) > 1:  # of several classes each has its own
+    explanations = found.found[0].explanations[found.target]
+    legend, up, down = explanations.legend, explanations.up, explanations.down
+    if len({one.explanations[found.target].quantity for one in found.found}) > 1:  # of several classes each has its own
         legend, down, up = SEVERAL_CLASSES
-    print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in told.notes))
-    if told.warning:
-        print(told.warning, file=sys.stderr)
+    print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in explanations.notes))
+    if explanations.warning:
+        print(explanations.warning, file=sys.stderr)
     if len(targets) > 1:
         print(f"drawn: {targets[found.target]} of {len(targets)} targets (--target names another); atoms.csv has all")

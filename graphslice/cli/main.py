@@ -49,7 +49,7 @@ _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns its exit code: 0 or the command's own, 2 for input that cannot be used, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    keep_memory()
+    configure_malloc()
     try:
         parser, command = _parser(arguments)
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         return _fail(str(error))
     except argparse.ArgumentError as error:
-        return _fail(_explain(str(error), parser, arguments))
+        return _fail(_usage_error(str(error), parser, arguments))
     except KeyboardInterrupt:
         print("graphslice: stopped", file=sys.stderr)
         return 130
@@ -90,7 +90,7 @@ class PlainHelp(DefaultHelpFormatter):
         return f"{', '.join(spellings)} {value}"
 
 
-def keep_memory() -> None:
+def configure_malloc() -> None:
     """Let glibc keep what was freed: every batch asks for the same again, and new pages cost time."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -151,7 +151,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     return parser, called
 
 
-def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
+def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     """The parser's complaint, in one sentence with the nearest right name."""
     known = [option for action in _actions(parser, arguments) for option in action.option_strings]
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
@@ -162,7 +162,7 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
         names = [f"--{name}" if f"--{name}" in known else name for name in names]
         return f"{arguments[0]} needs {' and '.join(names)}: see graphslice {arguments[0]} --help"
     if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
-        return f"--{match.group(1)}: {_wrong_kind(match.group(2)) or match.group(2)}"
+        return f"--{match.group(1)}: {_type_error_message(match.group(2)) or match.group(2)}"
     if arguments and not arguments[0].startswith("-") and "command" in message.lower():
         commands = [name for action in _subcommands(parser) for name in action.choices]
         if arguments[0] not in commands:
@@ -172,7 +172,7 @@ def _explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     return message
 
 
-def _wrong_kind(message: str) -> str | None:
+def _type_error_message(message: str) -> str | None:
     """The parser's words on a value of another type than an option has, in short; None of other complaints."""
     value = re.search(r"(?:Given|Got) value: (.*)", message, re.DOTALL)
     wanted = re.findall(r"[Ee]xpected an? <class '(\w+)'>", message)

@@ -14,21 +14,21 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli import HELP_ALL
 from graphslice.config import (
+    FROM_SCRATCH,
     PRESETS,
-    SCRATCH,
     GraphConfig,
     ModelConfig,
     OptimizerConfig,
     RunConfig,
     TrainerConfig,
     check_keys,
+    merge_sections,
     parse_value,
     read_preset,
     read_yaml,
-    with_sections,
 )
 from graphslice.errors import InputError
-from graphslice.resources import MODELS
+from graphslice.package_data import MODELS
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
     for title, options in _DATA_OPTIONS.items():
         group = parser.add_argument_group(title)
         for name, text in options.items():
-            group.add_argument(*_spellings(name), type=int | None if name == "seed" else str, help=text)
+            group.add_argument(*_option_strings(name), type=int | None if name == "seed" else str, help=text)
     add_settings(parser, arguments, _TRAINER_OPTIONS)
 
 
@@ -87,13 +87,13 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
     names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
-    base = _base_config(*(_value_of(arguments, *options) for options in names))
+    base = _base_config(*(_given_value(arguments, *options) for options in names))
     parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
     if HELP_ALL not in arguments:
         _hide_sections(parser)
 
 
-def _spellings(name: str) -> list[str]:
+def _option_strings(name: str) -> list[str]:
     """The ways to write an option: with underscores, as in a file, and with dashes."""
     return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
 
@@ -113,7 +113,7 @@ def _hide_sections(parser: ArgumentParser) -> None:
     )
 
 
-def config_of(options: Namespace) -> RunConfig:
+def build_config(options: Namespace) -> RunConfig:
     """The configuration that the options of :func:`add_config_options` or :func:`add_settings` make."""
     config = _base_config(options.preset, options.config, options.get("dataset"), options.get("init_from"))
     names = ["dataset", "root", "cache", *(name for group in _DATA_OPTIONS.values() for name in group)]
@@ -143,7 +143,7 @@ def add_data_options(parser: ArgumentParser) -> None:
 
 def add_smiles_column(parser: Any, where: str = "default: that of the training, else found by its name") -> None:
     """Where a file that a model is asked about has its SMILES; ``parser`` may be a group of one."""
-    parser.add_argument(*_spellings("smiles_column"), help=f"column of the SMILES ({where})")
+    parser.add_argument(*_option_strings("smiles_column"), help=f"column of the SMILES ({where})")
 
 
 def add_features_option(parser: ArgumentParser) -> None:
@@ -160,14 +160,14 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
     usual = _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
     merged = read_preset(preset or usual)
-    if init_from is not None and init_from != SCRATCH:
+    if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
             raise InputError("--init-from brings its own model: leave out --preset")
-        from graphslice.checkpoint import continue_preset
+        from graphslice.checkpoint import fine_tuning_preset
 
-        merged = continue_preset(merged, init_from)
-    config = RunConfig.from_dict(with_sections(merged, from_file))
-    return replace(config, init_from=SCRATCH) if init_from == SCRATCH else config
+        merged = fine_tuning_preset(merged, init_from)
+    config = RunConfig.from_dict(merge_sections(merged, from_file))
+    return replace(config, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else config
 
 
 def _flat(config: RunConfig) -> dict[str, object]:
@@ -175,7 +175,7 @@ def _flat(config: RunConfig) -> dict[str, object]:
     return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
 
 
-def _value_of(arguments: list[str], *options: str) -> str | None:
+def _given_value(arguments: list[str], *options: str) -> str | None:
     """The value given to an option, before the parser that depends on it is built."""
     value = None  # the last one counts, as for the parser
     for i, argument in enumerate(arguments):
@@ -203,7 +203,7 @@ def add_model(parser: ArgumentParser) -> None:
     parser.add_argument("model", help=f"a run folder, a checkpoint{shipped}")
 
 
-def the_table(molecules: Sequence[str]) -> Path | None:
+def table_path(molecules: Sequence[str]) -> Path | None:
     """The file or folder that the molecules of a command are in; None where they are SMILES.
 
     Raises:
@@ -223,10 +223,10 @@ def load_model(options: Namespace) -> Predictor:
     """The model that a command names, on the device that it names."""
     from graphslice.inference import load
 
-    return load(options.model, device_of(options.device))
+    return load(options.model, parse_device(options.device))
 
 
-def device_of(name: str | None) -> torch.device | None:
+def parse_device(name: str | None) -> torch.device | None:
     """The device of an option; None where it is not given; raises InputError for one that this machine lacks."""
     import torch
 

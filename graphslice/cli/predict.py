@@ -8,10 +8,10 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_engine_options, add_model, add_smiles_column, load_model, the_table
+from graphslice.cli.options import add_engine_options, add_model, add_smiles_column, load_model, table_path
 from graphslice.errors import InputError
+from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 from graphslice.progress import molecule_progress
-from graphslice.resources import START, is_shipped
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.inference.files"
@@ -41,18 +41,20 @@ def run(options: Namespace, arguments: list[str]) -> None:
     """Predict, and write a table to a file or to standard output; raises InputError for what cannot be used."""
     import pyarrow as pa
 
-    from graphslice.calibration import check_level, molecules_needed
+    from graphslice.calibration import coverage_of_level, min_calibration_molecules
     from graphslice.data.arrow import text_array
-    from graphslice.data.columns import listed
+    from graphslice.data.columns import quoted_list
     from graphslice.data.tables import count_rows, write_table
-    from graphslice.inference.files import predict_file, with_answers
+    from graphslice.inference.files import predict_file, with_predictions
 
-    if options.model == START and is_shipped(START):
-        raise InputError(f"{START} is what training starts from, and answers no question of its own: predict with gap")
+    if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
+        raise InputError(
+            f"{PRETRAINED_MODEL} is what training starts from, and answers no question of its own: predict with gap"
+        )
     predictor = load_model(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
-    if (table := the_table(molecules)) is not None:
+    if (table := table_path(molecules)) is not None:
         console = Console(stderr=True)
         total = count_rows(table) if console.is_terminal else None
         with molecule_progress("predicting", total, console) as advance:
@@ -67,24 +69,24 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 nearest=options.nearest,
                 progress=advance,
             )
-        rows, failed, reason, notes = report.rows, report.failed, report.first_reason, report.notes
+        rows, failed, reason, notes = report.rows, report.failed, report.first_error, report.notes
     else:
         if options.smiles_column is not None:
             raise InputError("--smiles-column names a column of a table, and these are SMILES: leave it out")
         answers = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
         with write_table(out) as sink:
-            sink.write(with_answers(pa.table({"smiles": text_array(molecules)}), answers))
+            sink.write(with_predictions(pa.table({"smiles": text_array(molecules)}), answers))
         failures = [reason for reason in answers.errors if reason]
         rows, failed, reason, notes = len(molecules), len(failures), failures[0] if failures else None, []
     sys.stdout.flush()
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if options.interval is not None and predictor.calibration is not None:
-        share = check_level(options.interval)
-        if endless := predictor.calibration.unbounded(predictor.tasks, share):
+        coverage = coverage_of_level(options.interval)
+        if endless := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
             print(
-                f"intervals of {listed(endless)} have no end: for {options.interval:g}% the model would have to be "
-                f"calibrated on {molecules_needed(share):,} molecules at least",
+                f"intervals of {quoted_list(endless)} have no end: for {options.interval:g}% the model would have to be "
+                f"calibrated on {min_calibration_molecules(coverage):,} molecules at least",
                 file=sys.stderr,
             )
     if failed == rows:

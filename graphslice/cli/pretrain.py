@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_settings, add_smiles_column, config_of
+from graphslice.cli.options import add_settings, add_smiles_column, build_config
 
 #: The module that :func:`run` works with.
 MODULE = "graphslice.pretraining.run"
@@ -40,7 +40,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.out)
     try:
-        config = config_of(options)
+        config = build_config(options)
         pretrain(
             [Path(table) for table in options.tables],
             config,

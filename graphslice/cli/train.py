@@ -8,14 +8,14 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, config_of
+from graphslice.cli.options import add_config_options, build_config
 from graphslice.errors import InputError
-from graphslice.resources import MODELS
+from graphslice.package_data import MODELS
 
 _SHIPPED = f", or of what comes with the package: {', '.join(MODELS)}" if MODELS else ""
 
 #: The module that :func:`run` works with.
-MODULE = "graphslice.training.entry"
+MODULE = "graphslice.training.train_run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -38,9 +38,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train a model into a run folder, or continue one; raises InputError for what cannot be used."""
     from graphslice.report.write import report_after_training
-    from graphslice.training.entry import resume, train
     from graphslice.training.run import Interrupted, is_first_process
-    from graphslice.training.run_folder import default_folder
+    from graphslice.training.run_directory import default_run_directory
+    from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.resume) if options.resume else None
@@ -49,8 +49,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
             _check_only_resume(arguments)
             result = resume(folder, console=console)
         else:
-            config = config_of(options)
-            folder = Path(options.out) if options.out else default_folder(config.data)
+            config = build_config(options)
+            folder = Path(options.out) if options.out else default_run_directory(config.data)
             command = shlex.join(["graphslice", *arguments])
             result = train(
                 config, folder, overwrite=options.overwrite, profile=options.profile, command=command, console=console

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.metrics import Metric
-from graphslice.evaluation.seeds import LEAST_SEEDS, mean_interval
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
         name: {run["seed"]: run["test"] for run in runs if run.get("test") is not None}
         for name, runs in variants.items()
     }
-    by_seed = {name: runs for name, runs in by_seed.items() if len(runs) >= LEAST_SEEDS}
+    by_seed = {name: runs for name, runs in by_seed.items() if len(runs) >= MIN_SEEDS}
     first, *others = by_seed or [""]
     shared = {name: sorted(by_seed[first].keys() & by_seed[name].keys()) for name in others}
-    pairs = {name: seeds for name, seeds in shared.items() if len(seeds) >= LEAST_SEEDS}
+    pairs = {name: seeds for name, seeds in shared.items() if len(seeds) >= MIN_SEEDS}
     found = []
     for name, seeds in pairs.items():
         values = np.array([by_seed[name][seed] - by_seed[first][seed] for seed in seeds])
@@ -56,8 +56,8 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
     return found
 
 
-def _difference(variant: str, beside: str, values: np.ndarray, metric: Metric, among: int) -> Difference:
-    mean, (low, high) = float(values.mean()), mean_interval(values, among=among)
+def _difference(variant: str, beside: str, values: np.ndarray, metric: Metric, comparisons: int) -> Difference:
+    mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=comparisons)
     if low <= 0 <= high:
         verdict = "cannot be told apart"
     else:

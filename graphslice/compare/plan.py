@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphslice.config import SCRATCH, DataConfig, RunConfig, parse_value, read_yaml
+from graphslice.config import FROM_SCRATCH, DataConfig, RunConfig, parse_value, read_yaml
 from graphslice.errors import InputError, nearest
-from graphslice.model_files import CONFIG
+from graphslice.run_files import CONFIG
 from graphslice.tasks import Task
 
 # More epochs than any budget of time or steps allows.
 _UNLIMITED_EPOCHS = 10**6
 #: What a comparison decides itself, and how.
-DECIDED = {
+FIXED_OPTIONS = {
     **dict.fromkeys(
         ("trainer.max_epochs", "trainer.max_steps", "trainer.max_minutes"), "--budget says how long each run is"
     ),
@@ -26,8 +26,8 @@ DECIDED = {
     **dict.fromkeys(("model.tasks", "model.level", "model.descriptors"), "the data decide it"),
 }
 # Options by which runs are not of the same molecules, or not scored alike; of those of data all but the latter.
-_WHAT_IS_MEASURED = ("trainer.metric", "graph.max_atoms")
-_HOW_IT_IS_READ = ("data.features", "data.transform", "data.cache")
+_EVALUATION_OPTIONS = ("trainer.metric", "graph.max_atoms")
+_READING_OPTIONS = ("data.features", "data.transform", "data.cache")
 # What makes the molecules of a run and their split; the fingerprint last, for the others say more.
 _DATA_KEYS = (
     "dataset",
@@ -68,7 +68,7 @@ class Variant:
         """The name of the folder of its runs, below that of the comparison."""
         return re.sub(r"[^\w.=-]+", "_", self.label)
 
-    def run_folder(self, out: Path, seed: int) -> Path:
+    def run_directory(self, out: Path, seed: int) -> Path:
         """The folder of its run with a seed, in a comparison's folder ``out``."""
         return out / self.folder / f"seed-{seed}"
 
@@ -83,7 +83,7 @@ class Variant:
         for section, changes in self.changes.items():
             values[section] = {**values[section], **changes}
         values["trainer"]["seed"] = seed
-        values["init_from"] = SCRATCH  # on equal terms: what comes with the package has one mixer
+        values["init_from"] = FROM_SCRATCH  # on equal terms: what comes with the package has one mixer
         return RunConfig.from_dict(values)
 
 
@@ -156,9 +156,9 @@ def _parse_option(text: str) -> list[tuple[str, str]]:
         raise InputError(f"cannot vary {key!r}: there is no such option{nearest(key, known)}")
     if not sign or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
         raise InputError(f"cannot vary {text!r}: write an option and its values, as model.distance_start=false,true")
-    if key in DECIDED:
-        raise InputError(f"cannot vary {key!r}: {DECIDED[key]}")
-    if key in _WHAT_IS_MEASURED or (key.startswith("data.") and key not in _HOW_IT_IS_READ):
+    if key in FIXED_OPTIONS:
+        raise InputError(f"cannot vary {key!r}: {FIXED_OPTIONS[key]}")
+    if key in _EVALUATION_OPTIONS or (key.startswith("data.") and key not in _READING_OPTIONS):
         raise InputError(f"cannot vary {key!r}: the runs would be scored on other molecules, or by another metric")
     return [(key, value) for value in values.split(",")]
 
@@ -203,7 +203,7 @@ def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig
         out: the folder of the comparison.
     """
     pairs = itertools.product(seeds, variants)
-    return [Run(variant, variant.config(base, seed), variant.run_folder(out, seed)) for seed, variant in pairs]
+    return [Run(variant, variant.config(base, seed), variant.run_directory(out, seed)) for seed, variant in pairs]
 
 
 def check_runs(runs: Sequence[Run]) -> None:
@@ -213,8 +213,8 @@ def check_runs(runs: Sequence[Run]) -> None:
         InputError: if a setting is not possible, the data cannot be had, its targets have no such metric or loss, or
             a folder holds a run of other settings or other data.
     """
-    from graphslice.data.resolve import resolved
-    from graphslice.data.sources import load_source
+    from graphslice.data.dataset_loaders import load_dataset
+    from graphslice.data.finalize_config import finalize_config
     from graphslice.evaluation.metrics import check_metric
     from graphslice.nn.mixers import build_mixer, check_mixer
     from graphslice.training.losses import check_losses
@@ -227,8 +227,8 @@ def check_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         key = repr(run.config.data)
         if key not in read:
-            source = load_source(run.config.data)
-            read[key] = resolved(run.config, source).data, source.tasks
+            dataset = load_dataset(run.config.data)
+            read[key] = finalize_config(run.config, dataset).data, dataset.tasks
         data, tasks = read[key]
         if run.config.trainer.metric is not None:
             check_metric(run.config.trainer.metric, tasks)

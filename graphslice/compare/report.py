@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from graphslice.atomic_write import atomic_write
 from graphslice.compare.differences import describe, differences
 from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
 from graphslice.evaluation.metrics import METRICS, Metric
-from graphslice.machine import machine
-from graphslice.model_files import is_finished, metric_logs, read_metrics, read_training
-from graphslice.whole_files import appearing_whole
+from graphslice.hardware import hardware_info
+from graphslice.run_files import is_finished, metric_logs, read_metrics, read_training
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
@@ -28,7 +28,7 @@ RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 # --- what the run folders hold ------------------------------------------------------------------
 
 
-def metric_of(found: dict) -> str:
+def selection_metric(found: dict) -> str:
     """The metric that chose the best epoch of a run, of its scores or of a comparison of some."""
     return found.get("metric", "mae")
 
@@ -39,14 +39,14 @@ def validation_error(folder: Path) -> float:
     if not is_finished(folder):
         return float("inf")
     found = read_metrics(folder)
-    name = metric_of(found)
+    name = selection_metric(found)
     value = found.get("valid", {}).get(name)
     return float("inf") if value is None else METRICS[name].loss(value)
 
 
 def describe_outcome(found: dict) -> str:
     """What a finished run reached, of its scores by split, in one line."""
-    name = metric_of(found)
+    name = selection_metric(found)
     value = found.get("test", {}).get(name)
     return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
@@ -64,7 +64,7 @@ def read_run(run: Run, reason: str | None) -> dict | None:
     if not is_finished(run.folder):
         return None
     found = read_metrics(run.folder)
-    name = metric_of(found)
+    name = selection_metric(found)
     record |= {split: found[split][name] for split in ("valid", "test") if split in found}
     record |= read_training(run.folder)
     return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}
@@ -97,19 +97,19 @@ def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
     common = base.to_dict()
     data = common.pop("data")  # its name and split: where it lies is no part of the result
     result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget}
-    result |= {"jobs": jobs, "machine": machine(), "config": common, "runs": runs}
-    return result | {"differences": [asdict(one) for one in differences(by_variant(result), _metric(result))]}
+    result |= {"jobs": jobs, "machine": hardware_info(), "config": common, "runs": runs}
+    return result | {"differences": [asdict(one) for one in differences(group_by_variant(result), _metric(result))]}
 
 
 def write_files(result: dict, out: Path) -> None:
     """Write ``comparison.json``, ``comparison.md`` and ``comparison.png``; a reader never sees half of a text."""
     for name, text in ((RESULT, json.dumps(result, indent=1) + "\n"), (TABLE, table(result))):
-        with appearing_whole(out / name) as temporary:
+        with atomic_write(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
     draw(result, out / PICTURE)
 
 
-def by_variant(result: dict) -> dict[str, list[dict]]:
+def group_by_variant(result: dict) -> dict[str, list[dict]]:
     """The finished runs of each selected variant, the best on validation first."""
     variants: dict[str, list[dict]] = {}
     for run in result["runs"]:
@@ -127,7 +127,7 @@ def by_variant(result: dict) -> dict[str, list[dict]]:
 
 def _metric(result: dict) -> Metric:
     """The metric of a comparison, which is that of each of its runs."""
-    return METRICS[next((metric_of(run) for run in result["runs"] if "error" not in run), "mae")]
+    return METRICS[next((selection_metric(run) for run in result["runs"] if "error" not in run), "mae")]
 
 
 def table(result: dict) -> str:
@@ -141,24 +141,29 @@ def table(result: dict) -> str:
         f"| mixer | test {label} | validation {label} | parameters | steps | molecules/s | peak memory | seeds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for variant, runs in by_variant(result).items():
+    for variant, runs in group_by_variant(result).items():
         steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
         memory = max(run["peak_memory_bytes"] or 0 for run in runs) / 2**30
-        cells = [f"`{variant}`", _mean(runs, "test"), _mean(runs, "valid"), f"{runs[0]['parameters']:,}"]
+        cells = [
+            f"`{variant}`",
+            _mean_and_std(runs, "test"),
+            _mean_and_std(runs, "valid"),
+            f"{runs[0]['parameters']:,}",
+        ]
         cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += describe(differences(by_variant(result), _metric(result)), label)
+    lines += describe(differences(group_by_variant(result), _metric(result)), label)
     rest = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
     if rest:
-        errors = ", ".join(f"`{run['variant']}` {_mean([run], 'valid') or 'undefined'}" for run in rest)
+        errors = ", ".join(f"`{run['variant']}` {_mean_and_std([run], 'valid') or 'undefined'}" for run in rest)
         lines.append(f"\nNot selected by the validation error of the first seed, which is among those above: {errors}.")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['variant']}, seed {run['seed']}: {run['error']}" for run in failed]
     return "\n".join(lines) + "\n"
 
 
-def _mean(runs: list[dict], split: str) -> str:
+def _mean_and_std(runs: list[dict], split: str) -> str:
     """Mean and standard deviation of an error over the seeds; nothing if there is none."""
     values = [run[split] for run in runs if run.get(split) is not None]
     if not values:
@@ -167,7 +172,7 @@ def _mean(runs: list[dict], split: str) -> str:
     return f"{np.mean(values):.4f}{deviation}"
 
 
-def _side_by_side(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:
+def _align_curves(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:
     """Curves of seconds, steps and errors, where all have something: ``[P]`` seconds and ``[S, P]`` errors.
 
     Args:
@@ -197,7 +202,7 @@ def draw(result: dict, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    variants = {label: [run for run in runs if run["curve"]] for label, runs in by_variant(result).items()}
+    variants = {label: [run for run in runs if run["curve"]] for label, runs in group_by_variant(result).items()}
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes, metric = figure.add_subplot(), _metric(result)
@@ -206,12 +211,14 @@ def draw(result: dict, path: Path) -> None:
         if not runs:
             continue
         curves = [np.array(run["curve"]) for run in runs]
-        times, errors = _side_by_side(curves, 0 if re.search(r"\d\s*[smh]$", result["budget"]) else 1)
+        times, errors = _align_curves(curves, 0 if re.search(r"\d\s*[smh]$", result["budget"]) else 1)
         marker = "o" if len(times) == 1 else None
         axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=marker)
         axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
     axes.set(
-        xlabel="seconds of training", ylabel=f"validation {metric.label}", yscale="linear" if metric.higher else "log"
+        xlabel="seconds of training",
+        ylabel=f"validation {metric.label}",
+        yscale="linear" if metric.higher_is_better else "log",
     )
     if any(variants.values()):
         axes.legend(fontsize=8)

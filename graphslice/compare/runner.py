@@ -21,9 +21,9 @@ from graphslice.compare.report import (
 )
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.machine import visible_gpus
-from graphslice.model_files import CONFIG, is_finished, read_metrics
-from graphslice.processes import each_in_a_process
+from graphslice.hardware import visible_gpus
+from graphslice.processes import in_processes
+from graphslice.run_files import CONFIG, is_finished, read_metrics
 
 
 def compare(
@@ -75,7 +75,7 @@ def compare(
     # Of networks: the trees beside them would be the same for all.
     base = replace(base, trainer=replace(base.trainer, baselines="off", **parse_budget(budget)))
     check_runs(plan_runs(variants, range(seeds), base, out))
-    work = _Work(base, budget, out, jobs, gpus, console)
+    work = _Comparison(base, budget, out, jobs, gpus, console)
     groups = tuning_groups(variants)
     alone = [group[0] for group in groups if len(group) == 1]
     tuned = [group for group in groups if len(group) > 1]
@@ -101,8 +101,8 @@ def train_run(config: RunConfig, folder: Path) -> None:
         InputError: if it cannot be trained.
         KeyboardInterrupt: if it was stopped; what was done lies in the folder.
     """
-    from graphslice.training.entry import resume, train
     from graphslice.training.run import Interrupted
+    from graphslice.training.train_run import resume, train
 
     quiet = Console(quiet=True)
     try:
@@ -114,7 +114,7 @@ def train_run(config: RunConfig, folder: Path) -> None:
         raise KeyboardInterrupt from None
 
 
-class _Work:
+class _Comparison:
     """The runs of a comparison, as they are done.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Work:
         self.runs += runs
         tasks = {run.folder: (run.config, run.folder) for run in runs if not is_finished(run.folder)}
         self.console.print(f"{len(self.runs)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
-        with closing(each_in_a_process(train_run, tasks, self.jobs, self.gpus)) as ended:
+        with closing(in_processes(train_run, tasks, self.jobs, self.gpus)) as ended:
             for done, (folder, reason) in enumerate(ended, 1):
                 if reason:
                     self.reasons[folder] = reason
@@ -149,7 +149,7 @@ class _Work:
         """Of each tuning group the variant that did best with the first seed, unless all of them failed."""
 
         def error(variant: Variant) -> float:
-            return validation_error(variant.run_folder(self.out, seed=0))
+            return validation_error(variant.run_directory(self.out, seed=0))
 
         best = [min(group, key=error) for group in groups]
         selected = [variant for variant in best if error(variant) < float("inf")]

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from graphslice.compat import current_config
+from graphslice.compat import migrate_config
 from graphslice.config.data import (
     ATOM,
     BOND,
@@ -23,32 +23,32 @@ from graphslice.config.data import (
     MOLECULE,
     DataConfig,
     GraphConfig,
-    joined_names,
+    join_names,
+    split_columns,
     split_words,
-    words_of,
 )
 from graphslice.config.optimizer import OptimizerConfig
 from graphslice.config.reading import (
     PRESETS,
     check_keys,
+    merge_sections,
+    parse_section,
     parse_value,
     read_preset,
     read_yaml,
-    section_of,
-    with_sections,
 )
 from graphslice.errors import InputError, nearest
-from graphslice.resources import is_shipped
+from graphslice.package_data import is_packaged_model
 
 __all__ = [
     "ATOM",
     "BOND",
+    "FROM_SCRATCH",
     "LEVELS",
     "LOSSES",
     "MOLECULE",
     "PRESETS",
     "READOUTS",
-    "SCRATCH",
     "DataConfig",
     "GraphConfig",
     "ModelConfig",
@@ -56,13 +56,13 @@ __all__ = [
     "RunConfig",
     "TrainerConfig",
     "check_keys",
-    "joined_names",
+    "join_names",
+    "merge_sections",
     "parse_value",
     "read_preset",
     "read_yaml",
+    "split_columns",
     "split_words",
-    "with_sections",
-    "words_of",
 ]
 
 #: What a prediction may be read from: rows of C channels that each is.
@@ -72,7 +72,7 @@ READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 LOSSES = ("auto", "mae", "mse", "huber", "gaussian", "bce", "cross-entropy")
 
 #: In place of a run whose weights are taken: random ones.
-SCRATCH = "none"
+FROM_SCRATCH = "none"
 
 _CHOICES = {
     "init": ("graphormer", "balanced"),
@@ -268,7 +268,7 @@ class TrainerConfig:
             raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {self.precision!r}")
 
     @property
-    def answers_on(self) -> str | None:
+    def inference_device(self) -> str | None:
         """Where the trained model answers: the CPU if it was trained there on purpose; None: where models do."""
         return "cpu" if self.accelerator == "cpu" else None
 
@@ -278,7 +278,7 @@ class RunConfig:
     """Everything about a run.
 
     ``init_from`` is whose weights it starts from: a run folder, a checkpoint, or a model that comes with the package;
-    ``"none"`` for random ones. None: the data decide, see :func:`~graphslice.training.fine_tuning.choose_start`.
+    ``"none"`` for random ones. None: the data decide, see :func:`~graphslice.training.fine_tuning.choose_init_from`.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -302,11 +302,11 @@ class RunConfig:
             InputError: naming an unknown key, with the nearest known one, or a value of the wrong
                 type.
         """
-        values = current_config(values)
+        values = migrate_config(values)
         check_keys(values, cls)
         kinds = typing.get_type_hints(cls)
         sections = {name: part for name, part in values.items() if dataclasses.is_dataclass(kinds[name])}
-        found = {name: section_of(kinds[name], name, part) for name, part in sections.items()}
+        found = {name: parse_section(kinds[name], name, part) for name, part in sections.items()}
         origin = values.get("init_from")
         if not isinstance(origin, str | None):
             raise InputError(f"init_from must be str or empty, not {origin!r}")
@@ -317,7 +317,7 @@ class RunConfig:
         """The run of a preset of :data:`PRESETS`."""
         return cls.from_dict(read_preset(name))
 
-    def continued_from(self, origin: RunConfig, path: str | Path) -> RunConfig:
+    def fine_tuned_from(self, origin: RunConfig, path: str | Path) -> RunConfig:
         """The configuration of a run that starts from another one's weights: that one's model, molecules and optimiser.
 
         Its learning rate warms up and decays over its own steps, to the same peak.
@@ -327,13 +327,13 @@ class RunConfig:
             path: its run folder or checkpoint, or the name of a model that comes with the package.
         """
         optimizer = dataclasses.replace(origin.optimizer, warmup_steps=None, total_steps=None)
-        where = str(path) if is_shipped(path) else str(Path(path).resolve())
+        where = str(path) if is_packaged_model(path) else str(Path(path).resolve())
         return dataclasses.replace(self, model=origin.model, graph=origin.graph, optimizer=optimizer, init_from=where)
 
     @property
     def origin(self) -> str | None:
         """Whose weights it starts from; None of random ones, or where the data are still to decide."""
-        return None if self.init_from == SCRATCH else self.init_from
+        return None if self.init_from == FROM_SCRATCH else self.init_from
 
     @property
     def collate_settings(self) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from graphslice.errors import InputError, nearest
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
 
 
-def words_of(text: str) -> list[str]:
-    """What a text lists after commas, without empty ones; quotes keep a comma in a word: ``"a,b",c``, ``"a,b"=2``."""
-    return [word.strip() for word in split_words(text) if word.strip()]
-
-
 def split_words(text: str) -> list[str]:
+    """What a text lists after commas, without empty ones; quotes keep a comma in a word: ``"a,b",c``, ``"a,b"=2``."""
+    return [word.strip() for word in split_columns(text) if word.strip()]
+
+
+def split_columns(text: str) -> list[str]:
     """What stands between the commas of a text, and between its lines, as it is but for quotes and leading spaces.
 
     Raises:
@@ -31,8 +31,8 @@ def split_words(text: str) -> list[str]:
         raise InputError(f"cannot read the names {text[:40]!r}: {error}") from None
 
 
-def joined_names(names: Sequence[str]) -> str:
-    """The text in which :func:`split_words` finds some names."""
+def join_names(names: Sequence[str]) -> str:
+    """The text in which :func:`split_columns` finds some names."""
     text = io.StringIO()
     if any(name != name.strip() for name in names):  # without quotes the spaces would go
         writer = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
@@ -115,11 +115,11 @@ class DataConfig:
     def descriptors(self) -> tuple[str, ...]:
         """The names of ``features``: kinds of descriptors, and columns."""
         features = self.features or ""
-        names = words_of(features) if isinstance(features, str) else map(str, features)  # in Python a list does too
+        names = split_words(features) if isinstance(features, str) else map(str, features)  # in Python a list does too
         return tuple(name.strip() for name in names if name.strip())
 
     @property
-    def in_turn(self) -> bool:
+    def is_cross_validation(self) -> bool:
         """Whether all folds are the test in turn, each of a model of its own."""
         return self.folds is not None and self.fold is None
 

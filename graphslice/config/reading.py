@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import yaml
 
-from graphslice.compat import current_config
+from graphslice.compat import migrate_config
 from graphslice.errors import InputError, nearest
-from graphslice.resources import CONFIGS
+from graphslice.package_data import CONFIGS
 
 #: The names of the presets, each a YAML file in ``configs``.
 PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 # Options of a text that may be on or off: without quotes YAML 1.1 takes these words for true and false.
-_SWITCHES = ("baselines", "compile")
+_ON_OFF_KEYS = ("baselines", "compile")
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
-    return current_config(values)
+    return migrate_config(values)
 
 
 def parse_value(text: str) -> Any:
@@ -62,7 +62,7 @@ def parse_value(text: str) -> Any:
         raise InputError(f"cannot read the value {text!r}: it is no number, word or list") from None
 
 
-def with_sections(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def merge_sections(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Nested values with others in their place, key by key within a section."""
     merged = dict(base)
     for section, values in more.items():
@@ -90,15 +90,15 @@ def _is_float(text: str) -> bool:
     return True
 
 
-def plain(value: Any) -> Any:
+def to_python_scalar(value: Any) -> Any:
     """A number of NumPy as one of Python, which YAML can write; anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def section_of(kind: type, name: str, values: dict[str, Any]) -> Any:
+def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
     """A dataclass of a section's values; raises :class:`InputError` for one of the wrong type."""
     hints = typing.get_type_hints(kind)
-    values = {key: plain(value) for key, value in values.items()}
+    values = {key: to_python_scalar(value) for key, value in values.items()}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):
@@ -109,7 +109,7 @@ def section_of(kind: type, name: str, values: dict[str, Any]) -> Any:
             values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text
         elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
             values = {**values, key: str(value)}  # devices: 2
-        elif key in _SWITCHES and isinstance(value, bool):
+        elif key in _ON_OFF_KEYS and isinstance(value, bool):
             values = {**values, key: "on" if value else "off"}
         elif type(value) not in allowed:
             names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)

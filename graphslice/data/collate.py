@@ -10,10 +10,10 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.chem import shortest_paths
-from graphslice.chem.bond_words import bond_words
+from graphslice.chem.bond_matrix import bond_matrices
 from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.config import ATOM, LEVELS, MOLECULE
-from graphslice.data.sites import SiteLabels
+from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.feature_dims import MAX_DISTANCE
@@ -29,11 +29,11 @@ def collate_rows(
     path_ties: PathTies = "mean",
     max_path: int = 5,
     multiple: int = 1,
-    targets: np.ndarray | SiteLabels | None = None,
+    targets: np.ndarray | AtomBondLabels | None = None,
     descriptors: Sequence[str] = (),
     level: str = MOLECULE,
     bonds: bool = False,
-    auxiliary: Mapping[str, SiteLabels] | None = None,
+    auxiliary: Mapping[str, AtomBondLabels] | None = None,
 ) -> GraphBatch:
     """Make one batch of some molecules of a store.
 
@@ -88,19 +88,19 @@ def collate_rows(
         targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
         rows=torch.from_numpy(rows),
         descriptors=torch.from_numpy(store.descriptors(rows, descriptors)) if descriptors else None,
-        sites=None if level == MOLECULE else _sites(level, *ends),
-        bonds=torch.from_numpy(bond_words(*ends, atoms.shape[1])) if bonds else None,
+        atom_bond_index=None if level == MOLECULE else _sites(level, *ends),
+        bonds=torch.from_numpy(bond_matrices(*ends, atoms.shape[1])) if bonds else None,
         **_auxiliary(auxiliary or {}, rows, *ends),
     )
 
 
-def _auxiliary(labels: Mapping[str, SiteLabels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, torch.Tensor]:
-    """``atom_sites`` and their like: of the molecules of some rows that have labels of these."""
+def _auxiliary(labels: Mapping[str, AtomBondLabels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, torch.Tensor]:
+    """``atom_index`` and their like: of the molecules of some rows that have labels of these."""
     found = {}
     for level, some in labels.items():
-        sites = _sites(level, *ends)
+        atom_bond_index = _sites(level, *ends)
         labelled = torch.from_numpy(some.counts_of(rows) > 0)
-        found[f"{level}_sites"] = sites[labelled[sites[:, 0]]]
+        found[f"{level}_sites"] = atom_bond_index[labelled[atom_bond_index[:, 0]]]
         found[f"{level}_targets"] = torch.from_numpy(some[rows].astype(np.float32))
     return found
 
@@ -108,7 +108,7 @@ def _auxiliary(labels: Mapping[str, SiteLabels], rows: np.ndarray, *ends: np.nda
 def _sites(
     level: str, atom_ptr: np.ndarray, bond_ptr: np.ndarray, bonds: np.ndarray, bond_type_ids: np.ndarray
 ) -> torch.Tensor:
-    """``sites`` of a batch of the molecules that :meth:`GraphStore.gather` gives."""
+    """``atom_bond_index`` of a batch of the molecules that :meth:`GraphStore.gather` gives."""
     counts = np.diff(atom_ptr if level == ATOM else bond_ptr)
     molecules = np.repeat(np.arange(len(counts)), counts)
     if level == ATOM:

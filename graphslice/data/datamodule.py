@@ -12,25 +12,25 @@ import pytorch_lightning as pl
 import torch
 
 from graphslice.batch import GraphBatch
-from graphslice.chem.descriptors import own_of
+from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
+from graphslice.data.atom_bond_labels import AtomBondLabels
+from graphslice.data.atom_bond_order import to_graph_order
+from graphslice.data.batch_loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.collate import collate_rows
-from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows, with_columns
-from graphslice.data.featurize import store_of
-from graphslice.data.hashes import hash_rows
-from graphslice.data.loader import BatchLoader, EvalBatches, TrainBatches
-from graphslice.data.site_orders import ordered
-from graphslice.data.sites import SiteLabels
-from graphslice.data.source import Source, usable
+from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
+from graphslice.data.featurize import cached_store
+from graphslice.data.labelled_dataset import LabelledDataset, usable_mask
+from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import Splits
-from graphslice.data.splits.making import SplitMaker
+from graphslice.data.splits.split_maker import SplitMaker
 from graphslice.errors import InputError
 from graphslice.nn.compiled import row_multiple
-from graphslice.tasks import to_network
-from graphslice.trees.beside import KINDS
+from graphslice.tasks import to_training_scale
+from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 # Training molecules whose descriptors say how those of all are distributed.
-_MOST_DESCRIBED = 20_000
+_MAX_DESCRIPTOR_ROWS = 20_000
 
 
 class MoleculeData(pl.LightningDataModule):
@@ -48,7 +48,7 @@ class MoleculeData(pl.LightningDataModule):
 
     def __init__(
         self,
-        source: Source,
+        dataset: LabelledDataset,
         config: RunConfig,
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
@@ -62,124 +62,130 @@ class MoleculeData(pl.LightningDataModule):
             splits: of a run that goes on, as it began; in place of those that the source and ``config`` say.
         """
         super().__init__()
-        self.source, self.config = source, config
+        self.dataset, self.config = dataset, config
         self._train_loader: BatchLoader | None = None
-        self.rejected = dict(source.rejected)
+        self.rejected = dict(dataset.rejected)
         self._featurize(progress)
         self._split(splits)
-        self.labels = self._learned()
+        self.labels = self._network_labels()
         self._check_labels()
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
         cache = self.config.data.cache
         folder, descriptors = None if cache is None else Path(cache), self.config.data.descriptors
         if self.config.trainer.baselines == "on":
-            descriptors = tuple(dict.fromkeys([*descriptors, *KINDS]))
-        self.store = store_of(self.source, self.config.graph, folder, progress, descriptors)
+            descriptors = tuple(dict.fromkeys([*descriptors, *TREE_DESCRIPTORS]))
+        self.store = cached_store(self.dataset, self.config.graph, folder, progress, descriptors)
         limit = self.config.graph.max_atoms
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
         for row, reason in self.store.errors.items():
             self.rejected.setdefault(row, reason)
-        if self.source.sites is not None:
-            self._order_sites(self.source.sites)
-        self.kept = np.flatnonzero(usable(len(self.source), self.rejected))
-        if not len(self.kept):
+        if self.dataset.atom_bond_labels is not None:
+            self._to_graph_order(self.dataset.atom_bond_labels)
+        self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
+        if not len(self.usable_rows):
             row, reason = next(iter(sorted(self.rejected.items())))
             raise InputError(
-                f"{self.source.name}: none of its {len(self.source)} rows can be used; row {row + 1}: {reason}"
+                f"{self.dataset.name}: none of its {len(self.dataset)} rows can be used; row {row + 1}: {reason}"
             )
 
-    def _order_sites(self, sites: SiteLabels) -> None:
+    def _to_graph_order(self, atom_bond_labels: AtomBondLabels) -> None:
         """Bring labels of atoms or bonds into the order of the store."""
-        sites, faults = ordered(sites, self.source.smiles, self.config.graph, self.source.target_names)
-        self.source = replace(self.source, sites=sites)
+        atom_bond_labels, faults = to_graph_order(
+            atom_bond_labels, self.dataset.smiles, self.config.graph, self.dataset.target_names
+        )
+        self.dataset = replace(self.dataset, atom_bond_labels=atom_bond_labels)
         self.rejected = faults | self.rejected
 
-    def _split(self, begun_with: Splits | None) -> None:
+    def _split(self, existing_splits: Splits | None) -> None:
         """Split the rows, count what is repeated among them, and merge it where that is asked for."""
-        source, config = self.source, self.config.data
-        own = self._own_splits()
-        if source.is_pcqm4m and own is not None:  # OGB's, of millions of molecules: nothing is to be said of it
+        dataset, config = self.dataset, self.config.data
+        own = self._predefined_splits()
+        if dataset.is_pcqm4m and own is not None:  # OGB's, of millions of molecules: nothing is to be said of it
             self.splits, self.duplicates = own, Duplicates(0, 0, 0)
             return
-        targets = source.targets[self.kept]
+        targets = dataset.targets[self.usable_rows]
         # Of atoms and bonds there are means here, by which no split can be stratified.
-        classes = np.array([bool(task.classes) and source.level == MOLECULE for task in source.tasks])
-        hashes = hash_rows(self.store, self.kept)
-        beside = own_of(config.descriptors)
+        classes = np.array([bool(task.classes) and dataset.level == MOLECULE for task in dataset.tasks])
+        hashes = molecule_keys(self.store, self.usable_rows)
+        beside = feature_column_names(config.descriptors)
         identity = hashes.identity
         if beside:
-            identity = with_columns(identity, self.store.descriptors(self.kept, beside))
+            identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, beside))
         self.duplicates = count_duplicates(identity, targets, classes)
-        if begun_with is not None:
-            self.splits = begun_with
+        if existing_splits is not None:
+            self.splits = existing_splits
             return
-        maker = SplitMaker(source.name, self.store, self.kept, hashes.family, targets[:, classes], config)
+        maker = SplitMaker(dataset.name, self.store, self.usable_rows, hashes.family, targets[:, classes], config)
         self.splits = maker.make(own)
-        maker.check_classes(self.splits["train"], [source.tasks[t] for t in np.flatnonzero(classes)])
-        if source.splits is not None:
-            shared = count_shared(self.splits, self.kept, hashes.family)
+        maker.check_classes(self.splits["train"], [dataset.tasks[t] for t in np.flatnonzero(classes)])
+        if dataset.splits is not None:
+            shared = count_shared(self.splits, self.usable_rows, hashes.family)
             self.duplicates = replace(self.duplicates, shared=shared)
         if config.duplicates == "merge":
             self._merge(identity, classes)
 
-    def _own_splits(self) -> Splits | None:
+    def _predefined_splits(self) -> Splits | None:
         """The splits that the source names, without rejected rows."""
-        if self.source.splits is None:
+        if self.dataset.splits is None:
             return None
-        kept = usable(len(self.source), self.rejected)
-        return {split: rows[kept[rows]] for split, rows in self.source.splits.items()}
+        usable_rows = usable_mask(len(self.dataset), self.rejected)
+        return {split: rows[usable_rows[rows]] for split, rows in self.dataset.splits.items()}
 
     def _merge(self, identity: np.ndarray, classes: np.ndarray) -> None:
         """One row of those for training of a molecule. The other splits stay as they are: a model is judged by them."""
         rows = self.splits["train"]
-        of_rows = np.searchsorted(self.kept, rows)
-        merged = merge_rows(rows, identity[of_rows], self.source.targets[rows], classes, self.source.target_names)
-        targets = self.source.targets.copy()
+        of_rows = np.searchsorted(self.usable_rows, rows)
+        merged = merge_rows(rows, identity[of_rows], self.dataset.targets[rows], classes, self.dataset.target_names)
+        targets = self.dataset.targets.copy()
         targets[merged.rows] = merged.targets
-        self.source = replace(self.source, targets=targets)
+        self.dataset = replace(self.dataset, targets=targets)
         self.rejected |= merged.reasons
         gone = list(merged.reasons)
-        self.kept = np.setdiff1d(self.kept, gone)
+        self.usable_rows = np.setdiff1d(self.usable_rows, gone)
         self.splits = {**self.splits, "train": np.setdiff1d(rows, gone)}
         self.duplicates = replace(self.duplicates, merged=len(gone) - merged.dropped, dropped=merged.dropped)
         if not len(self.splits["train"]):
             raise InputError(
-                f"{self.source.name}: all rows for training contradict each other: give data.duplicates keep"
+                f"{self.dataset.name}: all rows for training contradict each other: give data.duplicates keep"
             )
 
-    def _learned(self) -> np.ndarray | SiteLabels:
-        source = self.source
-        return to_network(source.targets, source.tasks) if source.sites is None else source.sites
+    def _network_labels(self) -> np.ndarray | AtomBondLabels:
+        dataset = self.dataset
+        return (
+            to_training_scale(dataset.targets, dataset.tasks)
+            if dataset.atom_bond_labels is None
+            else dataset.atom_bond_labels
+        )
 
-    def check_split_of(self, config: RunConfig) -> None:
+    def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the same molecules, split as another run wants it, cannot be learned."""
         other = copy(self)
         other.config, other.rejected = config, dict(self.rejected)
         other._split(None)
-        other.labels = other._learned()
+        other.labels = other._network_labels()
         other._check_labels()
 
     def _check_labels(self) -> None:
         missing = np.isnan(self.train_labels).all(axis=0)
         if missing.any():
-            empty = self.source.target_names[int(np.flatnonzero(missing)[0])]
+            empty = self.dataset.target_names[int(np.flatnonzero(missing)[0])]
             folds = " or give fewer folds" if self.config.data.folds else ""
             raise InputError(
-                f"{self.source.name}: no training row has a value of the target {empty!r}: leave it out{folds}"
+                f"{self.dataset.name}: no training row has a value of the target {empty!r}: leave it out{folds}"
             )
-        own, rows = own_of(self.config.data.descriptors), self.splits["train"]
+        own, rows = feature_column_names(self.config.data.descriptors), self.splits["train"]
         if own and (empty_columns := np.isnan(self.store.descriptors(rows, own)).all(axis=0)).any():
             raise InputError(
-                f"{self.source.name}: no training row has a number in the column {own[empty_columns.argmax()]!r} of "
+                f"{self.dataset.name}: no training row has a number in the column {own[empty_columns.argmax()]!r} of "
                 "--features: leave it out"
             )
-        for labels in self.source.auxiliary.values():
+        for labels in self.dataset.auxiliary.values():
             missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
             if missing.any():
                 raise InputError(
-                    f"{self.source.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
+                    f"{self.dataset.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
                 )
 
     @property
@@ -187,16 +193,16 @@ class MoleculeData(pl.LightningDataModule):
         """``float64 [R, T]`` of the training molecules, or of all their atoms or bonds, as the network learns them."""
         return self.labels[self.splits["train"]]
 
-    def train_auxiliary(self) -> dict[str, SiteLabels]:
+    def train_auxiliary_labels(self) -> dict[str, AtomBondLabels]:
         """The auxiliary labels of the training molecules, by level."""
-        others = np.setdiff1d(np.arange(len(self.source)), self.splits["train"])
-        return {level: labels.without(others) for level, labels in self.source.auxiliary.items()}
+        others = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
+        return {level: labels.without(others) for level, labels in self.dataset.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
         """``float32 [R, F]``, the descriptors of the training molecules, of many thousand a part drawn at random."""
         rows = self.splits["train"]
-        if len(rows) > _MOST_DESCRIBED:
-            rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_DESCRIBED, replace=False))
+        if len(rows) > _MAX_DESCRIPTOR_ROWS:
+            rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_DESCRIPTOR_ROWS, replace=False))
         return self.store.descriptors(rows, self.config.data.descriptors)
 
     def train_dataloader(self) -> BatchLoader:
@@ -204,16 +210,16 @@ class MoleculeData(pl.LightningDataModule):
         self._train_loader = self._loader(rows, self._train_batches(rows))
         return self._train_loader
 
-    def num_train_lengths(self) -> int:
+    def num_train_widths(self) -> int:
         """How many different numbers of rows the training batches of this device have."""
-        return len(self._train_batches(self.splits["train"]).widths(self._multiple()))
+        return len(self._train_batches(self.splits["train"]).widths(self._padding_multiple()))
 
     def extreme_train_batches(self, size: int) -> list[GraphBatch]:
         """The smallest training molecules and the largest, some of them again where there are fewer than ``size``;
         padded as training batches are."""
         rows = self.splits["train"]
         order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
-        settings = self.config.collate_settings | {"multiple": self._multiple()}
+        settings = self.config.collate_settings | {"multiple": self._padding_multiple()}
         some = (np.resize(order, size), np.resize(order[::-1], size))
         return [collate_rows(self.store, rows, **settings) for rows in some]
 
@@ -228,9 +234,9 @@ class MoleculeData(pl.LightningDataModule):
             lambda: trainer.global_step,
         )
 
-    def seconds_waited(self) -> float:
+    def loader_wait_seconds(self) -> float:
         """Spent waiting for the threads that prepare training batches, so far."""
-        return 0.0 if self._train_loader is None else self._train_loader.waited
+        return 0.0 if self._train_loader is None else self._train_loader.wait_seconds
 
     def val_dataloader(self) -> BatchLoader:
         trainer = self._trainer()
@@ -247,9 +253,9 @@ class MoleculeData(pl.LightningDataModule):
             self.store,
             rows,
             batches,
-            self.config.collate_settings | {"multiple": self._multiple()},
+            self.config.collate_settings | {"multiple": self._padding_multiple()},
             targets=self.labels,
-            auxiliary=self.source.auxiliary,
+            auxiliary=self.dataset.auxiliary,
             threads=self._threads(),
             pin_memory=self._on_gpu(),
         )
@@ -261,7 +267,7 @@ class MoleculeData(pl.LightningDataModule):
     def _on_gpu(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
-    def _multiple(self) -> int:
+    def _padding_multiple(self) -> int:
         if not self._on_gpu():
             return 1
         return row_multiple("cuda", torch.float32 if "32" in str(self._trainer().precision) else torch.bfloat16)

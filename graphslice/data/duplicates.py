@@ -10,9 +10,9 @@ import numpy as np
 from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by no more than this part of the target's standard deviation.
-_AGREEMENT = 0.1
+_AGREEMENT_TOLERANCE = 0.1
 # For a message: rows are named one by one up to so many.
-_MOST_NAMED = 8
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Duplicates:
     Attributes:
         molecules: how many molecules have several rows, which are the same input of a model.
         rows: how many rows these have together.
-        contradicting: how many of these molecules have labels that contradict each other: different values of a
+        conflicting: how many of these molecules have labels that contradict each other: different values of a
             target that is a class, numbers that differ by more than a tenth of the target's standard deviation.
         shared: of the splits that the data bring: how many rows of a split are of the family of a row for training,
             the same but for salts, charges, tautomers and stereochemistry.
@@ -32,7 +32,7 @@ class Duplicates:
 
     molecules: int
     rows: int
-    contradicting: int
+    conflicting: int
     shared: dict[str, int] = field(default_factory=dict)
     merged: int = 0
     dropped: int = 0
@@ -41,19 +41,19 @@ class Duplicates:
         """One line for the user; None where nothing is repeated."""
         said = []
         if self.molecules:
-            several = f"{self.rows:,} rows are of {_counted(self.molecules, 'molecule')} with several rows"
-            said.append(f"{several}, {self.contradicting:,} of them with labels that contradict each other")
+            several = f"{self.rows:,} rows are of {_pluralize(self.molecules, 'molecule')} with several rows"
+            said.append(f"{several}, {self.conflicting:,} of them with labels that contradict each other")
         if self.merged or self.dropped:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
             said.append(f"of those for training, {self.merged:,} merged into another{dropped}")
         for split, rows in self.shared.items():
             if rows:
                 alike = "that training has too, as itself, a salt, tautomer or stereoisomer"
-                said.append(f"{_counted(rows, f'{split} row')} {alike}")
+                said.append(f"{_pluralize(rows, f'{split} row')} {alike}")
         return "; ".join(said) or None
 
 
-def _counted(count: int, noun: str) -> str:
+def _pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
@@ -65,10 +65,10 @@ def count_duplicates(identity: np.ndarray, targets: np.ndarray, classes: np.ndar
         targets: ``float64 [R, T]``, nan where unknown.
         classes: ``bool [T]``, which of them are classes.
     """
-    rows, begins = _repeated(identity)
+    rows, begins = _duplicate_rows(identity)
     if not len(rows):
         return Duplicates(0, 0, 0)
-    limit = np.where(classes, 0.0, _AGREEMENT * _deviation(targets))
+    limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * _standard_deviation(targets))
     contradicts = np.zeros(len(begins), bool)
     for t in range(targets.shape[1]):
         labels = targets[rows, t]
@@ -92,7 +92,7 @@ def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[s
     return {split: int(np.isin(found, trained).sum()) for split, found in others.items()}
 
 
-def with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Which rows are the same input of a model that reads numbers beside the molecule.
 
     Args:
@@ -139,7 +139,7 @@ def merge_rows(
         classes: ``bool [T]``, which of them are classes.
         names: of the targets.
     """
-    repeated, begins = _repeated(identity)
+    repeated, begins = _duplicate_rows(identity)
     kept: list[int] = []
     labels: list[np.ndarray] = []
     reasons: dict[int, str] = {}
@@ -148,7 +148,7 @@ def merge_rows(
         numbers = rows[members].tolist()
         merged, tied = _merge(targets[members], classes)
         if np.isnan(merged).all():
-            named = ", ".join(str(row + 1) for row in numbers[:_MOST_NAMED]) + ", ..." * (len(numbers) > _MOST_NAMED)
+            named = ", ".join(str(row + 1) for row in numbers[:_MAX_LISTED]) + ", ..." * (len(numbers) > _MAX_LISTED)
             why = f"rows {named} are one molecule, and as many say one value of {names[tied[0]]!r} as another"
             reasons |= dict.fromkeys(numbers, why)
             dropped += len(numbers)
@@ -175,7 +175,7 @@ def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[in
     return merged, tied
 
 
-def _repeated(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The rows of molecules that have several, molecule after molecule, and where each molecule begins among them."""
     _, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(counts[inverse] > 1)
@@ -184,7 +184,7 @@ def _repeated(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.cumsum(np.concatenate([[0], sizes[:-1]])) if len(sizes) else np.empty(0, np.int64)
 
 
-def _deviation(targets: np.ndarray) -> np.ndarray:
+def _standard_deviation(targets: np.ndarray) -> np.ndarray:
     """``float64 [T]``, the standard deviation of each target; 0 of one without a label."""
     known = ~np.isnan(targets)
     counts = np.maximum(known.sum(axis=0), 1)

@@ -10,11 +10,11 @@ import pyarrow as pa
 from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError
-from graphslice.chem.rdkit_molecules import smiles_of
+from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.config import MOLECULE, DataConfig
+from graphslice.data.dataset_loaders import dataset_from_chunks
+from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.labels import find_columns
-from graphslice.data.source import Source
-from graphslice.data.sources import source_of_chunks
 from graphslice.data.splits import SPLIT_METHODS
 from graphslice.errors import InputError
 from graphslice.tasks import Task
@@ -24,7 +24,7 @@ NAME = "the data frame"
 _ARROW = pa.Table | pa.RecordBatch
 
 #: Why RDKit's molecules are no input where atoms and bonds are asked about.
-NO_ORDER = (
+NO_ATOM_ORDER = (
     "atoms and bonds are in the order of a SMILES, and these are RDKit molecules: give SMILES, such as "
     "Chem.MolToSmiles(mol) and what belongs to Chem.MolFromSmiles of that"
 )
@@ -75,28 +75,28 @@ def _cells(column: Any) -> pa.Array | pa.ChunkedArray:
 
 def _text(value: object) -> str:
     try:
-        return smiles_of(value) if isinstance(value, Chem.Mol) else str(value)
+        return mol_to_smiles(value) if isinstance(value, Chem.Mol) else str(value)
     except MoleculeError:
         return ""
 
 
-def refuse_molecules(frame: Any) -> None:
+def reject_molecules(frame: Any) -> None:
     """Raise :class:`InputError` if a frame holds RDKit's molecules: their order of atoms is not that of a SMILES."""
     if not hasattr(frame, "iloc"):
         return
     for place in range(frame.shape[1]):
         column = frame.iloc[:, place]
         if column.dtype == object and any(isinstance(cell, Chem.Mol) for cell in column):
-            raise InputError(NO_ORDER)
+            raise InputError(NO_ATOM_ORDER)
 
 
-def frame_source(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> Source:
+def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """The labelled molecules of a data frame: all is found as in a file of the same cells.
 
     Args:
         frame: see :func:`is_frame`.
         config: what the user said of its columns.
-        tasks: as of :func:`~graphslice.data.sources.load_source`.
+        tasks: as of :func:`~graphslice.data.dataset_loaders.load_dataset`.
 
     Returns:
         The source; its ``table`` has the columns that are used, for a file from which the same source is made.
@@ -107,11 +107,11 @@ def frame_source(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = 
     if config.valid_file or config.test_file:
         raise InputError("valid_file and test_file go with files: give the data frame a column split in their place")
     if config.level != MOLECULE:
-        refuse_molecules(frame)
+        reject_molecules(frame)
     table = as_table(frame)
     if not len(table):
         raise InputError(f"{NAME} has no rows")
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
-    source = source_of_chunks([table], columns, config, NAME, tasks)
-    used = [columns.smiles, *source.target_names, *([columns.split] if columns.split else []), *columns.descriptors]
-    return replace(source, table=table.select(list(dict.fromkeys(used))))
+    dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
+    used = [columns.smiles, *dataset.target_names, *([columns.split] if columns.split else []), *columns.descriptors]
+    return replace(dataset, table=table.select(list(dict.fromkeys(used))))

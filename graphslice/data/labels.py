@@ -1,7 +1,7 @@
 """From tables to labelled rows: which columns hold what, and which label a cell is.
 
 Featurizing reads a table chunk by chunk (:func:`labelled_rows`); training takes all chunks at once,
-and may then find the column to predict by itself (:func:`find_target`).
+and may then find the column to predict by itself (:func:`infer_target`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import DataConfig, joined_names, split_words
-from graphslice.data.cells import cell_text, class_key, class_places, holds_lists, label_cells, with_a_point
-from graphslice.data.columns import LARGEST, check_unique, find_own_columns, listed, parse_own_columns
-from graphslice.data.find_tasks import scan_columns
-from graphslice.data.rows import Rows
+from graphslice.config import DataConfig, join_names, split_columns
+from graphslice.data.columns import (
+    MAX_MAGNITUDE,
+    check_unique,
+    find_feature_columns,
+    parse_feature_columns,
+    quoted_list,
+)
+from graphslice.data.infer_tasks import scan_columns
+from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.parse_cells import (
+    cell_text,
+    class_indices,
+    class_key,
+    decimal_point_hint,
+    holds_lists,
+    parse_number_column,
+)
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.tables import as_in_file, decoded, malformed_rows, open_table, texts
+from graphslice.data.tables import decode_text, file_columns, malformed_rows, open_table, texts
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import REGRESSION, Task
 
@@ -76,8 +89,10 @@ def find_columns(
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     for target in targets:
         if target not in columns:
-            raise InputError(f"{name} has no column {target!r}{nearest(target, columns)}; it has {listed(columns)}")
-    own = find_own_columns(columns, config.descriptors, targets, name)
+            raise InputError(
+                f"{name} has no column {target!r}{nearest(target, columns)}; it has {quoted_list(columns)}"
+            )
+    own = find_feature_columns(columns, config.descriptors, targets, name)
     check_unique(columns, [smiles, *targets, *([split] if split else []), *own], name)
     return LabelColumns(smiles, targets, split, tuple(own))
 
@@ -92,7 +107,7 @@ def find_smiles_column(columns: Sequence[str], given: str | None, name: str, lea
     given = learned if given is None and learned in columns else given
     if given is not None:
         if given not in columns:
-            raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {listed(columns)}")
+            raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {quoted_list(columns)}")
         return given
     by_name = {str(column).strip().lower(): column for column in reversed(columns)}
     for usual in SMILES_COLUMNS:
@@ -100,7 +115,7 @@ def find_smiles_column(columns: Sequence[str], given: str | None, name: str, lea
             return by_name[usual]
     raise InputError(
         f"{name}: which column holds the SMILES? The first line names the columns: call one smiles, or give its name "
-        f"with --smiles-column; there are {listed(columns)}"
+        f"with --smiles-column; there are {quoted_list(columns)}"
     )
 
 
@@ -113,14 +128,14 @@ def _find_split_column(columns: Sequence[str], given: str | None, name: str, met
     if given in columns:
         return given
     if not methods:
-        raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {listed(columns)}")
+        raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {quoted_list(columns)}")
     raise InputError(
         f"unknown split {given!r}{nearest(given, [*methods, *columns])}: give {', '.join(methods)}, "
-        f"or a column of {name}, which has {listed(columns)}"
+        f"or a column of {name}, which has {quoted_list(columns)}"
     )
 
 
-def find_target(
+def infer_target(
     chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False
 ) -> tuple[str, list[str]]:
     """What is predicted where the user names no target: the one column that holds numbers, or the only other one.
@@ -140,7 +155,7 @@ def find_target(
         InputError: if there is not exactly one.
     """
     used = (columns.smiles, columns.split, *columns.descriptors)
-    others = [column for column in as_in_file(chunks[0]).column_names if column not in used]
+    others = [column for column in file_columns(chunks[0]).column_names if column not in used]
     if others.count("") > 1:  # commas at the ends of lines, as spreadsheets write them
         others = [column for column in others if column]
     check_unique(others, others, name)
@@ -153,15 +168,15 @@ def find_target(
         found = dict(zip(others, scan_columns(chunks, others), strict=True))
         numeric = [column for column in others if found[column].numbers > found[column].words]
         classes = [column for column in others if column not in numeric and found[column].looks_like_classes]
-        if len(numeric) == 1 and not (classes and found[numeric[0]].looks_like_numbering):
+        if len(numeric) == 1 and not (classes and found[numeric[0]].looks_like_ids):
             return numeric[0], classes
         if len(others) == 1:
-            return others[0], []  # words: classes, or find_tasks says what is wrong with it
+            return others[0], []  # words: classes, or infer_tasks says what is wrong with it
     if not others:
-        raise InputError(f"{name} has no column that could be predicted, but {listed(filter(None, used))} alone")
+        raise InputError(f"{name} has no column that could be predicted, but {quoted_list(filter(None, used))} alone")
     raise InputError(
         f"{name}: which columns shall be predicted? Give them with --targets, or as targets in Python; there are "
-        f"{listed(others)}"
+        f"{quoted_list(others)}"
     )
 
 
@@ -176,8 +191,8 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
     if not text:
         return []
     if not isinstance(text, str):
-        text = joined_names([str(name) for name in text])
-    names = [text] if text in columns else [name for name in split_words(text) if name]
+        text = join_names([str(name) for name in text])
+    names = [text] if text in columns else [name for name in split_columns(text) if name]
     names = [name if name in columns else name.strip() for name in names]
     if len(set(names)) != len(names):
         raise InputError(f"--targets names a column twice: {', '.join(names)}")
@@ -187,18 +202,18 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
 # --- what the cells say ---------------------------------------------------------------------------
 
 
-def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[Rows]:
+def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
     """The rows of a table, chunk by chunk.
 
     Raises:
         InputError: if the table cannot be read to its end, or a word of the split column names no split.
     """
-    with open_table(path) as table, about(str(path)):
+    with open_table(path) as table, error_context(str(path)):
         yield from parse_chunks(table.chunks, columns)
 
 
 @contextmanager
-def about(name: str) -> Iterator[None]:
+def error_context(name: str) -> Iterator[None]:
     """Let an :class:`InputError` about a row say of which table."""
     try:
         yield
@@ -206,7 +221,7 @@ def about(name: str) -> Iterator[None]:
         raise error if name in str(error) else InputError(f"{name}: {error}") from None
 
 
-def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[Rows]:
+def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[LabelledRows]:
     """:func:`parse_chunk` for consecutive chunks of a table, from its first row."""
     first_row = 0
     for chunk in chunks:
@@ -214,7 +229,7 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
         first_row += len(chunk)
 
 
-def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> Rows:
+def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
     """Some rows of a table. A row with a label that is no number, or none of the classes, is rejected; a gap is no
     reason for that.
 
@@ -225,7 +240,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> R
     Raises:
         InputError: if a word of the split column names no split, in a row that has a label.
     """
-    smiles = texts(chunk.column(columns.smiles), decoded)
+    smiles = texts(chunk.column(columns.smiles), decode_text)
     targets, rejected = _parse_targets(chunk, columns)
     for row, reason in malformed_rows(chunk).items():
         smiles[row], rejected[row] = "", reason
@@ -234,9 +249,9 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> R
         # The split of a row without a label does not matter: it may be empty, or any word.
         needed = ~np.isnan(targets).all(axis=1) if columns.targets else np.ones(len(chunk), bool)
         needed[list(rejected)] = False
-        split = parse_splits(texts(chunk.column(columns.split), decoded), columns.split, needed, first_row)
-    own = parse_own_columns(chunk, columns.descriptors) if columns.descriptors else None
-    return Rows(smiles, targets, split, rejected, own)
+        split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
+    own = parse_feature_columns(chunk, columns.descriptors) if columns.descriptors else None
+    return LabelledRows(smiles, targets, split, rejected, own)
 
 
 def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, dict[int, str]]:
@@ -253,23 +268,23 @@ def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, 
 
 def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
     """``float64 [R]``, nan where there is none to learn; and why another cell has none."""
-    numbers, empty = label_cells(chunk, target)
+    numbers, empty = parse_number_column(chunk, target)
     wrong = ~empty & ~np.isfinite(numbers)
-    huge = np.abs(numbers) > LARGEST
+    huge = np.abs(numbers) > MAX_MAGNITUDE
     reasons = {}
     for row in np.flatnonzero(wrong | huge).tolist():
         cell = cell_text(chunk.column(target), row)
         why = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
-        reasons[row] = f"{why}: {cell!r}{with_a_point(cell)}"
+        reasons[row] = f"{why}: {cell!r}{decimal_point_hint(cell)}"
     return np.where(wrong | huge, np.nan, numbers), reasons
 
 
 def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
     """``float64 [R]``, the place of each cell's class, nan where there is none; and why a cell with something in it has
     none."""
-    places = class_places(task.classes)
-    _, empty = label_cells(chunk, target)
-    keys = [class_key(cell) for cell in texts(chunk.column(target), decoded)]
+    places = class_indices(task.classes)
+    _, empty = parse_number_column(chunk, target)
+    keys = [class_key(cell) for cell in texts(chunk.column(target), decode_text)]
     values = np.array([places.get(key, np.nan) for key in keys])
     values[empty] = np.nan
     reasons = {}

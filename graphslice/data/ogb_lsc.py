@@ -22,8 +22,8 @@ from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
 
 #: The folder below the root of each data set.
-FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
-TARGET = "homolumogap"
+OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
+OGB_TARGET = "homolumogap"
 
 
 def import_ogb_lsc():
@@ -54,7 +54,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     Raises:
         InputError: if the folder is damaged, or absent and cannot be downloaded.
     """
-    folder = Path(root) / FOLDERS[name]
+    folder = Path(root) / OGB_FOLDERS[name]
     if folder.is_dir() and not (folder / "RELEASE_v1.txt").exists():
         raise InputError(
             f"{folder} lacks OGB's RELEASE_v1.txt, so it is not the current release: "
@@ -68,10 +68,10 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     if not table.exists():
         print(f"downloading {name} to {folder}", file=sys.stderr)
     try:
-        with _no_questions(dataset_class), contextlib.redirect_stdout(io.StringIO()):
+        with _without_prompts(dataset_class), contextlib.redirect_stdout(io.StringIO()):
             dataset = dataset_class(root=str(root), only_smiles=True)
     except zipfile.BadZipFile:
-        archive = Path(root) / f"{FOLDERS[name]}.zip"
+        archive = Path(root) / f"{OGB_FOLDERS[name]}.zip"
         archive.unlink(missing_ok=True)  # OGB would take the damaged archive for a whole one for ever
         raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
     except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
@@ -104,7 +104,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
 
 
 @contextlib.contextmanager
-def _no_questions(dataset_class):
+def _without_prompts(dataset_class):
     """Let OGB download without asking: naming the data set is consent enough."""
     module = sys.modules[dataset_class.__module__]
     with mock.patch.object(module, "decide_download", lambda url: True):

@@ -18,15 +18,15 @@ import pyarrow as pa
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.chem.molecule import MolArrays, MolGraph, bond_features, check_molecules
 from graphslice.chem.parse import MoleculeError
-from graphslice.config import ATOM, MOLECULE, joined_names
+from graphslice.config import ATOM, MOLECULE, join_names
 from graphslice.data import checksum
 from graphslice.data.arrow import valid_rows
-from graphslice.data.gather import NUM_STARTS, column_starts, gather_rows
-from graphslice.data.sites import SiteLabels, pointers
+from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
+from graphslice.data.copy_rows import NUM_STARTS, column_starts, copy_rows
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import StoreFault, check_contents
 from graphslice.data.store_schema import FEATURES as FEATURES
-from graphslice.data.store_schema import FORMAT, StoreInfo, column_of, site_column
+from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column
 from graphslice.data.store_schema import record_batch as record_batch
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS
@@ -117,9 +117,9 @@ class GraphStore(Sequence[MolGraph]):
         except Exception:  # a damaged file fails in as many ways as there are bytes
             raise InputError(f"{path} is damaged: {again}") from None
         begin = buffer[: min(buffer.size, 65_536)].to_pybytes()
-        if b"graphslice.format" not in metadata and checksum.MARK not in begin:
+        if b"graphslice.format" not in metadata and checksum.CHECKSUM_MARK not in begin:
             raise InputError(f"{path} is no GraphStore: an Arrow file that GraphSlice did not write")
-        if not checksum.is_sealed(path, buffer):
+        if not checksum.has_valid_checksum(path, buffer):
             raise InputError(f"{path} is damaged, its checksum is wrong: {again}")
         if metadata.get(b"graphslice.format") != FORMAT.encode():
             raise InputError(f"{path} was written by another version of GraphSlice: {again}")
@@ -147,7 +147,7 @@ class GraphStore(Sequence[MolGraph]):
     def _num_bonds(self) -> np.ndarray:
         return self._lengths("bonds")
 
-    def site_counts(self, level: str, rows: np.ndarray) -> np.ndarray:
+    def atom_bond_counts(self, level: str, rows: np.ndarray) -> np.ndarray:
         """``int64 [B]``: how many answers some rows have: 1, or their number of atoms, or of bonds.
 
         Args:
@@ -183,14 +183,14 @@ class GraphStore(Sequence[MolGraph]):
         values = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
         return np.concatenate([np.empty((0, width)), *values])
 
-    def site_labels(self, level: str) -> SiteLabels:
-        """The labels of the atoms, or bonds, of all rows, in the order of the graphs; of ``info.site_targets``."""
-        columns = [batch.column(site_column(level)) for batch in self.batches]
-        names = self.info.site_targets[level]
+    def atom_bond_labels(self, level: str) -> AtomBondLabels:
+        """The labels of the atoms, or bonds, of all rows, in the order of the graphs; of ``info.atom_bond_targets``."""
+        columns = [batch.column(atom_bond_column(level)) for batch in self.batches]
+        names = self.info.atom_bond_targets[level]
         width = len(names)
         values = [np.asarray(column.values.values, np.float64).reshape(-1, width) for column in columns]
-        counts = self._lengths(site_column(level))
-        return SiteLabels(level, np.concatenate([np.empty((0, width)), *values]), pointers(counts), names)
+        counts = self._lengths(atom_bond_column(level))
+        return AtomBondLabels(level, np.concatenate([np.empty((0, width)), *values]), pointers(counts), names)
 
     @property
     def split(self) -> np.ndarray:
@@ -203,7 +203,7 @@ class GraphStore(Sequence[MolGraph]):
         """By name ``[rows, F]`` of every record batch, where they lie in the file."""
         found = {}
         for name in self.info.descriptors:
-            columns = [batch.column(column_of(name)) for batch in self.batches]
+            columns = [batch.column(descriptor_column(name)) for batch in self.batches]
             values = [column.values if pa.types.is_fixed_size_list(column.type) else column for column in columns]
             buffers = [(array.buffers()[1] or b"", array.type.to_pandas_dtype()) for array in values]
             found[name] = [
@@ -217,7 +217,7 @@ class GraphStore(Sequence[MolGraph]):
         if missing := [name for name in names if name not in self.info.descriptors]:
             raise InputError(
                 f"{self.name} has no descriptors {', '.join(missing)}, which the model reads: make it again with "
-                f"graphslice featurize --features {joined_names(names)}"
+                f"graphslice featurize --features {join_names(names)}"
             )
 
     def descriptors(self, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -277,7 +277,7 @@ class GraphStore(Sequence[MolGraph]):
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        return gather_rows(self.data, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
+        return copy_rows(self.data, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
 
     def __getstate__(self) -> dict:
         raise TypeError("a GraphStore is not sent between processes: open its file there")

@@ -15,8 +15,8 @@ from graphslice.chem.molecule_check import molecule_fault
 from graphslice.config import ATOM, LEVELS
 from graphslice.data.arrow import valid_rows
 from graphslice.data.splits import SPLITS
-from graphslice.data.store_schema import column_of, site_column
-from graphslice.machine import cores
+from graphslice.data.store_schema import atom_bond_column, descriptor_column
+from graphslice.hardware import cores
 
 # Each has a record batch in memory, some 20 MB.
 _MOST_THREADS = 4
@@ -66,9 +66,13 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
     values = [atoms.values, atoms.values.values, bonds.values, *bonds.values.flatten()]
     if "targets" in batch.schema.names:
         values.append(batch.column("targets"))
-    for column in (batch.column(name) for name in batch.schema.names if name.startswith(column_of(""))):
+    for column in (batch.column(name) for name in batch.schema.names if name.startswith(descriptor_column(""))):
         values += [column, column.values] if pa.types.is_fixed_size_list(column.type) else [column]
-    sites = {level: batch.column(site_column(level)) for level in LEVELS if site_column(level) in batch.schema.names}
+    sites = {
+        level: batch.column(atom_bond_column(level))
+        for level in LEVELS
+        if atom_bond_column(level) in batch.schema.names
+    }
     for column in sites.values():
         column.validate(full=True)
         values += [column, column.values, column.values.values]

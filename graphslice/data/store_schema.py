@@ -32,7 +32,7 @@ _BOND = pa.struct(
         for name, kind in (("begin", pa.uint16()), ("end", pa.uint16()), ("kind", pa.uint8()))
     ]
 )
-_HOW_TO_READ = {
+_FORMAT_NOTES = {
     "atoms": "element, chirality, degree, charge, hydrogens, radical electrons, hybridization, aromatic, in a ring: "
     "indices of ogb.utils.features",
     "bonds": f"kind = (type * {BOND_DIMS[1]} + stereo) * {BOND_DIMS[2]} + conjugated: indices of ogb.utils.features",
@@ -67,7 +67,7 @@ class StoreInfo:
     bond_targets: tuple[str, ...] = ()
 
     @property
-    def site_targets(self) -> dict[str, tuple[str, ...]]:
+    def atom_bond_targets(self) -> dict[str, tuple[str, ...]]:
         """The names of the labels of atoms and of bonds, by level; of those levels that have some."""
         return {level: names for level, names in ((ATOM, self.atom_targets), (BOND, self.bond_targets)) if names}
 
@@ -80,11 +80,11 @@ class StoreInfo:
             "graphslice.targets": json.dumps(self.targets),
             "graphslice.atom_order": self.atom_order,
             "graphslice.max_atoms": str(self.max_atoms),
-            "graphslice.checksum": checksum.UNSEALED,
-            **{f"graphslice.{column}": text for column, text in _HOW_TO_READ.items()},
+            "graphslice.checksum": checksum.EMPTY_CHECKSUM,
+            **{f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()},
             **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
             **({"graphslice.descriptors": json.dumps(self.descriptors)} if self.descriptors else {}),
-            **{f"graphslice.{level}_targets": json.dumps(names) for level, names in self.site_targets.items()},
+            **{f"graphslice.{level}_targets": json.dumps(names) for level, names in self.atom_bond_targets.items()},
         }
 
     @classmethod
@@ -110,22 +110,24 @@ class StoreInfo:
         if self.targets:
             columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
         columns.append(("split", pa.dictionary(pa.int8(), pa.string())))
-        columns += [(column_of(name), _descriptor_type(name)) for name in self.descriptors]
-        columns += [(site_column(level), _site_type(len(names))) for level, names in self.site_targets.items()]
+        columns += [(descriptor_column(name), _descriptor_type(name)) for name in self.descriptors]
+        columns += [
+            (atom_bond_column(level), _atom_bond_type(len(names))) for level, names in self.atom_bond_targets.items()
+        ]
         return pa.schema(columns, metadata=self.to_metadata())
 
 
-def column_of(descriptor: str) -> str:
+def descriptor_column(descriptor: str) -> str:
     """The column of a store that holds a kind of descriptors, or a column of the user's own."""
     return f"descriptor {descriptor}"
 
 
-def site_column(level: str) -> str:
+def atom_bond_column(level: str) -> str:
     """The column of a store that holds the labels of atoms, or of bonds: in each row a list, which may be empty."""
     return f"{level} targets"
 
 
-def _site_type(width: int) -> pa.DataType:
+def _atom_bond_type(width: int) -> pa.DataType:
     return pa.list_(pa.field("item", pa.list_(pa.field("item", pa.float32(), nullable=False), width), nullable=False))
 
 
@@ -175,7 +177,7 @@ def record_batch(
     numbers = number_array(split, valid=split != NO_SPLIT)
     columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
     for name, values in (descriptors or {}).items():
-        kind = schema.field(column_of(name)).type
+        kind = schema.field(descriptor_column(name)).type
         if pa.types.is_fixed_size_list(kind):
             numbers = number_array(values.astype(kind.value_type.to_pandas_dtype(), copy=False).reshape(-1))
             columns.append(pa.FixedSizeListArray.from_arrays(numbers, type=kind))

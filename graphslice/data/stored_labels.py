@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphslice.data.cells import class_key, class_places, number_key, parse_number
+from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
 from graphslice.tasks import Task
 
 
-def as_asked(labels: np.ndarray, stored: Sequence[Task], asked: Sequence[Task]) -> tuple[np.ndarray, dict[int, str]]:
+def recode_labels(
+    labels: np.ndarray, stored: Sequence[Task], asked: Sequence[Task]
+) -> tuple[np.ndarray, dict[int, str]]:
     """Labels that say of another task's classes, or of numbers, what they say of their own.
 
     Args:
@@ -29,7 +31,7 @@ def as_asked(labels: np.ndarray, stored: Sequence[Task], asked: Sequence[Task]) 
         values, which = np.unique(labels[known, t], return_inverse=True)
         words = [own.classes[int(value)] if own.classes else number_key(value) for value in values.tolist()]
         if wanted.classes:
-            places = class_places(wanted.classes)
+            places = class_indices(wanted.classes)
             new, why = [places.get(class_key(word), np.nan) for word in words], f"none of its {len(places)} classes"
         else:
             new, why = [parse_number(word) for word in words], "not a finite number"

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
-from graphslice.errors import InputError, NoRows
-from graphslice.whole_files import appearing_whole
+from graphslice.errors import EmptyTableError, InputError
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
@@ -43,7 +43,7 @@ class TableStream:
         columns: their names.
         chunks: consecutive rows, in the file's order. CSV, TSV and ``.smi`` cells are the bytes of the file
             (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
-            ``name``. A last column beyond ``columns`` is for :func:`malformed_rows` and :func:`as_in_file`.
+            ``name``. A last column beyond ``columns`` is for :func:`malformed_rows` and :func:`file_columns`.
         estimated_rows: how many rows there may be.
         named: whether the names of the columns stand in the file.
     """
@@ -103,7 +103,7 @@ def malformed_rows(chunk: pa.Table) -> dict[int, str]:
     return {row: reason for row, reason in enumerate(chunk.columns[-1].to_pylist()) if reason is not None}
 
 
-def as_in_file(chunk: pa.Table) -> pa.Table:
+def file_columns(chunk: pa.Table) -> pa.Table:
     """A chunk with the columns of its file alone; a malformed row has the first of its cells there."""
     last = chunk.num_columns - 1
     return chunk.remove_column(last) if chunk.column_names[-1:] == [_MALFORMED] else chunk
@@ -113,10 +113,10 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
     """The types that hold the columns of all files of a folder: texts, if there are files of texts."""
     schemas = []
     for file in files:
-        with _reading(file):
-            if not _is(file, PARQUET_SUFFIXES):
+        with _convert_read_errors(file):
+            if not _has_suffix(file, PARQUET_SUFFIXES):
                 with _open_file(file, 1) as table:
-                    return _of_texts(table.columns).append(pa.field(_MALFORMED, pa.string()))
+                    return _text_schema(table.columns).append(pa.field(_MALFORMED, pa.string()))
             schemas.append(pq.read_schema(file).remove_metadata())
     if any(schema.names != schemas[0].names for schema in schemas):
         return None  # open_table says which, when it comes to that file
@@ -157,7 +157,7 @@ def table_files(path: Path) -> list[Path]:
     """
     if path.is_dir():
         files = sorted(
-            f for f in path.iterdir() if f.is_file() and _is(f, READABLE) and not f.name.startswith((".", "_"))
+            f for f in path.iterdir() if f.is_file() and _has_suffix(f, READABLE) and not f.name.startswith((".", "_"))
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
@@ -172,7 +172,7 @@ def _has_no_rows(file: Path) -> bool:
     try:
         with _open_file(file, 1):
             return False
-    except NoRows:
+    except EmptyTableError:
         return True
 
 
@@ -181,9 +181,9 @@ def count_rows(path: Path) -> int | None:
     total = 0
     try:
         for file in table_files(path):
-            if _is(file, PARQUET_SUFFIXES):
+            if _has_suffix(file, PARQUET_SUFFIXES):
                 total += pq.ParquetFile(file).metadata.num_rows
-            elif _is(file, (".gz",)):
+            elif _has_suffix(file, (".gz",)):
                 return None
             else:
                 with file.open("rb") as stream:
@@ -196,13 +196,17 @@ def count_rows(path: Path) -> int | None:
 @contextmanager
 def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
     with ExitStack() as stack:
-        with _reading(path):
-            table = _open_parquet(path, rows, stack) if _is(path, PARQUET_SUFFIXES) else _open_text(path, rows, stack)
+        with _convert_read_errors(path):
+            table = (
+                _open_parquet(path, rows, stack)
+                if _has_suffix(path, PARQUET_SUFFIXES)
+                else _open_text(path, rows, stack)
+            )
         yield table
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _convert_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
@@ -212,61 +216,63 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {lines[0] if lines else type(error).__name__}") from None
 
 
-def _is(path: Path, suffixes: tuple[str, ...]) -> bool:
+def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     return path.name.lower().endswith(suffixes)
 
 
 def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     file = stack.enter_context(pq.ParquetFile(path))
     if file.metadata.num_rows == 0:
-        raise NoRows(f"{path} has no rows")
+        raise EmptyTableError(f"{path} has no rows")
 
     def chunks() -> Iterator[pa.Table]:
-        with _reading(path):
+        with _convert_read_errors(path):
             for batch in file.iter_batches(rows):
-                yield _with_reasons(pa.Table.from_batches([batch]), {})
+                yield _with_malformed(pa.Table.from_batches([batch]), {})
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
 
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
-    if not _is(path, READABLE):
+    if not _has_suffix(path, READABLE):
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
     file = open_text(path, stack)
-    if _is(path, SMILES_SUFFIXES):
+    if _has_suffix(path, SMILES_SUFFIXES):
         header, parts = ["smiles", "name"], read_smiles_lines(file, rows)
     else:
-        header, parts = read_csv(file, rows, path.name, "\t" if _is(path, TSV_SUFFIXES) else None)
+        header, parts = read_csv(file, rows, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
     first = next(parts, None)
     if first is None:
-        raise NoRows(f"{path} {'has no rows' if header and not _is(path, SMILES_SUFFIXES) else 'is empty'}")
-    columns = [decoded(_storable(name)) for name in header]
+        raise EmptyTableError(
+            f"{path} {'has no rows' if header and not _has_suffix(path, SMILES_SUFFIXES) else 'is empty'}"
+        )
+    columns = [decode_text(_encode_cell(name)) for name in header]
     chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
-    return TableStream(columns, chunks, path.stat().st_size // 32, named=not _is(path, SMILES_SUFFIXES))
+    return TableStream(columns, chunks, path.stat().st_size // 32, named=not _has_suffix(path, SMILES_SUFFIXES))
 
 
 def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:
-    with _reading(path):
+    with _convert_read_errors(path):
         for part in parts:
-            cells = [binary_array([_storable(cell) for cell in column]) for column in zip(*part.cells, strict=True)]
-            yield _with_reasons(pa.Table.from_arrays(cells, schema=_of_texts(columns)), part.malformed)
+            cells = [binary_array([_encode_cell(cell) for cell in column]) for column in zip(*part.cells, strict=True)]
+            yield _with_malformed(pa.Table.from_arrays(cells, schema=_text_schema(columns)), part.malformed)
 
 
-def _of_texts(columns: Sequence[str]) -> pa.Schema:
+def _text_schema(columns: Sequence[str]) -> pa.Schema:
     """Of cells of text, which are not decoded yet: other than the bytes of a Parquet file they become text again."""
     return pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
 
 
-def _with_reasons(chunk: pa.Table, malformed: dict[int, str]) -> pa.Table:
+def _with_malformed(chunk: pa.Table, malformed: dict[int, str]) -> pa.Table:
     reasons = text_array([malformed.get(row) for row in range(len(chunk))] if malformed else [None] * len(chunk))
     return chunk.append_column(_MALFORMED, reasons)
 
 
-def _storable(cell: str) -> bytes:
+def _encode_cell(cell: str) -> bytes:
     return cell.encode("utf-8", errors="surrogateescape")
 
 
-def decoded(cell: bytes) -> str:
+def decode_text(cell: bytes) -> str:
     """The text of a cell; what is no UTF-8 is taken for Latin-1."""
     try:
         return cell.decode("utf-8")
@@ -274,12 +280,12 @@ def decoded(cell: bytes) -> str:
         return cell.decode("latin-1")
 
 
-def verbatim(cell: bytes) -> str:
+def decode_lossless(cell: bytes) -> str:
     """The text of a cell; bytes that are no UTF-8 are kept, for a file that keeps them too."""
     return cell.decode("utf-8", errors="surrogateescape")
 
 
-def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = verbatim) -> list[str]:
+def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = decode_lossless) -> list[str]:
     """A column as texts; what is empty becomes ``""``."""
     try:
         values = column.to_pylist()
@@ -293,7 +299,7 @@ class _Sink(Protocol):
 
 
 class _CsvSink:
-    def __init__(self, file: IO[str], delimiter: str, decode: Callable[[bytes], str] = verbatim) -> None:
+    def __init__(self, file: IO[str], delimiter: str, decode: Callable[[bytes], str] = decode_lossless) -> None:
         self.decode = decode
         self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         self.quoting_writer = csv.writer(file, csv.unix_dialect, delimiter=delimiter)
@@ -329,7 +335,7 @@ class _ParquetSink:
         for i, column in enumerate(chunk.schema):
             if column.metadata == _TEXT:
                 cells = chunk.column(i).to_pylist()
-                decoded_cells = [None if cell is None else decoded(cell) for cell in cells]
+                decoded_cells = [None if cell is None else decode_text(cell) for cell in cells]
                 chunk = chunk.set_column(i, column.name, pa.array(decoded_cells, pa.string()))
         if self.writer is None:
             self.writer = self.stack.enter_context(pq.ParquetWriter(self.path, chunk.schema))
@@ -344,12 +350,12 @@ def write_table(path: Path | None) -> Iterator[_Sink]:
         InputError: if it cannot be written.
     """
     if path is None:
-        yield _CsvSink(sys.stdout, ",", decoded)
+        yield _CsvSink(sys.stdout, ",", decode_text)
         return
     name = path.name.lower()
     if not name.endswith(WRITABLE):
         raise InputError(f"cannot write {path}: its name must end in {', '.join(WRITABLE)}")
-    with appearing_whole(path) as temporary, ExitStack() as stack:
+    with atomic_write(path) as temporary, ExitStack() as stack:
         if name.endswith(PARQUET_SUFFIXES):
             yield _ParquetSink(temporary, stack)
         else:

@@ -15,14 +15,14 @@ from graphslice.batch import GraphBatch
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
-from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, only_references
-from graphslice.ops.program import programs_off
+from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
+from graphslice.ops.program import programs_disabled
 
 #: The name of the blocks as one program of kernels that are right each by itself.
 PROGRAM = "program"
 # The largest difference that rounding makes, relative to the largest prediction and to the length of the gradient: two
 # paths round differently, so values that are nearly equal may be sorted differently, and their gradients exchanged.
-_ALLOWED = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
+_TOLERANCES = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
 
 
 @dataclass
@@ -39,7 +39,7 @@ def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any
     return [collate_rows(store, some, **settings) for some in (order[:4], order[-4:])]
 
 
-def step_of(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
+def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
     """The predictions of a batch, and the gradients of a sum of them with signs, without dropout.
 
     Args:
@@ -70,10 +70,10 @@ def step_of(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = tor
         model.train(training)
 
 
-def disagreement(found: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
+def step_mismatch(found: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
     """None where two steps agree within what rounding in ``dtype`` makes, else by how much they do not."""
-    largest_prediction, largest_gradient = _ALLOWED[dtype]
-    apart, far = differences(found, expected)
+    largest_prediction, largest_gradient = _TOLERANCES[dtype]
+    apart, far = relative_differences(found, expected)
     if not apart <= largest_prediction:  # nan too
         return f"predictions differ by {100 * apart:.2g}%"
     if not far <= largest_gradient:
@@ -81,7 +81,7 @@ def disagreement(found: Step, expected: Step, dtype: torch.dtype = torch.float32
     return None
 
 
-def differences(found: Step, expected: Step) -> tuple[float, float]:
+def relative_differences(found: Step, expected: Step) -> tuple[float, float]:
     """The largest difference of a prediction over the largest prediction, and the length of the difference of the
     gradients over that of the expected one; nan where a number is not finite."""
     apart = _ratio((found.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
@@ -107,7 +107,7 @@ def faulty_backends(
     Args:
         model: on the device of the batches.
         batches: of small and of large molecules.
-        dtype: as for :func:`step_of`.
+        dtype: as for :func:`compute_step`.
 
     Returns:
         By the name of the operator, or :data:`PROGRAM`, ``"the triton backend: predictions differ by 12%"``; empty
@@ -115,11 +115,11 @@ def faulty_backends(
     """
     found: dict[str, str] = {}
     for batch in batches:
-        with only_references():
-            expected = step_of(model, batch, dtype)
+        with reference_only():
+            expected = compute_step(model, batch, dtype)
         if not all(bool(each.isfinite().all()) for each in (expected.predictions, *expected.gradients)):
             continue
-        wrong = _problem(lambda: step_of(model, batch, dtype), expected, dtype)  # noqa: B023
+        wrong = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
         if wrong is None:
             continue
         before = len(found)
@@ -129,8 +129,8 @@ def faulty_backends(
                 if reason is not None:
                     found[op.__name__] = f"the {name} backend: {reason}"
         if len(found) == before:  # no kernel by itself
-            with programs_off():
-                alone = _problem(lambda: step_of(model, batch, dtype), expected, dtype)  # noqa: B023
+            with programs_disabled():
+                alone = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
             if alone is None:
                 found[PROGRAM] = f"the blocks as one program: {wrong}"
     return found
@@ -142,8 +142,8 @@ def _backends_on(op: Operator, device_type: str) -> list[str]:
 
 def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype) -> Step:
     """A step in which one backend of one operator is used, and plain torch for all else."""
-    with only_references(but=(op, backend)):
-        return step_of(model, batch, dtype)
+    with reference_only(but=(op, backend)):
+        return compute_step(model, batch, dtype)
 
 
 def compile_checked(
@@ -155,7 +155,7 @@ def compile_checked(
         model: on the device of the batches.
         batches: of one number of samples. Compiling takes seconds to minutes for every number of rows; those of these
             are compiled first.
-        dtype: as for :func:`step_of`.
+        dtype: as for :func:`compute_step`.
         options: of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
 
     Returns:
@@ -163,11 +163,11 @@ def compile_checked(
     """
     reason: str | None = None
     try:
-        expected = [step_of(model, batch, dtype) for batch in batches]
+        expected = [compute_step(model, batch, dtype) for batch in batches]
         if not model.compile_blocks(len(batches[0]), **options):
             reason = "this machine has no compiler for them"
         for batch, step in zip(batches, expected, strict=True):
-            reason = reason or _problem(lambda: step_of(model, batch, dtype), step, dtype)  # noqa: B023
+            reason = reason or _problem(lambda: compute_step(model, batch, dtype), step, dtype)  # noqa: B023
     except torch.OutOfMemoryError:  # the eager steps may still fit: CUDA graphs keep what they compute with
         reason = "out of memory"
     except Exception as error:  # of what compiles
@@ -181,7 +181,7 @@ def compile_checked(
 
 def _problem(step: Callable[[], Step], expected: Step, dtype: torch.dtype) -> str | None:
     try:
-        return disagreement(step(), expected, dtype)
+        return step_mismatch(step(), expected, dtype)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a compiler or a driver raises

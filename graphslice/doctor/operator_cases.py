@@ -21,14 +21,14 @@ class Case:
 
     Attributes:
         args: positional.
-        refused_by: the backends that do not take it.
+        unsupported_by: the backends that do not take it.
         valid: bool ``[B, N]``, the rows of the result that mean something; None for all.
         same_dtype: whether the reference runs in the dtype of the backend, not in float64: where rounding
             decides which values are equal.
     """
 
     args: tuple
-    refused_by: tuple[str, ...] = ()
+    unsupported_by: tuple[str, ...] = ()
     valid: Tensor | None = None
     same_dtype: bool = False
 
@@ -303,7 +303,7 @@ def _path_values_arguments(generator, heads, positions, paths, entries):
 @_cases_of("path_values")
 def _path_values_cases(generator):
     narrow = _path_values_arguments(generator, 4, 2, 5, 12)
-    narrow.refused_by = ("numba",)
+    narrow.unsupported_by = ("numba",)
     sizes = (8, 1, 1, 3), (16, 5, 40, 90), (24, 3, 13, 13)
     return [narrow, *(_path_values_arguments(generator, *size) for size in sizes)]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from graphslice.doctor.agreement import one_line
 from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
-from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, only_references
+from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 
 #: What the results of a backend may differ by, relative to 1 plus the size of the number.
-ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
 @dataclass
@@ -48,7 +48,7 @@ def check_operator(name: str, device: torch.device, heads: int = 8, head_dim: in
         heads, head_dim: of the batch of molecules that is timed.
     """
     op = OPERATORS[name]
-    for dtype in ALLOWED:
+    for dtype in TOLERANCES:
         label = str(dtype).removeprefix("torch.")
         typical = TYPICAL[name](torch.Generator().manual_seed(0), heads, head_dim, [24, 20, 17, 14] * 16)
         try:
@@ -56,9 +56,9 @@ def check_operator(name: str, device: torch.device, heads: int = 8, head_dim: in
             if backend == "torch":
                 yield OperatorCheck(name, label, backend)
                 continue
-            cases = [case for case in _cases(name, device) if backend not in case.refused_by]
+            cases = [case for case in _cases(name, device) if backend not in case.unsupported_by]
             error = max(_error(op, backend, dtype, case, device) for case in cases)
-            problem = None if error <= ALLOWED[dtype] else f"differs from plain torch by {error:.2g}"  # nan differs
+            problem = None if error <= TOLERANCES[dtype] else f"differs from plain torch by {error:.2g}"  # nan differs
             speed = _speed(op, arguments(typical, dtype, device), device)
             yield OperatorCheck(name, label, backend, problem, error, speed)
         except Exception as failed:  # whatever a compiler or a driver raises
@@ -84,7 +84,7 @@ def is_float(arg: object) -> bool:
     return isinstance(arg, Tensor) and arg.is_floating_point()
 
 
-def results(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
+def outputs_and_gradients(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
     """What comes out, and the gradients of all arguments in floating point; 0 where a row means nothing."""
     outs = function(*args)
     outs = outs if isinstance(outs, tuple) else (outs,)
@@ -97,10 +97,10 @@ def results(function: Callable, args: list, valid: Tensor | None = None) -> list
 
 
 def _error(op: Operator, backend: str, dtype: torch.dtype, case: Case, device: torch.device) -> float:
-    found = results(op.using(backend), arguments(case, dtype, device), case.valid)
+    found = outputs_and_gradients(op.using(backend), arguments(case, dtype, device), case.valid)
     plain = arguments(case, dtype if case.same_dtype else torch.float64, device)
-    with only_references():
-        expected = results(op, plain, case.valid)
+    with reference_only():
+        expected = outputs_and_gradients(op, plain, case.valid)
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
         one, other = one.double(), other.double()
@@ -117,21 +117,21 @@ def _speed(op: Operator, args: list, device: torch.device) -> float:
     upstream = [torch.ones_like(out) for out in (outs if isinstance(outs, tuple) else (outs,))]
 
     def seconds() -> float:
-        wait_for(device)
+        synchronize(device)
         begin = time.perf_counter()
         torch.autograd.grad(op(*args), leaves, upstream)
-        wait_for(device)
+        synchronize(device)
         return time.perf_counter() - begin
 
     fast, plain = [], []
     for _ in range(12):
         fast.append(seconds())
-        with only_references():
+        with reference_only():
             plain.append(seconds())
     return statistics.median(plain[2:]) / statistics.median(fast[2:])  # the first turns compile and fill caches
 
 
-def wait_for(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Return when a GPU has done what it was given; at once for any other device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

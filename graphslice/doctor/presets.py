@@ -18,12 +18,12 @@ from graphslice.chem.molecule import read_smiles
 from graphslice.config import RunConfig
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
-from graphslice.doctor.agreement import compile_checked, extreme_batches, faulty_backends, one_line, step_of
-from graphslice.doctor.operators import wait_for
-from graphslice.inference.on_gpu import free_memory
-from graphslice.machine import peak_memory
+from graphslice.doctor.agreement import compile_checked, compute_step, extreme_batches, faulty_backends, one_line
+from graphslice.doctor.operators import synchronize
+from graphslice.hardware import peak_memory
+from graphslice.inference.gpu import free_memory
 from graphslice.nn import GraphTransformer
-from graphslice.resources import DEMO_CSV
+from graphslice.package_data import DEMO_CSV
 
 # Layers of the model that is compiled: they are all alike, and each takes seconds.
 _COMPILED_LAYERS = 2
@@ -76,7 +76,7 @@ def check_compiled(preset: str, device: torch.device, dtype: torch.dtype) -> Ite
 def _checks(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequence[Callable]) -> Iterator[PresetCheck]:
     config = RunConfig.preset(preset)
     check = PresetCheck(preset, config.model.mixer, str(dtype).removeprefix("torch."))
-    molecules = _Molecules(config, device)
+    molecules = _DemoBatches(config, device)
     for part in parts:
         try:
             check = replace(check, **part(config, molecules, device, dtype))
@@ -87,7 +87,7 @@ def _checks(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequen
             return
 
 
-class _Molecules:
+class _DemoBatches:
     """Batches of molecules of the demo set."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
@@ -108,17 +108,17 @@ class _Molecules:
         return [batch.to(self.device) for batch in extreme_batches(self.store, self.rows, self.settings)]
 
 
-def _time_and_memory(config: RunConfig, molecules: _Molecules, device: torch.device, dtype: torch.dtype) -> dict:
+def _time_and_memory(config: RunConfig, molecules: _DemoBatches, device: torch.device, dtype: torch.dtype) -> dict:
     """an eager step"""
     size = config.trainer.batch_size if device.type == "cuda" else min(_CPU_BATCH, config.trainer.batch_size)
     run = _training_step(config, device, dtype)
     small, large = molecules.batch(max(1, size // 4)), molecules.batch(size)
     run(small)
     run(small)
-    before = _peak(device)
+    before = _peak_memory(device)
     seconds = [_seconds(lambda: run(large), device) for _ in range(3)]
     found: dict = {"batch_size": size, "eager_seconds": min(seconds)}
-    after, free = _peak(device), _free_memory(device)
+    after, free = _peak_memory(device), _free_memory(device)
     if before is None or after is None or after <= before:
         return found
     each = (after - before) / (size - max(1, size // 4))
@@ -126,7 +126,7 @@ def _time_and_memory(config: RunConfig, molecules: _Molecules, device: torch.dev
     if free is not None:
         largest = min(1 << 16, int(size + 0.9 * free / each))
         found["largest_batch"] = (
-            _tried(lambda n: run(molecules.batch(n)), largest) if device.type == "cuda" else largest
+            _largest_fitting_batch(lambda n: run(molecules.batch(n)), largest) if device.type == "cuda" else largest
         )
     return found
 
@@ -146,7 +146,7 @@ def _training_step(config: RunConfig, device: torch.device, dtype: torch.dtype) 
     return run
 
 
-def _tried(run: Callable[[int], None], size: int) -> int:
+def _largest_fitting_batch(run: Callable[[int], None], size: int) -> int:
     """The largest batch that fits, at most ``size``."""
     while size > 1:
         try:
@@ -158,45 +158,45 @@ def _tried(run: Callable[[int], None], size: int) -> int:
     return size
 
 
-def _backends(config: RunConfig, molecules: _Molecules, device: torch.device, dtype: torch.dtype) -> dict:
+def _backends(config: RunConfig, molecules: _DemoBatches, device: torch.device, dtype: torch.dtype) -> dict:
     """a step with plain torch"""
-    model = _shallow(config, device)
+    model = _shallow_model(config, device)
     faulty = faulty_backends(model, molecules.extremes(), dtype)
     return {"problem": "; ".join(f"{name}: {reason}" for name, reason in faulty.items()) or None}
 
 
-def _shallow(config: RunConfig, device: torch.device) -> GraphTransformer:
+def _shallow_model(config: RunConfig, device: torch.device) -> GraphTransformer:
     torch.manual_seed(0)
     layers = min(_COMPILED_LAYERS, config.model.layers)
     return GraphTransformer(replace(config.model, layers=layers)).to(device)
 
 
-def _compiled(config: RunConfig, molecules: _Molecules, device: torch.device, dtype: torch.dtype) -> dict:
+def _compiled(config: RunConfig, molecules: _DemoBatches, device: torch.device, dtype: torch.dtype) -> dict:
     """a compiled step"""
-    model, size = _shallow(config, device), 32
+    model, size = _shallow_model(config, device), 32
     batch = molecules.batch(size, multiple=8)
-    step_of(model, batch, dtype)
-    seconds = [_seconds(lambda: step_of(model, batch, dtype), device) for _ in range(5)]
+    compute_step(model, batch, dtype)
+    seconds = [_seconds(lambda: compute_step(model, batch, dtype), device) for _ in range(5)]
     begin = time.perf_counter()
     problem = compile_checked(model, [batch], dtype, mode="reduce-overhead" if device.type == "cuda" else "default")
     found: dict = {"compile_seconds": time.perf_counter() - begin}
     if problem is not None:
         return found | {"problem": f"compiled: {problem}"}
     fast = [
-        _seconds(lambda: step_of(model, batch, dtype), device) for _ in range(7)
+        _seconds(lambda: compute_step(model, batch, dtype), device) for _ in range(7)
     ]  # the first ones record CUDA graphs
     return found | {"compiled_speed": statistics.median(seconds) / statistics.median(fast[2:])}
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    wait_for(device)
+    synchronize(device)
     begin = time.perf_counter()
     run()
-    wait_for(device)
+    synchronize(device)
     return time.perf_counter() - begin
 
 
-def _peak(device: torch.device) -> int | None:
+def _peak_memory(device: torch.device) -> int | None:
     """The most bytes that this process had in use; None where the system does not tell."""
     if device.type == "cuda":
         return peak_memory(device)

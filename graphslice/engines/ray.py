@@ -70,7 +70,7 @@ def map_table(
             compute=ActorPoolStrategy(size=workers),
             num_gpus=1 if gpus else None,
         )
-        yield from _in_order(dataset)
+        yield from _iterate_in_order(dataset)
 
 
 class _Process:
@@ -103,7 +103,7 @@ class _Files(Datasource):
         return [task(file) for file in self.files]
 
 
-def _in_order(dataset: ray.data.Dataset) -> Iterator[pa.Table]:
+def _iterate_in_order(dataset: ray.data.Dataset) -> Iterator[pa.Table]:
     try:
         yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     except ray.exceptions.RayTaskError as error:

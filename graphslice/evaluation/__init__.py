@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from graphslice.evaluation.submission import write_submission
 
 # Imported when first used: whoever reads scores needs no model.
-_HOMES = {"METRICS": "metrics", "score": "metrics", "scores": "metrics", "write_submission": "submission"}
+_LAZY_EXPORTS = {"METRICS": "metrics", "score": "metrics", "scores": "metrics", "write_submission": "submission"}
 
 __all__ = ["METRICS", "score", "scores", "write_submission"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _LAZY_EXPORTS:
+        return getattr(import_module(f"{__name__}.{_LAZY_EXPORTS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphslice.calibration import over_molecules
-from graphslice.inference.predictions import Interval
+from graphslice.calibration import mean_per_molecule
+from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
 #: Of the intervals whose coverage is reported, in percent.
-LEVEL = 90
+COVERAGE_LEVEL = 90
 
 
 def coverage(
-    interval: Interval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
+    interval: PredictionInterval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
 ) -> dict[str, dict[str, float]]:
     """Of each target how many labels lie within its intervals or sets, and how wide these are.
 
@@ -54,14 +54,14 @@ def add_coverage(found: dict, covered: dict[str, dict[str, float]]) -> None:
 
     Args:
         found: of :func:`~graphslice.evaluation.metrics.scores`.
-        covered: of :func:`coverage`, at :data:`LEVEL`.
+        covered: of :func:`coverage`, at :data:`COVERAGE_LEVEL`.
     """
     for name, values in covered.items():
         finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
         if np.isinf(values.get("width", 0.0)):
             finite["coverage"] = None
-        found["targets"][name] |= {f"{key}_{LEVEL}": value for key, value in finite.items()}
+        found["targets"][name] |= {f"{key}_{COVERAGE_LEVEL}": value for key, value in finite.items()}
 
 
 def _mean(values: np.ndarray, molecules: np.ndarray) -> float:
-    return float(over_molecules(values, molecules).mean()) if len(values) else float("nan")
+    return float(mean_per_molecule(values, molecules).mean()) if len(values) else float("nan")

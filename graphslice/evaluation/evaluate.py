@@ -10,34 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.config import DataConfig, joined_names
-from graphslice.data.columns import listed
-from graphslice.data.featurize import check_graphs, featurizers
+from graphslice.config import DataConfig, join_names
+from graphslice.data.atom_bond_order import to_graph_order
+from graphslice.data.columns import quoted_list
+from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
+from graphslice.data.featurize import check_graphs, featurizer_pool
+from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.labels import target_names
-from graphslice.data.site_orders import ordered
-from graphslice.data.source import Source
-from graphslice.data.sources import from_any_folder, is_name, load_source
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
 from graphslice.errors import InputError
-from graphslice.evaluation.coverage import LEVEL, add_coverage, coverage
-from graphslice.evaluation.metrics import scores_of_rows
+from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
+from graphslice.evaluation.metrics import score_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import dataset_of, find_members, home_of
-from graphslice.resources import is_shipped
+from graphslice.package_data import is_packaged_model
+from graphslice.run_files import find_members, locate_dataset, run_directory_of
 from graphslice.tasks import Task
 
 # Rows that are predicted at a time.
 _CHUNK_ROWS = 16_384
 # Similarity of one fingerprint with itself, but for rounding.
-_THE_SAME = 1 - 1e-6
+_IDENTICAL_SIMILARITY = 1 - 1e-6
 
 
-def load_labelled(
+def load_evaluation_data(
     predictor: Predictor, model: Path | None, given: dict[str, Any], split: str | None = None
-) -> tuple[Source, Splits | None]:
+) -> tuple[LabelledDataset, Splits | None]:
     """Labelled molecules to judge a model on, and their splits.
 
     Args:
@@ -56,36 +56,40 @@ def load_labelled(
     trained = predictor.config.data
     if not trained.dataset and "dataset" not in given:
         raise InputError(f"{model} was imported, without what it learned: give labelled molecules by --dataset")
-    trained = replace(trained, dataset=dataset_of(trained.dataset, None if model is None else home_of(model)))
-    dataset = from_any_folder(given.get("dataset", trained.dataset))
-    if model is not None and is_shipped(model) and "dataset" not in given:
+    trained = replace(
+        trained, dataset=locate_dataset(trained.dataset, None if model is None else run_directory_of(model))
+    )
+    dataset = absolute_dataset(given.get("dataset", trained.dataset))
+    if model is not None and is_packaged_model(model) and "dataset" not in given:
         raise InputError(
             f"{model} came with the package, without what it learned: give labelled molecules by --dataset"
         )
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    if "dataset" not in given and not (is_name(dataset) or Path(dataset).exists()):
+    if "dataset" not in given and not (is_dataset_name(dataset) or Path(dataset).exists()):
         raise InputError(f"what the model learned is not at {dataset} any more: give labelled molecules by --dataset")
     asked = given.get("targets")
     if dataset == trained.dataset:
-        if by_name(predictor, asked):  # all are read, so that the data is known as that of the training
+        if are_model_targets(predictor, asked):  # all are read, so that the data is known as that of the training
             given = {name: value for name, value in given.items() if name != "targets"}
         # The labels that were learned beside belong to the data of the run, and are not judged.
-        own = {"targets": trained.targets or joined_names(predictor.targets)}
+        own = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**own, **given, "dataset": dataset})
     else:
         known = {"root": trained.root, "features": trained.features, "level": predictor.level}
         columns = _columns(dataset)
         known["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
-        if split == "all" and not is_name(dataset):
+        if split == "all" and not is_dataset_name(dataset):
             known["split"] = "random"
-        data = DataConfig(**{**known, **given, "targets": targets_there(predictor, asked, columns), "dataset": dataset})
-    whole = load_source(data, tasks_named(predictor, data.targets))
-    source = replace(checked(predictor, whole, asked), auxiliary={})
+        data = DataConfig(
+            **{**known, **given, "targets": available_targets(predictor, asked, columns), "dataset": dataset}
+        )
+    whole = load_dataset(data, select_tasks(predictor, data.targets))
+    source = replace(align_targets(predictor, whole, asked), auxiliary={})
     if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
         return source, source.splits
     if whole.fingerprint() == trained.fingerprint:
-        return source, splits_to_judge(predictor, model, whole)
+        return source, evaluation_splits(predictor, model, whole)
     if given.keys() & {"dataset", "targets", "smiles_column"}:
         return source, None
     raise InputError(
@@ -95,7 +99,7 @@ def load_labelled(
 
 def _columns(dataset: str) -> list[str]:
     """The columns of a data set that is a table; none of another, or of what is not there, which is told later."""
-    if is_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
+    if is_dataset_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
         return []
     path = Path(dataset)
     if not (path.is_dir() or is_table_name(dataset)):
@@ -104,29 +108,29 @@ def _columns(dataset: str) -> list[str]:
         return list(table.columns)
 
 
-def by_name(predictor: Predictor, targets: str | None) -> bool:
+def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
     """Whether the targets that are named are a model's own, so that their order means nothing; so it is of none."""
     return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
 
 
-def targets_there(predictor: Predictor, asked: str | None, columns: Sequence[str]) -> str:
+def available_targets(predictor: Predictor, asked: str | None, columns: Sequence[str]) -> str:
     """The targets to read of some columns, as ``--targets`` names them: what is asked for, where these are none of a
     model's or not there; else those of the model's that are there, and all of them where none is."""
     names = target_names(asked, predictor.targets)
     if asked and not set(names) <= set(predictor.targets) & set(columns):
         return asked
-    return joined_names([name for name in predictor.targets if name in columns] or predictor.targets)
+    return join_names([name for name in predictor.targets if name in columns] or predictor.targets)
 
 
-def tasks_named(predictor: Predictor, targets: str | None) -> list[Task]:
+def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
     """What is asked of targets that are named: of a model's own by their names, of others in the model's order."""
-    if not by_name(predictor, targets):
+    if not are_model_targets(predictor, targets):
         return predictor.tasks
     known = dict(zip(predictor.targets, predictor.tasks, strict=True))
     return [known[name] for name in target_names(targets, predictor.targets)] or predictor.tasks
 
 
-def checked(predictor: Predictor, source: Source, asked: str | None = None) -> Source:
+def align_targets(predictor: Predictor, source: LabelledDataset, asked: str | None = None) -> LabelledDataset:
     """A source that a model can be judged on, with all of its targets; unknown are those that the source has not.
 
     Rows whose lists are of another length than their molecule are rejected.
@@ -139,18 +143,18 @@ def checked(predictor: Predictor, source: Source, asked: str | None = None) -> S
     Raises:
         InputError: if it has not as many targets as the model.
     """
-    judged = target_names(asked, predictor.targets) if by_name(predictor, asked) else []
-    source = _with_all_targets(predictor, source, judged or predictor.targets)
-    if source.sites is None:
+    judged = target_names(asked, predictor.targets) if are_model_targets(predictor, asked) else []
+    source = _align_to_model(predictor, source, judged or predictor.targets)
+    if source.atom_bond_labels is None:
         return source
-    _, faults = ordered(source.sites, source.smiles, predictor.config.graph, source.target_names)
+    _, faults = to_graph_order(source.atom_bond_labels, source.smiles, predictor.config.graph, source.target_names)
     rows, targets = list(faults), source.targets.copy()
     targets[rows] = np.nan
     rejected = source.rejected | {row: why for row, why in faults.items() if row not in source.rejected}
-    return replace(source, targets=targets, sites=source.sites.without(rows), rejected=rejected)
+    return replace(source, targets=targets, atom_bond_labels=source.atom_bond_labels.without(rows), rejected=rejected)
 
 
-def _with_all_targets(predictor: Predictor, source: Source, judged: Sequence[str]) -> Source:
+def _align_to_model(predictor: Predictor, source: LabelledDataset, judged: Sequence[str]) -> LabelledDataset:
     """A source with a model's targets in their order; those that it has not, or that are not judged, are unknown."""
     names, there = predictor.targets, source.target_names
     if not set(there) <= set(names):
@@ -158,7 +162,7 @@ def _with_all_targets(predictor: Predictor, source: Source, judged: Sequence[str
             return source
         raise InputError(
             f"the model predicts {len(names)} targets, and --targets names {len(there)}: "
-            f"name a column for each of {listed(names)}, in this order, or some of these"
+            f"name a column for each of {quoted_list(names)}, in this order, or some of these"
         )
     if there == names == list(judged):
         return source
@@ -170,11 +174,17 @@ def _with_all_targets(predictor: Predictor, source: Source, judged: Sequence[str
             wide[:, here] = values[:, origin]
         return wide
 
-    sites = None if source.sites is None else replace(source.sites, values=placed(source.sites.values))
-    return replace(source, targets=placed(source.targets), tasks=list(predictor.tasks), sites=sites)
+    atom_bond_labels = (
+        None
+        if source.atom_bond_labels is None
+        else replace(source.atom_bond_labels, values=placed(source.atom_bond_labels.values))
+    )
+    return replace(
+        source, targets=placed(source.targets), tasks=list(predictor.tasks), atom_bond_labels=atom_bond_labels
+    )
 
 
-def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) -> Splits | None:
+def evaluation_splits(predictor: Predictor, model: Path | None, source: LabelledDataset) -> Splits | None:
     """The splits of a source: those of the run, if it is what the model was trained on, else those it tells itself.
 
     Args:
@@ -188,14 +198,14 @@ def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) ->
     trained = predictor.config.data
     if model is None or source.fingerprint() != trained.fingerprint:
         return source.splits
-    if predictor.in_turn:
+    if predictor.is_cross_validation:
         raise InputError(
             f"all molecules of {source.name} were learned by models of {model}: what each scores by the model that "
             "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
         )
-    home = home_of(model)
-    splits = source.splits if home is None else splits_of_run(home) or source.splits
-    others = [splits_of_run(member) or {} for member in (find_members(model) if model.is_dir() else [])]
+    home = run_directory_of(model)
+    splits = source.splits if home is None else read_splits(home) or source.splits
+    others = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
     if splits is None or not others:
         return splits
 
@@ -206,7 +216,7 @@ def splits_to_judge(predictor: Predictor, model: Path | None, source: Source) ->
     return {name: rows for name, rows in splits.items() if common(name)}
 
 
-def splits_of_run(folder: Path) -> Splits | None:
+def read_splits(folder: Path) -> Splits | None:
     """The rows of each split as ``split.csv`` of a run folder has them; None where there is none."""
     path = folder / "split.csv"
     if not path.is_file():
@@ -218,19 +228,21 @@ def splits_of_run(folder: Path) -> Splits | None:
     return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
-def predict_rows(predictor: Predictor, source: Source, rows: np.ndarray, interval: float | None = None) -> Predictions:
+def predict_rows(
+    predictor: Predictor, source: LabelledDataset, rows: np.ndarray, interval: float | None = None
+) -> Predictions:
     """Answers for some rows of a source, with intervals if a level is given."""
     if source.store is not None:
         check_graphs(source.store, predictor.config.graph)
-        return predictor.answers(source.store, rows, interval=interval)
+        return predictor.predict_store_rows(source.store, rows, interval=interval)
     chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)] or [rows]
     smiles = ([source.smiles[row] for row in chunk] for chunk in chunks)
     columns = None if source.columns is None else (source.columns[chunk] for chunk in chunks)
-    with featurizers(len(rows), kinds=predictor.kinds) as pool:
-        return Predictions.joined(list(predictor.predict_stream(smiles, pool, columns, interval=interval)))
+    with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
+        return Predictions.concatenate(list(predictor.predict_stream(smiles, pool, columns, interval=interval)))
 
 
-def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | None) -> dict:
+def evaluate(predictor: Predictor, source: LabelledDataset, split: str, splits: Splits | None) -> dict:
     """Scores of a model on a split of a source (see :func:`~graphslice.evaluation.metrics.scores`).
 
     Args:
@@ -261,16 +273,16 @@ def evaluate(predictor: Predictor, source: Source, split: str, splits: Splits | 
     if len(rows) == 0:
         lost = [f"; the first, row {row + 1}: {why}" for row, why in source.unreadable().items()][:1]
         raise InputError(f"{source.name} has no labels in {split}: nothing to compare with{''.join(lost)}")
-    level = None if predictor.calibration is None else LEVEL
+    level = None if predictor.calibration is None else COVERAGE_LEVEL
     found = predict_rows(predictor, source, rows, level)
     answered = np.flatnonzero([error is None for error in found.errors])
     if not len(answered):
         raise InputError(f"no molecule of {source.name} {split} could be predicted; the first: {found.errors[0]}")
     own, places = rows[answered], found.places(answered)
-    result = scores_of_rows(source, own, found.values[places])
+    result = score_rows(source, own, found.values[places])
     if found.interval is not None:
-        given = (found.interval.of_rows(places), source.labels(own), source.molecules(own), source.tasks)
+        given = (found.interval.take_rows(places), source.labels(own), source.molecules(own), source.tasks)
         add_coverage(result, coverage(*given))
     if found.neighbours is not None:
-        result["learned"] = int((found.neighbours.similarity[answered] > _THE_SAME).sum())
+        result["learned"] = int((found.neighbours.similarity[answered] > _IDENTICAL_SIMILARITY).sum())
     return {**result, "unanswered": len(rows) - len(answered)}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphslice.errors import InputError, nearest
-from graphslice.tasks import BINARY, KINDS, MULTICLASS, REGRESSION, Task, each_target
+from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target
 
 if TYPE_CHECKING:
-    from graphslice.data.source import Source
+    from graphslice.data.labelled_dataset import LabelledDataset
 
 # Probabilities are kept so far from 0 and 1 where their logarithm is taken.
-_LEAST = 1e-7
+_MIN_PROBABILITY = 1e-7
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Metric:
 
     label: str
     kinds: tuple[str, ...]
-    higher: bool
+    higher_is_better: bool
 
     def loss(self, value: float) -> float:
         """The same value turned so that less is better."""
-        return -value if self.higher else value
+        return -value if self.higher_is_better else value
 
 
 _CLASSES = (BINARY, MULTICLASS)
@@ -55,7 +55,7 @@ METRICS = {
     "calibration_error": Metric("calibration error", _CLASSES, False),
     "log_loss": Metric("log loss", _CLASSES, False),
     # Of all kinds together: the mean absolute error over the deviation of the target, and the log loss.
-    "loss": Metric("loss", KINDS, False),
+    "loss": Metric("loss", TASK_KINDS, False),
 }
 
 
@@ -74,7 +74,7 @@ def check_metric(name: str, tasks: Sequence[Task]) -> None:
         raise InputError(f"--metric {name} is one of {' and '.join(METRICS[name].kinds)}, and the targets are {kinds}")
 
 
-def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, answers: np.ndarray) -> float:
+def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> float:
     """One metric, the mean over the targets that have it; nan where none can be computed.
 
     Args:
@@ -84,19 +84,19 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, an
         y_true: ``float [R, T]``, in the unit of the targets, or the places of the classes; nan where unknown.
         answers: ``float [R, W]``: numbers in the same unit, and probabilities.
     """
-    from graphslice.data.ogb_lsc import FOLDERS  # which loads torch
+    from graphslice.data.ogb_lsc import OGB_FOLDERS  # which loads torch
 
-    if name == "mae" and dataset in FOLDERS:
-        return _ogb_mae(dataset, y_true[:, 0], answers[:, 0])
+    if name == "mae" and dataset in OGB_FOLDERS:
+        return _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
     found = []
     for t, task, where in each_target(tasks):
         if task.kind in METRICS[name].kinds:
-            found.append(_of_target(name, task, y_true[:, t], answers[:, where]))
+            found.append(_score_target(name, task, y_true[:, t], predictions[:, where]))
     known = [value for value in found if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")
 
 
-def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, answers: np.ndarray) -> dict:
+def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> dict:
     """Every metric: the mean over the targets that have it, and of each target.
 
     Args:
@@ -114,23 +114,23 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, answers: np.
             counts = np.bincount(labels.astype(int), minlength=len(task.classes)).tolist()
             found["counts"] = dict(zip(task.classes, counts, strict=True))
         names = [name for name, metric in METRICS.items() if task.kind in metric.kinds]
-        found |= {name: _of_target(name, task, y_true[:, t], answers[:, where]) for name in names}
+        found |= {name: _score_target(name, task, y_true[:, t], predictions[:, where]) for name in names}
         targets[task.name] = found
     kinds = {task.kind for task in tasks}
     names = [name for name, metric in METRICS.items() if kinds & set(metric.kinds)]
-    means = {name: score(name, dataset, tasks, y_true, answers) for name in names}
+    means = {name: score(name, dataset, tasks, y_true, predictions) for name in names}
     return {**means, "molecules": len(y_true), "targets": targets}
 
 
-def scores_of_rows(source: Source, rows: np.ndarray, answers: np.ndarray) -> dict:
-    """:func:`scores` of some rows of a source; ``answers`` of atoms or bonds row by row.
+def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
+    """:func:`scores` of some rows of a source; ``predictions`` of atoms or bonds row by row.
 
     Then ``atoms``, or ``bonds``, says how many of these there are, and ``molecules`` still how many molecules.
     """
-    found = scores(source.name, source.tasks, source.labels(rows), answers)
-    if source.level == "molecule":
+    found = scores(dataset.name, dataset.tasks, dataset.labels(rows), predictions)
+    if dataset.level == "molecule":
         return found
-    many = f"{source.level}s"
+    many = f"{dataset.level}s"
     targets = {
         name: {many if key == "molecules" else key: value for key, value in one.items()}
         for name, one in found["targets"].items()
@@ -138,7 +138,7 @@ def scores_of_rows(source: Source, rows: np.ndarray, answers: np.ndarray) -> dic
     return {**found, many: found["molecules"], "molecules": len(rows), "targets": targets}
 
 
-def counted(found: dict) -> tuple[int, str]:
+def prediction_count(found: dict) -> tuple[int, str]:
     """How many answers some scores are of, and what these are of: atoms, bonds or molecules."""
     return next((found[many], many) for many in ("atoms", "bonds", "molecules") if many in found)
 
@@ -152,19 +152,19 @@ def _ogb_mae(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) -> float:
     return evaluator.eval({"y_true": y_true[known], "y_pred": y_pred[known].astype(y_true.dtype)})["mae"]
 
 
-def _of_target(name: str, task: Task, y_true: np.ndarray, answers: np.ndarray) -> float:
+def _score_target(name: str, task: Task, y_true: np.ndarray, predictions: np.ndarray) -> float:
     """One metric of one target, ``float [R]`` against ``float [R, W]``; nan where it is undefined."""
-    known = ~np.isnan(y_true) & np.isfinite(answers).all(axis=1)
-    y, given = y_true[known], answers[known].astype(np.float64)
+    known = ~np.isnan(y_true) & np.isfinite(predictions).all(axis=1)
+    y, given = y_true[known], predictions[known].astype(np.float64)
     if not len(y) or len(y) < (~np.isnan(y_true)).sum():  # an answer that is no number is no good one
         return float("nan")
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # of what is undefined, which nan says
         try:
             if task.kind == REGRESSION:
-                return float(_OF_NUMBERS[name](y, given[:, 0]))
+                return float(_REGRESSION_METRICS[name](y, given[:, 0]))
             p = np.stack([1 - given[:, 0], given[:, 0]], axis=1) if task.kind == BINARY else given
-            return float(_OF_CLASSES[name](y.astype(int), p))
+            return float(_CLASSIFICATION_METRICS[name](y.astype(int), p))
         except ValueError:  # scikit-learn, of an AUROC where a class is absent
             return float("nan")
 
@@ -194,7 +194,7 @@ def _correlation(kind: str) -> Callable[[np.ndarray, np.ndarray], float]:
     return correlation
 
 
-def _relative_error(y: np.ndarray, given: np.ndarray) -> float:
+def _standardised_mae(y: np.ndarray, given: np.ndarray) -> float:
     return _mae(y, given) / (y.std() if np.ptp(y) > 0 else 1.0)
 
 
@@ -249,18 +249,18 @@ def _calibration_error(y: np.ndarray, p: np.ndarray) -> float:
 
 
 def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
-    return -np.log(np.clip(p[np.arange(len(y)), y], _LEAST, 1)).mean()
+    return -np.log(np.clip(p[np.arange(len(y)), y], _MIN_PROBABILITY, 1)).mean()
 
 
-_OF_NUMBERS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+_REGRESSION_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "mae": _mae,
     "rmse": _rmse,
     "r2": _r2,
     "spearman": _correlation("spearman"),
     "pearson": _correlation("pearson"),
-    "loss": _relative_error,
+    "loss": _standardised_mae,
 }
-_OF_CLASSES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+_CLASSIFICATION_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "auroc": _auroc,
     "auprc": _auprc,
     "accuracy": _sklearn("accuracy_score"),

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.config import DataConfig
-from graphslice.data.ogb_lsc import TARGET, import_ogb_lsc
-from graphslice.data.source import Source
-from graphslice.data.sources import load_source
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.ogb_lsc import OGB_TARGET, import_ogb_lsc
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictor
 
 #: The splits that are submitted, and how many molecules OGB has in each.
-SUBMITTED = {
+TEST_SPLIT_SIZES = {
     "pcqm4m": {"test": 377_423},
     "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
 }
@@ -36,9 +36,9 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
     Raises:
         InputError: if the number of predictions is not OGB's, or one of them is no number.
     """
-    if split not in SUBMITTED.get(dataset, {}):
+    if split not in TEST_SPLIT_SIZES.get(dataset, {}):
         raise InputError(f"{dataset} has no split {split!r} to submit")
-    expected = SUBMITTED[dataset][split]
+    expected = TEST_SPLIT_SIZES[dataset][split]
     if predictions.shape != (expected,):
         raise InputError(
             f"a submission of {dataset} {split} has {expected:,} predictions, not {predictions.size:,}: "
@@ -74,25 +74,27 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
     Raises:
         InputError: if the files could not be right.
     """
-    if dataset not in SUBMITTED:
+    if dataset not in TEST_SPLIT_SIZES:
         raise InputError(
-            f"nothing to submit for {dataset!r}{nearest(dataset, SUBMITTED)}: choose {' or '.join(SUBMITTED)}"
+            f"nothing to submit for {dataset!r}{nearest(dataset, TEST_SPLIT_SIZES)}: choose {' or '.join(TEST_SPLIT_SIZES)}"
         )
-    if predictor.targets != [TARGET]:
-        raise InputError(f"the model predicts {', '.join(predictor.targets)}, and {dataset} asks for {TARGET}")
-    source = load_source(DataConfig(dataset=dataset, root=str(root)))
+    if predictor.targets != [OGB_TARGET]:
+        raise InputError(f"the model predicts {', '.join(predictor.targets)}, and {dataset} asks for {OGB_TARGET}")
+    source = load_dataset(DataConfig(dataset=dataset, root=str(root)))
     splits = source.splits or {}
-    for split, expected in SUBMITTED[dataset].items():
+    for split, expected in TEST_SPLIT_SIZES[dataset].items():
         found = len(splits.get(split, ()))
         if found != expected:
             raise InputError(
                 f"OGB's {split} of {dataset} has {expected:,} molecules, and the folder in {root} {found:,}"
             )
-    predictions = {split: _predict_split(predictor, source, split, splits[split]) for split in SUBMITTED[dataset]}
+    predictions = {
+        split: _predict_split(predictor, source, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]
+    }
     return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
 
 
-def _predict_split(predictor: Predictor, source: Source, split: str, rows: np.ndarray) -> np.ndarray:
+def _predict_split(predictor: Predictor, source: LabelledDataset, split: str, rows: np.ndarray) -> np.ndarray:
     """``float32 [R]``, the gaps in eV of some rows.
 
     Raises:

@@ -9,18 +9,18 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
+from graphslice.data.atom_bond_labels import pointers, ragged_indices
+from graphslice.data.batch_loader import BatchLoader, EvalBatches
 from graphslice.data.collate import collate_rows
-from graphslice.data.loader import BatchLoader, EvalBatches
-from graphslice.data.sites import pointers, rows_of_sites
 from graphslice.data.store import GraphStore
-from graphslice.inference.on_gpu import free_memory, molecules_of_a_batch
-from graphslice.ops.threads import one_core_each
+from graphslice.inference.gpu import free_memory, gpu_batch_size
+from graphslice.ops.threads import map_one_core_each
 
 # Molecules of a batch, but on a GPU.
 _BATCH = 128
 
 
-def in_batches(
+def for_each_batch(
     config: RunConfig,
     device: torch.device,
     store: GraphStore,
@@ -42,16 +42,16 @@ def in_batches(
     """
     ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
     on_gpu = device.type == "cuda"
-    most = molecules_of_a_batch(free_memory(device), config.model) if on_gpu else _BATCH
+    most = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
     batches = list(EvalBatches(store.sizes[rows], most))
     settings = config.collate_settings
     if device.type != "cpu":
         loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
         for indices, batch in zip(batches, loader, strict=True):
-            found[..., rows_of_sites(ptr, indices), :] = compute(batch)
+            found[..., ragged_indices(ptr, indices), :] = compute(batch)
         return
 
     def fill(indices: list[int]) -> None:
-        found[..., rows_of_sites(ptr, indices), :] = compute(collate_rows(store, rows[indices], **settings))
+        found[..., ragged_indices(ptr, indices), :] = compute(collate_rows(store, rows[indices], **settings))
 
-    one_core_each(fill, batches)
+    map_one_core_each(fill, batches)

@@ -12,30 +12,30 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.columns import OwnColumns
-from graphslice.data.featurize import featurize_stream, featurizers
+from graphslice.data.columns import FeatureColumns
+from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.featurize.pool import Pool
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import TableStream, as_in_file, malformed_rows, open_table
-from graphslice.inference.batches import in_batches
+from graphslice.data.tables import TableStream, file_columns, malformed_rows, open_table
+from graphslice.inference.batches import for_each_batch
 from graphslice.inference.files import (
     FileReport,
-    check_own_columns,
-    refuse_input_as_output,
-    smiles_of,
-    smiles_position,
+    check_feature_columns,
+    chunk_smiles,
+    reject_input_as_output,
+    smiles_column_index,
     write_rows,
 )
 from graphslice.inference.predictor import Predictor
-from graphslice.whole_files import appearing_whole
 
 #: How the name of a file of a matrix alone ends.
 MATRIX_SUFFIX = ".npy"
 
 
-def represent(predictor: Predictor, store: GraphStore) -> np.ndarray:
+def compute_embeddings(predictor: Predictor, store: GraphStore) -> np.ndarray:
     """``float32 [R, C]``: the readouts after the last norm of each molecule of a store, then the encoded descriptors
     where the model reads some; of several models theirs, side by side. Nan of what is no molecule.
 
@@ -51,9 +51,11 @@ def represent(predictor: Predictor, store: GraphStore) -> np.ndarray:
     def of_batch(batch: GraphBatch) -> np.ndarray:
         batch = batch.to(predictor.device, non_blocking=True)
         with torch.inference_mode():
-            return torch.cat([model.represent(batch).float() for model in predictor.models], dim=1).cpu().numpy()
+            return (
+                torch.cat([model.compute_embeddings(batch).float() for model in predictor.models], dim=1).cpu().numpy()
+            )
 
-    in_batches(predictor.config, predictor.device, store, present, of_batch, rows)
+    for_each_batch(predictor.config, predictor.device, store, present, of_batch, rows)
     found[present] = rows
     return found
 
@@ -69,7 +71,7 @@ def embed_file(
 ) -> FileReport:
     """The embedding of every row of a table of molecules, in its order.
 
-    A ``.npy`` file holds the matrix of :func:`represent` alone; a table holds the rows as they were, then the columns
+    A ``.npy`` file holds the matrix of :func:`compute_embeddings` alone; a table holds the rows as they were, then the columns
     ``embedding_0`` and so on, and ``error``.
 
     Args:
@@ -83,22 +85,22 @@ def embed_file(
     """
     name = str(source) if isinstance(source, Path) else "the list of SMILES"
     if isinstance(source, Path):
-        refuse_input_as_output(source, out)
+        reject_input_as_output(source, out)
         opened: AbstractContextManager[TableStream] = open_table(source)
     else:
         chunks = iter([pa.table({"smiles": text_array(source)})])
         opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
     with opened as table:
         added = [*map(_name, range(sum(model.width for model in predictor.models))), "error"]
-        column = smiles_position(predictor, table, smiles_column, name, [] if _is_matrix(out) else added)
-        check_own_columns(predictor.own_columns, table.columns, name)
-        own = OwnColumns(predictor.own_columns)
-        with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
-            embedded = _embedded(predictor, table, column, own, pool)
+        column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else added)
+        check_feature_columns(predictor.feature_columns, table.columns, name)
+        own = FeatureColumns(predictor.feature_columns)
+        with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
+            embedded = _embed_chunks(predictor, table, column, own, pool)
             if out is not None and _is_matrix(out):
                 report = _write_matrix(embedded, out, progress)
             else:
-                report = write_rows((_with_columns(*each) for each in embedded), out, progress)
+                report = write_rows((_append_embeddings(*each) for each in embedded), out, progress)
         return replace(report, notes=own.notes())
 
 
@@ -110,21 +112,21 @@ def _name(number: int) -> str:
     return f"embedding_{number}"
 
 
-def _embedded(
-    predictor: Predictor, table: TableStream, column: int, own: OwnColumns, pool: Pool
+def _embed_chunks(
+    predictor: Predictor, table: TableStream, column: int, own: FeatureColumns, pool: Pool
 ) -> Iterator[tuple[pa.Table, np.ndarray, list[str | None]]]:
     """The chunks of a table, the embeddings of their rows, and why one has none."""
     kept, parsed, *read = itertools.tee(table.chunks, 3 if own.names else 2)
     more = (dict(zip(own.names, own.parse(chunk).T, strict=True)) for chunk in read[0]) if own.names else None
-    smiles = (smiles_of(chunk, column) for chunk in parsed)
+    smiles = (chunk_smiles(chunk, column) for chunk in parsed)
     stores = featurize_stream(smiles, predictor.config.graph, pool=pool, kinds=predictor.kinds, columns=more)
     for chunk, (store, reasons) in zip(kept, stores, strict=True):
         malformed = malformed_rows(chunk)
         errors = [malformed.get(row, reason) for row, reason in enumerate(reasons)]
-        yield as_in_file(chunk), represent(predictor, store), errors
+        yield file_columns(chunk), compute_embeddings(predictor, store), errors
 
 
-def _with_columns(chunk: pa.Table, embeddings: np.ndarray, errors: list[str | None]) -> pa.Table:
+def _append_embeddings(chunk: pa.Table, embeddings: np.ndarray, errors: list[str | None]) -> pa.Table:
     for c, values in enumerate(embeddings.T):
         chunk = chunk.append_column(_name(c), number_array(values, np.isfinite(values)))
     return chunk.append_column("error", text_array(errors))
@@ -136,7 +138,7 @@ def _write_matrix(
     progress: Callable[[int], None] | None,
 ) -> FileReport:
     report, parts = FileReport(0, 0, None), []
-    with appearing_whole(out) as temporary:
+    with atomic_write(out) as temporary:
         for _, embeddings, errors in embedded:
             parts.append(embeddings)
             report.add(errors)

@@ -16,13 +16,13 @@ from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.columns import OwnColumns, check_unique, listed
-from graphslice.data.featurize import Pool, check_graphs, featurizers
+from graphslice.data.columns import FeatureColumns, check_unique, quoted_list
+from graphslice.data.featurize import Pool, check_graphs, featurizer_pool
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     TableStream,
-    as_in_file,
+    file_columns,
     malformed_rows,
     open_table,
     read_chunks,
@@ -31,7 +31,7 @@ from graphslice.data.tables import (
     write_table,
 )
 from graphslice.errors import InputError, nearest
-from graphslice.inference.predictions import Predictions, added_columns, columns_of
+from graphslice.inference.predictions import Predictions, output_arrays, output_columns
 from graphslice.inference.predictor import Predictor
 
 # Rows of a store that are predicted at a time.
@@ -44,7 +44,7 @@ class FileReport:
 
     rows: int
     failed: int
-    first_reason: str | None
+    first_error: str | None
     notes: list[str] = field(default_factory=list)
 
     def add(self, errors: Sequence[str | None]) -> None:
@@ -52,7 +52,7 @@ class FileReport:
         failed = [reason for reason in errors if reason]
         self.rows += len(errors)
         self.failed += len(failed)
-        self.first_reason = self.first_reason or (failed[0] if failed else None)
+        self.first_error = self.first_error or (failed[0] if failed else None)
 
 
 def predict_file(
@@ -95,32 +95,32 @@ def predict_file(
         InputError: if either file cannot be used.
     """
     source, out = Path(source), None if out is None else Path(out)
-    predictor.check_asked(interval, nearest)
+    predictor.check_calibrated(interval, nearest)
     asked: dict[str, Any] = {"interval": interval, "nearest": nearest}
-    refuse_input_as_output(source, out)
+    reject_input_as_output(source, out)
     if source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
             raise InputError(f"{source} is a store, which has no columns: leave out --smiles-column")
         return write_rows(_predict_store(predictor, source, asked), out, progress)
     with open_table(source) as table:
-        added = added_columns(predictor.tasks, len(predictor.models) > 1, **asked)
-        column = smiles_position(predictor, table, smiles_column, str(source), added)
-        check_own_columns(predictor.own_columns, table.columns, str(source))
+        added = output_columns(predictor.tasks, len(predictor.models) > 1, **asked)
+        column = smiles_column_index(predictor, table, smiles_column, str(source), added)
+        check_feature_columns(predictor.feature_columns, table.columns, str(source))
         if engine == "ray":
             return write_rows(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
-        own = OwnColumns(predictor.own_columns)
-        with featurizers(table.estimated_rows, workers, predictor.kinds) as pool:
+        own = FeatureColumns(predictor.feature_columns)
+        with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             report = write_rows(_predict_chunks(predictor, table.chunks, column, own, asked, pool), out, progress)
         return replace(report, notes=own.notes())
 
 
-def refuse_input_as_output(source: Path, out: Path | None) -> None:
+def reject_input_as_output(source: Path, out: Path | None) -> None:
     """Raise :class:`InputError` if a file is to be written over the one that is read, or one of the folder that is."""
     if out is not None and out.exists() and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is the input itself: choose another output")
 
 
-def smiles_position(
+def smiles_column_index(
     predictor: Predictor, table: TableStream, given: str | None, name: str, added: Iterable[str] = ()
 ) -> int:
     """Which column of a table holds the SMILES that a model is asked about: the first where two have that name.
@@ -144,13 +144,13 @@ def smiles_position(
     return columns.index(column)
 
 
-def check_own_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
+def check_feature_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
     """Raise :class:`InputError` if a table lacks a column that the model reads, or has two of its name."""
     for column in names:
         if column not in columns:
             raise InputError(
                 f"{name} has no column {column!r}, which the model reads{nearest(column, columns)}; it has "
-                f"{listed(columns)}"
+                f"{quoted_list(columns)}"
             )
     check_unique(columns, names, name)
 
@@ -172,12 +172,12 @@ def write_rows(
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def with_answers(chunk: pa.Table, answers: Predictions) -> pa.Table:
-    """A chunk of a table with the columns of :func:`~graphslice.inference.predictions.added_columns`."""
-    found = columns_of(answers)
+def with_predictions(chunk: pa.Table, answers: Predictions) -> pa.Table:
+    """A chunk of a table with the columns of :func:`~graphslice.inference.predictions.output_columns`."""
+    found = output_arrays(answers)
     if malformed := malformed_rows(chunk):
         found["error"] = text_array([malformed.get(row, error) for row, error in enumerate(answers.errors)])
-    chunk = as_in_file(chunk)
+    chunk = file_columns(chunk)
     for name, column in found.items():
         chunk = chunk.append_column(name, column)
     return chunk
@@ -187,18 +187,18 @@ def _predict_chunks(
     predictor: Predictor,
     chunks: Iterator[pa.Table],
     column: int,
-    own: OwnColumns,
+    own: FeatureColumns,
     asked: dict[str, Any],
     pool: Pool = None,
 ) -> Iterator[pa.Table]:
     several = 3 if own.names else 2  # who does not read on keeps all chunks in memory
     kept, parsed, *read = itertools.tee(chunks, several)
     columns = map(own.parse, read[0]) if own.names else None
-    answers = predictor.predict_stream((smiles_of(chunk, column) for chunk in parsed), pool, columns, **asked)
-    return map(with_answers, kept, answers)
+    answers = predictor.predict_stream((chunk_smiles(chunk, column) for chunk in parsed), pool, columns, **asked)
+    return map(with_predictions, kept, answers)
 
 
-def smiles_of(chunk: pa.Table, column: int) -> list[str]:
+def chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
     """The SMILES of a chunk; none of a malformed row, whose cells may be those of other columns."""
     smiles = texts(chunk.column(column))
     for row in malformed_rows(chunk):
@@ -215,8 +215,8 @@ def _predict_store(predictor: Predictor, path: Path, asked: dict[str, Any]) -> I
     reasons = store.errors
     for begin in range(0, len(store), _CHUNK_ROWS):
         rows = np.arange(begin, min(begin + _CHUNK_ROWS, len(store)))
-        answers = predictor.answers(store, rows, reasons, **asked)
-        yield with_answers(pa.table({"row": number_array(rows + 1)}), answers)
+        answers = predictor.predict_store_rows(store, rows, reasons, **asked)
+        yield with_predictions(pa.table({"row": number_array(rows + 1)}), answers)
 
 
 def _predict_on_ray(
@@ -225,10 +225,10 @@ def _predict_on_ray(
     from graphslice.engines.ray import map_table
 
     shared = predictor.checkpoints, predictor.calibration, predictor.folder, column, asked
-    return map_table(table_files(source), read_chunks, _predicting, shared, workers=workers, on_gpu=True)
+    return map_table(table_files(source), read_chunks, _make_chunk_predictor, shared, workers=workers, on_gpu=True)
 
 
-def _predicting(
+def _make_chunk_predictor(
     shared: tuple[list[Checkpoint], Calibration | None, Path | None, int, dict[str, Any]], gpu: bool
 ) -> Callable[[pa.Table], pa.Table]:
     """What a process of a cluster does with each chunk of a table."""
@@ -237,7 +237,9 @@ def _predicting(
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
-        (answered,) = _predict_chunks(predictor, iter([chunk]), column, OwnColumns(predictor.own_columns), asked)
+        (answered,) = _predict_chunks(
+            predictor, iter([chunk]), column, FeatureColumns(predictor.feature_columns), asked
+        )
         return answered
 
     return predict_chunk

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from graphslice.chem.sites import SiteOrder
+from graphslice.chem.atom_bond_order import AtomBondOrder
 from graphslice.data.arrow import bool_array, list_array, number_array, text_array
-from graphslice.data.sites import pointers, rows_of_sites
+from graphslice.data.atom_bond_labels import pointers, ragged_indices
 from graphslice.errors import InputError
-from graphslice.tasks import Task, answer_columns, each_target, predicted_classes
+from graphslice.tasks import Task, each_target, predicted_classes, prediction_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 @dataclass
-class Interval:
+class PredictionInterval:
     """What the labels of R molecules are expected to be, T targets; or those of the R atoms or bonds of some.
 
     Attributes:
@@ -40,24 +40,24 @@ class Interval:
     sets: dict[str, np.ndarray]
 
     @classmethod
-    def joined(cls, parts: Sequence[Interval]) -> Interval:
+    def concatenate(cls, parts: Sequence[PredictionInterval]) -> PredictionInterval:
         """Those of several tables one behind the other: at least one, of the same level and targets."""
         low, high = (np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high"))
         sets = {name: np.concatenate([part.sets[name] for part in parts]) for name in parts[0].sets}
         return cls(parts[0].level, low, high, sets)
 
-    def of_rows(self, rows: np.ndarray) -> Interval:
+    def take_rows(self, rows: np.ndarray) -> PredictionInterval:
         """Those of some of the R; ``rows``: ``int64 [B]``."""
         sets = {name: each[rows] for name, each in self.sets.items()}
         return replace(self, low=self.low[rows], high=self.high[rows], sets=sets)
 
-    def alike(self, groups: np.ndarray) -> Interval:
+    def average_groups(self, groups: np.ndarray) -> PredictionInterval:
         """What is alike gets the mean of its bounds, and every class that any of it may have.
 
         ``groups``: ``int64 [R]``, the same for what is alike.
         """
-        sets = {name: _means(each, groups) > 0 for name, each in self.sets.items()}
-        return replace(self, low=_means(self.low, groups), high=_means(self.high, groups), sets=sets)
+        sets = {name: _group_means(each, groups) > 0 for name, each in self.sets.items()}
+        return replace(self, low=_group_means(self.low, groups), high=_group_means(self.high, groups), sets=sets)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Neighbours:
 class Predictions:
     """Answers, row by row.
 
-    Of a model of atoms, or of bonds, ``values``, ``spread`` and ``interval`` have a row for each of these, molecule by
+    Of a model of atoms, or of bonds, ``values``, ``std`` and ``interval`` have a row for each of these, molecule by
     molecule, and ``ptr`` says which are whose.
 
     Attributes:
@@ -99,8 +99,8 @@ class Predictions:
     values: np.ndarray
     errors: list[str | None]
     tasks: list[Task]
-    spread: np.ndarray | None = None
-    interval: Interval | None = None
+    std: np.ndarray | None = None
+    interval: PredictionInterval | None = None
     neighbours: Neighbours | None = None
     ptr: np.ndarray | None = None
 
@@ -112,9 +112,9 @@ class Predictions:
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """``int64 [B]``: where the values of some rows stand; of a model of atoms or bonds ``[M]``, row by row."""
-        return rows if self.ptr is None else rows_of_sites(self.ptr, rows)
+        return rows if self.ptr is None else ragged_indices(self.ptr, rows)
 
-    def in_order(self, orders: Sequence[SiteOrder | None]) -> Predictions:
+    def reordered(self, orders: Sequence[AtomBondOrder | None]) -> Predictions:
         """Answers of atoms or bonds in the order of the SMILES, in place of that of the graphs; those that are alike
         get their mean. ``orders``: of each row; where there is none its answers stay as they are.
         """
@@ -125,16 +125,16 @@ class Predictions:
                 places[begin : begin + len(order)] = begin + order.places
                 if order.groups is not None:
                     groups[begin : begin + len(order)] = begin + order.groups
-        spread = None if self.spread is None else _means(self.spread[places], groups)
-        interval = None if self.interval is None else self.interval.of_rows(places).alike(groups)
-        return replace(self, values=_means(self.values[places], groups), spread=spread, interval=interval)
+        std = None if self.std is None else _group_means(self.std[places], groups)
+        interval = None if self.interval is None else self.interval.take_rows(places).average_groups(groups)
+        return replace(self, values=_group_means(self.values[places], groups), std=std, interval=interval)
 
     @classmethod
-    def joined(cls, parts: Sequence[Predictions]) -> Predictions:
+    def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
         """Those of several tables one behind the other, but for the names of neighbours: at least one, of one model
         asked for the same."""
         first = parts[0]
-        spread = [part.spread for part in parts if part.spread is not None]
+        std = [part.std for part in parts if part.std is not None]
         intervals = [part.interval for part in parts if part.interval is not None]
         near = [part.neighbours for part in parts if part.neighbours is not None]
         similar, inside = [each.similarity for each in near], [each.in_domain for each in near]
@@ -143,8 +143,8 @@ class Predictions:
             np.concatenate([part.values for part in parts]),
             [error for part in parts for error in part.errors],
             first.tasks,
-            np.concatenate(spread) if spread else None,
-            Interval.joined(intervals) if intervals else None,
+            np.concatenate(std) if std else None,
+            PredictionInterval.concatenate(intervals) if intervals else None,
             Neighbours(np.concatenate(similar), np.concatenate(inside), None) if near else None,
             ptr=pointers(np.concatenate(counts)) if counts else None,
         )
@@ -157,7 +157,7 @@ class Predictions:
     @property
     def columns(self) -> list[str]:
         """W names of the values."""
-        return answer_columns(self.tasks)
+        return prediction_columns(self.tasks)
 
     def classes(self, target: str) -> list[str | None]:
         """The most probable class of each row; raises KeyError for a target that has no classes."""
@@ -172,10 +172,10 @@ class Predictions:
         These are ``<target>_pred``, of classes the probabilities, of several models the deviations, what was asked for
         of intervals and of the nearest molecules, and ``error``.
         """
-        return pa.table(columns_of(self)).to_pandas()
+        return pa.table(output_arrays(self)).to_pandas()
 
 
-def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """``float32 [S, W]``: each row of the values as the mean over the rows of its group, ``int64 [S]``."""
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if (counts == 1).all():
@@ -187,71 +187,73 @@ def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 # --- as columns of a table -------------------------------------------------------------------------
 
 
-def added_columns(
-    tasks: Sequence[Task], spread: bool = False, interval: float | None = None, nearest: bool = False
+def output_columns(
+    tasks: Sequence[Task], std: bool = False, interval: float | None = None, nearest: bool = False
 ) -> list[str]:
-    """Names of the columns that a prediction adds to a table; ``spread``: of several models."""
+    """Names of the columns that a prediction adds to a table; ``std``: of several models."""
     found = []
     for task in tasks:
-        found += [*_names_of(task), *(_names_of_spread(task) if spread else [])]
-        found += [] if interval is None else _names_of_interval(task)
+        found += [*_prediction_names(task), *(_std_names(task) if std else [])]
+        found += [] if interval is None else _interval_names(task)
     of_domain = ["in_domain", "similarity"] if interval is not None or nearest else []
     return [*found, *of_domain, *(["nearest"] if nearest else []), "error"]
 
 
-def check_names(tasks: Sequence[Task]) -> None:
+def check_output_columns(tasks: Sequence[Task]) -> None:
     """Raise :class:`InputError` if two targets would add a column of one name, such as a class ``low`` of ``x`` and a
     bound of ``x_prob``."""
-    counts = Counter(added_columns(tasks, spread=True, interval=90.0, nearest=True))
+    counts = Counter(output_columns(tasks, std=True, interval=90.0, nearest=True))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InputError(f"of these targets two columns of predictions would be called {repeated[0]!r}: rename one")
 
 
-def _names_of(task: Task) -> list[str]:
+def _prediction_names(task: Task) -> list[str]:
     """What a target adds: its prediction, and of classes the probabilities."""
     return [f"{task.name}_pred", *(task.columns if task.classes else [])]
 
 
-def _names_of_spread(task: Task) -> list[str]:
+def _std_names(task: Task) -> list[str]:
     """What a target adds of several models: the standard deviation of each of its numbers."""
     return [f"{name}_std" for name in task.columns]
 
 
-def _names_of_interval(task: Task) -> list[str]:
+def _interval_names(task: Task) -> list[str]:
     """What a target adds of an interval."""
     return [f"{task.name}_set"] if task.classes else [f"{task.name}_low", f"{task.name}_high"]
 
 
-def columns_of(answers: Predictions) -> dict[str, pa.Array]:
-    """The columns of :func:`added_columns` with what they hold; those of targets of atoms or bonds hold lists."""
-    found = _of_targets(answers) if answers.ptr is None else _lists_of_targets(answers, answers.ptr)
-    return found | _of_domain(answers) | {"error": text_array(list(answers.errors))}
+def output_arrays(answers: Predictions) -> dict[str, pa.Array]:
+    """The columns of :func:`output_columns` with what they hold; those of targets of atoms or bonds hold lists."""
+    found = _target_arrays(answers) if answers.ptr is None else _target_list_arrays(answers, answers.ptr)
+    return found | _domain_arrays(answers) | {"error": text_array(list(answers.errors))}
 
 
-def _of_targets(answers: Predictions) -> dict[str, pa.Array]:
+def _target_arrays(answers: Predictions) -> dict[str, pa.Array]:
     found = {}
     for t, task, where in each_target(answers.tasks):
-        predicted, *probabilities = _names_of(task)
+        predicted, *probabilities = _prediction_names(task)
         values = answers.values[:, where]
         if task.classes:
             found[predicted] = text_array(predicted_classes(values, task))
         for name, column in zip(probabilities or [predicted], values.T, strict=True):
             found[name] = number_array(column)
-        if answers.spread is not None:
-            for name, column in zip(_names_of_spread(task), answers.spread[:, where].T, strict=True):
+        if answers.std is not None:
+            for name, column in zip(_std_names(task), answers.std[:, where].T, strict=True):
                 found[name] = number_array(column)
-        found |= _of_interval(answers.interval, task, t, np.isfinite(values).all(axis=1))
+        found |= _interval_arrays(answers.interval, task, t, np.isfinite(values).all(axis=1))
     return found
 
 
-def _lists_of_targets(answers: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
-    """:func:`_of_targets` of atoms or bonds: the columns of a table that has a row for each of these, as lists."""
+def _target_list_arrays(answers: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
+    """:func:`_target_arrays` of atoms or bonds: the columns of a table that has a row for each of these, as lists."""
     answered = np.array([error is None for error in answers.errors], bool)
-    return {name: list_array(column, ptr, answered) for name, column in _of_targets(answers).items()}
+    return {name: list_array(column, ptr, answered) for name, column in _target_arrays(answers).items()}
 
 
-def _of_interval(interval: Interval | None, task: Task, t: int, answered: np.ndarray) -> dict[str, pa.Array]:
-    """The columns of :func:`_names_of_interval`; of classes those that cannot be ruled out, with | between."""
+def _interval_arrays(
+    interval: PredictionInterval | None, task: Task, t: int, answered: np.ndarray
+) -> dict[str, pa.Array]:
+    """The columns of :func:`_interval_names`; of classes those that cannot be ruled out, with | between."""
     if interval is None:
         return {}
     if task.classes:
@@ -264,10 +266,10 @@ def _of_interval(interval: Interval | None, task: Task, t: int, answered: np.nda
         ]
     else:
         columns = [number_array(interval.low[:, t]), number_array(interval.high[:, t])]
-    return dict(zip(_names_of_interval(task), columns, strict=True))
+    return dict(zip(_interval_names(task), columns, strict=True))
 
 
-def _of_domain(answers: Predictions) -> dict[str, pa.Array]:
+def _domain_arrays(answers: Predictions) -> dict[str, pa.Array]:
     """How near the training molecules are, where that was asked for; nothing where there is no molecule."""
     if (near := answers.neighbours) is None:
         return {}

@@ -11,25 +11,25 @@ import numpy as np
 import torch
 
 from graphslice.batch import GraphBatch
-from graphslice.calibration import Calibration, check_level
+from graphslice.calibration import Calibration, coverage_of_level
 from graphslice.checkpoint import Checkpoint, read_calibration, read_checkpoints
-from graphslice.chem.descriptors import kinds_of, own_of
+from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
+from graphslice.data.atom_bond_labels import pointers, ragged_indices
+from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.featurize.pool import Pool, featurize_stream
-from graphslice.data.site_orders import orders_of
-from graphslice.data.sites import pointers, rows_of_sites
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.inference.batches import in_batches
-from graphslice.inference.doubt import doubt, names_of
-from graphslice.inference.inputs import Columns, given_columns, ordered_molecules, read_given, to_store
-from graphslice.inference.on_gpu import tf32_products
+from graphslice.hardware import default_device
+from graphslice.inference.batches import for_each_batch
+from graphslice.inference.ensemble import network_predictions, stack_predictions
+from graphslice.inference.gpu import tf32_matmul
+from graphslice.inference.inputs import Columns, as_feature_columns, as_ordered_molecules, input_descriptors, to_store
 from graphslice.inference.predictions import Predictions
-from graphslice.inference.together import blended, of_networks
-from graphslice.machine import default_device
-from graphslice.model_files import MEMBER, home_of
-from graphslice.tasks import answer_columns
+from graphslice.inference.uncertainty import estimate_uncertainty, training_molecule_names
+from graphslice.run_files import MEMBER, run_directory_of
+from graphslice.tasks import prediction_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,7 +71,7 @@ class Predictor:
         self.device = torch.device(device or default_device())
         self._made = [(checkpoint.config, checkpoint.calibration) for checkpoint in checkpoints]
         self.models = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
-        self.blends = [checkpoint.blend for checkpoint in checkpoints]
+        self.stackings = [checkpoint.stacking for checkpoint in checkpoints]
         self.calibration = calibration if len(checkpoints) > 1 else checkpoints[0].calibration
         self.folder = folder
 
@@ -90,14 +90,14 @@ class Predictor:
         return [task.name for task in self.tasks]
 
     @property
-    def in_turn(self) -> bool:
+    def is_cross_validation(self) -> bool:
         """Whether its models are of a cross-validation, each with another fold as its test."""
         return len({config.data.fold for config, _ in self._made}) > 1
 
     @property
     def columns(self) -> list[str]:
         """Names of the W numbers that it predicts with: see :class:`Predictions`."""
-        return answer_columns(self.tasks)
+        return prediction_columns(self.tasks)
 
     @property
     def level(self) -> str:
@@ -150,26 +150,26 @@ class Predictor:
                 it has no calibration and is asked for what needs one; if what is given holds no molecules; if it
                 answers for atoms or bonds and is given RDKit molecules, whose order is not that of their SMILES.
         """
-        self.check_asked(interval, nearest)
+        self.check_calibrated(interval, nearest)
         if self.level != MOLECULE:
-            molecules = ordered_molecules(molecules, self.config.data.smiles_column)
-        store = self.store_of(molecules, columns)
-        answers = self.answers(store, np.arange(len(store)), interval=interval, nearest=nearest)
+            molecules = as_ordered_molecules(molecules, self.config.data.smiles_column)
+        store = self.featurize_molecules(molecules, columns)
+        answers = self.predict_store_rows(store, np.arange(len(store)), interval=interval, nearest=nearest)
         if self.level != MOLECULE:
             texts = [one if isinstance(one, str) else "" for one in molecules]
-            answers = answers.in_order(orders_of(texts, self.level, self.config.graph, alike=True))
+            answers = answers.reordered(atom_bond_orders(texts, self.level, self.config.graph, with_symmetry=True))
         if details or interval is not None or nearest:
             return answers
         return answers.values if answers.ptr is None else answers.by_row
 
-    def store_of(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
+    def featurize_molecules(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
         """The molecules as the model reads them, row by row; arguments and errors of :meth:`predict`."""
         return to_store(molecules, columns, self.config, self.kinds)
 
-    def check_asked(self, interval: float | None, nearest: bool) -> None:
+    def check_calibrated(self, interval: float | None, nearest: bool) -> None:
         """Raise :class:`InputError` if there is no such interval, or no calibration for what is asked for."""
         if interval is not None:
-            check_level(interval)
+            coverage_of_level(interval)
         if (interval is not None or nearest) and self.calibration is None:
             raise InputError(
                 "the model has no calibration, which intervals and nearest molecules need: train it again with this "
@@ -179,13 +179,13 @@ class Predictor:
     @property
     def kinds(self) -> list[str]:
         """The kinds of descriptors of a SMILES that the model, or the trees beside it, read."""
-        of_trees = [kind for blend in self.blends if blend is not None for kind in blend.kinds]
-        return list(dict.fromkeys([*kinds_of(self.config.data.descriptors), *of_trees]))
+        of_trees = [kind for stacking in self.stackings if stacking is not None for kind in stacking.kinds]
+        return list(dict.fromkeys([*descriptor_kinds(self.config.data.descriptors), *of_trees]))
 
     @property
-    def own_columns(self) -> list[str]:
+    def feature_columns(self) -> list[str]:
         """The columns of a table that the model reads."""
-        return own_of(self.config.data.descriptors)
+        return feature_column_names(self.config.data.descriptors)
 
     def descriptors(self, smiles: str) -> dict[str, np.ndarray]:
         """The descriptors of a molecule that the model reads, as :meth:`GraphStore.from_arrays` takes them.
@@ -193,7 +193,7 @@ class Predictor:
         Raises:
             InputError: if it reads columns of a table.
         """
-        return read_given([smiles], True, None, self.config, self.kinds)
+        return input_descriptors([smiles], True, None, self.config, self.kinds)
 
     def predict_stream(
         self,
@@ -204,12 +204,12 @@ class Predictor:
         interval: float | None = None,
         nearest: bool = False,
     ) -> Iterator[Predictions]:
-        """Predict SMILES chunk by chunk, parsed in the processes of a pool of :func:`featurizers`.
+        """Predict SMILES chunk by chunk, parsed in the processes of a pool of :func:`featurizer_pool`.
 
         Args:
             chunks: of SMILES.
             pool: None for this process.
-            columns: for every chunk ``float32 [R, K]``, the values of ``own_columns``.
+            columns: for every chunk ``float32 [R, K]``, the values of ``feature_columns``.
             interval, nearest: as of :meth:`predict`.
 
         Returns:
@@ -219,24 +219,26 @@ class Predictor:
             InputError: if the model reads columns, and none are given.
         """
         chunks, again = itertools.tee(chunks)
-        on_gpu, own = self.device.type != "cpu", self.own_columns
+        on_gpu, own = self.device.type != "cpu", self.feature_columns
         if own and columns is None:
-            given_columns(own, {}, 0)
+            as_feature_columns(own, {}, 0)
         more = None if not own or columns is None else (dict(zip(own, c.T, strict=True)) for c in columns)
-        parsed = featurize_stream(chunks, self.config.graph, pool=pool, ahead=on_gpu, kinds=self.kinds, columns=more)
+        parsed = featurize_stream(chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=more)
         for (store, reasons), smiles in zip(parsed, again, strict=True):
             why = {i: reason for i, reason in enumerate(reasons) if reason}
-            answers = self.answers(store, np.arange(len(store)), why, interval=interval, nearest=nearest)
+            answers = self.predict_store_rows(store, np.arange(len(store)), why, interval=interval, nearest=nearest)
             if self.level != MOLECULE:
-                answers = answers.in_order(orders_of(smiles, self.level, self.config.graph, pool, alike=True))
+                answers = answers.reordered(
+                    atom_bond_orders(smiles, self.level, self.config.graph, pool, with_symmetry=True)
+                )
             yield answers
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float32 [R, W]`` for some rows of a store that have molecules, in batches of similar sizes; of a model of
         atoms or bonds ``[S, W]``, in the order of the store."""
-        return self._together(self._predict(store, rows)[0])
+        return self._ensemble_mean(self._predict(store, rows)[0])
 
-    def measure(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def predict_uncalibrated(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """What a calibration is made of: answers without it, and what may tell of the size of their errors.
 
         Args:
@@ -249,29 +251,29 @@ class Predictor:
         each, difficulty = self._predict(store, rows)
         return each.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
 
-    def _together(self, each: np.ndarray) -> np.ndarray:
+    def _ensemble_mean(self, each: np.ndarray) -> np.ndarray:
         """``float32 [R, W]``: the answer of M models, ``float32 [M, R, W]``, at its temperature."""
         values = each.mean(axis=0, dtype=np.float64).astype(np.float32)
         return values if self.calibration is None else self.calibration.probabilities(values, self.tasks)
 
     def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """``float32 [M, R, W]``: what each of M models answers; and how much its parts, and they, disagree."""
-        counts = store.site_counts(self.level, rows)
+        counts = store.atom_bond_counts(self.level, rows)
         outputs = np.full((len(self.models), counts.sum(), self.config.model.tasks), np.nan, dtype=np.float32)
-        in_batches(self.config, self.device, store, rows, self._forward, outputs, counts)
+        for_each_batch(self.config, self.device, store, rows, self._forward, outputs, counts)
         stds = [model.target_std.cpu().numpy() for model in self.models]
-        values, deviations = of_networks(outputs, stds, self.tasks)
-        values, difficulty = blended(values, self.blends, store, rows, self.tasks)
+        values, deviations = network_predictions(outputs, stds, self.tasks)
+        values, difficulty = stack_predictions(values, self.stackings, store, rows, self.tasks)
         return values, difficulty | deviations
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
         """``float32 [M, B, W + D]``: what the networks put out, answers and D deviations of their errors."""
         batch = batch.to(self.device, non_blocking=True)
-        with torch.inference_mode(), tf32_products(self.device, self.config.model.mixer):
+        with torch.inference_mode(), tf32_matmul(self.device, self.config.model.mixer):
             outputs = [model(batch).float().cpu().numpy() for model in self.models]
         return np.stack(outputs)
 
-    def answers(
+    def predict_store_rows(
         self,
         store: GraphStore,
         rows: np.ndarray,
@@ -288,38 +290,40 @@ class Predictor:
             reasons: why a row of the store has no molecule, by row; read from it when not given.
             interval, nearest: as of :meth:`predict`.
         """
-        self.check_asked(interval, nearest)
+        self.check_calibrated(interval, nearest)
         reasons = store.errors if reasons is None else reasons
-        present, counts = store.sizes[rows] > 0, store.site_counts(self.level, rows)
+        present, counts = store.sizes[rows] > 0, store.atom_bond_counts(self.level, rows)
         ptr = pointers(counts)
         values = np.full((ptr[-1], len(self.columns)), np.nan, dtype=np.float32)
-        spread = None if len(self.models) == 1 else values.copy()
-        answered = rows_of_sites(ptr, np.flatnonzero(present))
+        std = None if len(self.models) == 1 else values.copy()
+        answered = ragged_indices(ptr, np.flatnonzero(present))
         each, difficulty = self._predict(store, rows[present])
-        values[answered] = self._together(each)
-        if spread is not None:
-            spread[answered] = each.std(axis=0, ddof=1, dtype=np.float64)
+        values[answered] = self._ensemble_mean(each)
+        if std is not None:
+            std[answered] = each.std(axis=0, ddof=1, dtype=np.float64)
         errors = [None if there else reasons.get(int(row)) for row, there in zip(rows, present, strict=True)]
         wrong = np.repeat(np.arange(len(rows)), counts)[~np.isfinite(values).all(axis=1)]
         for i in np.unique(wrong[present[wrong]]).tolist():
             values[ptr[i] : ptr[i + 1]], errors[i] = np.nan, "the model's answer is not a finite number"
-            if spread is not None:
-                spread[ptr[i] : ptr[i + 1]] = np.nan
-        found = Predictions(values, errors, self.tasks, spread, ptr=None if self.level == MOLECULE else ptr)
+            if std is not None:
+                std[ptr[i] : ptr[i + 1]] = np.nan
+        found = Predictions(values, errors, self.tasks, std, ptr=None if self.level == MOLECULE else ptr)
         if interval is not None or nearest:
             assert self.calibration is not None
             given = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
-            found.interval, found.neighbours, places = doubt(*given, interval)
+            found.interval, found.neighbours, places = estimate_uncertainty(*given, interval)
             if nearest:
-                found.neighbours.nearest = names_of(self.calibration.domain, places, self.folder)
+                found.neighbours.nearest = training_molecule_names(self.calibration.domain, places, self.folder)
         return found
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """The models as files would hold them, to be sent elsewhere."""
         states = [{name: value.cpu() for name, value in model.state_dict().items()} for model in self.models]
-        parts = zip(self._made, states, self.blends, strict=True)
-        return [Checkpoint(config, self.tasks, state, {}, blend, alone) for (config, alone), state, blend in parts]
+        parts = zip(self._made, states, self.stackings, strict=True)
+        return [
+            Checkpoint(config, self.tasks, state, {}, stacking, alone) for (config, alone), state, stacking in parts
+        ]
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:
@@ -332,4 +336,6 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Predicto
         InputError: if there is no model there, or it cannot be read.
     """
     checkpoints = read_checkpoints(path)
-    return Predictor(checkpoints, device, calibration=read_calibration(path, checkpoints), folder=home_of(path))
+    return Predictor(
+        checkpoints, device, calibration=read_calibration(path, checkpoints), folder=run_directory_of(path)
+    )

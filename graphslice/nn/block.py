@@ -11,9 +11,9 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.encodings import Table
 from graphslice.nn.mixers import build_mixer
 from graphslice.ops import Dropout, add_norm, bond_messages, gelu
+from graphslice.ops.base_tracer import NotTraceable
 from graphslice.ops.program import Value
-from graphslice.ops.recorder import NotRecorded
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 
 class AddNorm(nn.LayerNorm):
@@ -34,9 +34,9 @@ class AddNorm(nn.LayerNorm):
             return x, F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         return add_norm(x, y, self.weight, self.bias, self.dropout if self.training else 0.0, self.eps)
 
-    def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value]:
+    def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value]:
         """:meth:`forward`, on a tape."""
-        return tape.add_norm(x, y, self, self.dropout if self.training else 0.0)
+        return tracer.add_norm(x, y, self, self.dropout if self.training else 0.0)
 
 
 class Add(nn.Module):
@@ -56,10 +56,10 @@ class Add(nn.Module):
             x = x + self.dropout(y)
         return x, x
 
-    def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value]:
+    def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value]:
         """:meth:`forward`, on a tape."""
         if y is not None:
-            x = tape.add(x, tape.dropout(y, self.dropout.p if self.training else 0.0))
+            x = tracer.add(x, tracer.dropout(y, self.dropout.p if self.training else 0.0))
         return x, x
 
 
@@ -83,12 +83,12 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
-    def record(self, tape: Tape, x: Value) -> Value:
-        """:meth:`forward`, on a tape; raises NotRecorded for another activation."""
+    def trace(self, tracer: Tracer, x: Value) -> Value:
+        """:meth:`forward`, on a tape; raises NotTraceable for another activation."""
         if type(self.activation) is not GELU:
-            raise NotRecorded
-        hidden = tape.gelu(tape.linear(x, self.expand))
-        return tape.linear(tape.dropout(hidden, self.dropout.p if self.training else 0.0), self.contract)
+            raise NotTraceable
+        hidden = tracer.gelu(tracer.linear(x, self.expand))
+        return tracer.linear(tracer.dropout(hidden, self.dropout.p if self.training else 0.0), self.contract)
 
 
 class BondMessages(nn.Module):
@@ -112,9 +112,9 @@ class BondMessages(nn.Module):
         v = self.value(x)
         return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype), self.ring().to(v.dtype)))
 
-    def record(self, tape: Tape, x: Value) -> Value:
+    def trace(self, tracer: Tracer, x: Value) -> Value:
         """:meth:`forward`, on a tape."""
-        return tape.linear(tape.bond_messages(tape.linear(x, self.value), self.bond, self.ring), self.output)
+        return tracer.linear(tracer.bond_messages(tracer.linear(x, self.value), self.bond, self.ring), self.output)
 
 
 class Block(nn.Module):
@@ -148,34 +148,34 @@ class Block(nn.Module):
     def forward(self, x: Tensor, y: Tensor | None, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """``x`` and ``y`` after the block, ``[B, N, C]`` both, given those before it (None: nothing to add)."""
         if self.post_norm:
-            _, x = self.mixer_norm(x, self._mixed(x, context))
+            _, x = self.mixer_norm(x, self._mix_and_messages(x, context))
             return self.ffn_norm(x, self.ffn(x))[1], None
         x, normed = self.mixer_norm(x, y)
-        y = self._mixed(normed, context)
+        y = self._mix_and_messages(normed, context)
         x, normed = self.ffn_norm(x, y)
         return x, self.ffn(normed)
 
-    def record(self, tape: Tape, x: Value, y: Value | None) -> tuple[Value, Value | None]:
+    def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value | None]:
         """:meth:`forward`, on a tape."""
         if self.post_norm:
-            _, x = self.mixer_norm.record(tape, x, self._record_mixed(tape, x))
-            return self.ffn_norm.record(tape, x, self.ffn.record(tape, x))[1], None
-        x, normed = self.mixer_norm.record(tape, x, y)
-        y = self._record_mixed(tape, normed)
-        x, normed = self.ffn_norm.record(tape, x, y)
-        return x, self.ffn.record(tape, normed)
+            _, x = self.mixer_norm.trace(tracer, x, self._trace_mix_and_messages(tracer, x))
+            return self.ffn_norm.trace(tracer, x, self.ffn.trace(tracer, x))[1], None
+        x, normed = self.mixer_norm.trace(tracer, x, y)
+        y = self._trace_mix_and_messages(tracer, normed)
+        x, normed = self.ffn_norm.trace(tracer, x, y)
+        return x, self.ffn.trace(tracer, normed)
 
-    def ends(self) -> list[nn.Linear]:
+    def output_maps(self) -> list[nn.Linear]:
         """The linear maps that end its branches."""
         return [self.mixer.output, self.ffn.contract, *([] if self.messages is None else [self.messages.output])]
 
-    def _mixed(self, x: Tensor, context: AttentionContext) -> Tensor:
+    def _mix_and_messages(self, x: Tensor, context: AttentionContext) -> Tensor:
         mixed = self.mixer(x, context)
         return mixed if self.messages is None else mixed + self.messages(x, context)
 
-    def _record_mixed(self, tape: Tape, x: Value) -> Value:
-        mixed = self.mixer.record(tape, x)
-        return mixed if self.messages is None else tape.add(mixed, self.messages.record(tape, x))
+    def _trace_mix_and_messages(self, tracer: Tracer, x: Value) -> Value:
+        mixed = self.mixer.trace(tracer, x)
+        return mixed if self.messages is None else tracer.add(mixed, self.messages.trace(tracer, x))
 
 
 class MLPHead(nn.Module):

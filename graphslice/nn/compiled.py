@@ -39,7 +39,7 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
         autocast = torch.is_autocast_enabled(x.device.type)
         dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
         key = (x.shape, dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-        if key in eager or not inductor_takes(capability(x.device), dtype):
+        if key in eager or not inductor_supports(capability(x.device), dtype):
             return run(x, tensors)
         try:
             return compiled(x, tensors)
@@ -55,7 +55,7 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
     return run_compiled
 
 
-def inductor_takes(capability: tuple[int, int], dtype: torch.dtype) -> bool:
+def inductor_supports(capability: tuple[int, int], dtype: torch.dtype) -> bool:
     """Whether torch's compiler has code for a GPU of a compute capability: since Volta, of bfloat16 since Ampere."""
     return capability >= ((8, 0) if dtype == torch.bfloat16 else (7, 0))
 

@@ -44,13 +44,13 @@ class AttentionContext:
         attn_bias: Tensor | None = None,
         bonds: Tensor | None = None,
         has_graph: bool = False,
-        reader: str = "a mixer",
+        mixer_name: str = "a mixer",
     ) -> None:
-        self.lengths, self.width, self.reader = lengths, width, reader
+        self.lengths, self.width, self.mixer_name = lengths, width, mixer_name
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
         self._attn_weights, self._attn_bias, self.bonds = attn_weights, attn_bias, bonds
-        self._rounded: dict[tuple[bool, torch.dtype], Tensor] = {}  # by whether it is the bias
+        self._cast: dict[tuple[bool, torch.dtype], Tensor] = {}  # by whether it is the bias
 
     @classmethod
     def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:
@@ -84,21 +84,23 @@ class AttentionContext:
         return torch.zeros(padding.shape, device=padding.device).masked_fill(padding, -torch.inf)
 
     def _undeclared(self, name: str) -> RuntimeError:
-        return RuntimeError(f"{self.reader} reads {name} without declaring it: add {name!r} to `reads` of its class")
+        return RuntimeError(
+            f"{self.mixer_name} reads {name} without declaring it: add {name!r} to `reads` of its class"
+        )
 
     def aggregate(self, v: Tensor, dropout: float = 0.0) -> Tensor:
         """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
         weights = self.attn_weights
-        return v if weights is None else aggregate(self.rounded(weights, v.dtype), v, dropout)
+        return v if weights is None else aggregate(self.cast(weights, v.dtype), v, dropout)
 
     def aggregate_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
         """``Sort_col(P V)``: :meth:`aggregate`, then :func:`~graphslice.ops.column_sort`."""
         weights = self.attn_weights
         if weights is None:
             return column_sort(v, self.lengths, order)
-        return aggregate_sort(self.rounded(weights, v.dtype), v, self.lengths, order, dropout)
+        return aggregate_sort(self.cast(weights, v.dtype), v, self.lengths, order, dropout)
 
-    def rounded(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """The weights or the bias in the dtype of a layer's V, as mixed precision has it; no gradient is rounded.
 
         All layers share one copy, but each has a gradient of its own: these add up in the dtype of ``tensor``, where
@@ -112,9 +114,9 @@ class AttentionContext:
         if not (is_bias or tensor is self._attn_weights):  # without a graph, where no gradient goes
             return tensor.to(dtype)
         key = (is_bias, dtype)
-        if key not in self._rounded:
-            self._rounded[key] = tensor.detach().to(dtype)
-        return _Rounded.apply(tensor, self._rounded[key])
+        if key not in self._cast:
+            self._cast[key] = tensor.detach().to(dtype)
+        return _Cast.apply(tensor, self._cast[key])
 
     # --- as plain tensors, which are cut into shares, cast and traced --------------------------------
 
@@ -129,13 +131,13 @@ class AttentionContext:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-class _Rounded(torch.autograd.Function):
+class _Cast(torch.autograd.Function):
     """``tensor.to(dtype)``, given what comes out."""
 
     @staticmethod
-    def forward(ctx, tensor: Tensor, rounded: Tensor) -> Tensor:
+    def forward(ctx, tensor: Tensor, cast: Tensor) -> Tensor:
         ctx.dtype = tensor.dtype
-        return rounded.detach()
+        return cast.detach()
 
     @staticmethod
     def backward(ctx, grad: Tensor):

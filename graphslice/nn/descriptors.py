@@ -15,7 +15,7 @@ _START = 0.3
 # the others they may go beyond these.
 _TAIL, _BEYOND = 0.005, 1.0
 # How many deviations from the mean a value counts at most.
-_MOST_DEVIATIONS = 5.0
+_MAX_STDS = 5.0
 # Columns that are sorted at a time.
 _BLOCK = 128
 
@@ -48,12 +48,12 @@ class DescriptorEncoder(nn.Module):
         nn.init.zeros_(self.project.bias)
 
     def fit(self, values: Tensor) -> None:
-        """Set the buffers by the descriptors of some molecules: see :func:`standard_of`.
+        """Set the buffers by the descriptors of some molecules: see :func:`fit_standardisation`.
 
         Args:
             values: ``float32 [R, F]``, nan where unknown.
         """
-        for name, found in zip(("centre", "scale", "low", "high"), standard_of(values), strict=True):
+        for name, found in zip(("centre", "scale", "low", "high"), fit_standardisation(values), strict=True):
             getattr(self, name).copy_(found)
 
     def standardised(self, descriptors: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class DescriptorEncoder(nn.Module):
         return self.dropout(gelu(self.project(self.input_dropout(z))))
 
 
-def standard_of(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def fit_standardisation(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """How descriptors of some molecules are standardised.
 
     The values between the 0.5% and the 99.5% quantile say how far any may go: as far again beyond them, within those
@@ -79,12 +79,12 @@ def standard_of(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         ``centre``, ``scale``, ``low`` and ``high``, ``float32 [F]``. Of a descriptor that has one value, or none, the
         last two are the first, so that it is always 0; its scale is 1.
     """
-    parts = [_standard_of_some(part) for part in values.split(_BLOCK, dim=1)]
+    parts = [_fit_standardisation_block(part) for part in values.split(_BLOCK, dim=1)]
     centre, scale, low, high = (torch.cat(found) for found in zip(*parts, strict=True))
     return centre, scale, low, high
 
 
-def _standard_of_some(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fit_standardisation_block(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x = values.double()
     x = torch.where(x.isfinite(), x, torch.nan).sort(dim=0).values  # nan comes last
     count = (~x.isnan()).sum(dim=0)
@@ -95,8 +95,8 @@ def _standard_of_some(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     cut = x.clamp(low, high)
     mean = cut.nansum(dim=0) / count.clamp_min(1)
     std = ((cut - mean).square().nansum(dim=0) / count.clamp_min(1)).sqrt()
-    low = torch.maximum(low, mean - _MOST_DEVIATIONS * std)
-    high = torch.minimum(high, mean + _MOST_DEVIATIONS * std)
+    low = torch.maximum(low, mean - _MAX_STDS * std)
+    high = torch.minimum(high, mean + _MAX_STDS * std)
     centre, scale, low, high = (found.float() for found in (mean, std, low, high))
     constant = ~(low < high) | (scale == 0)
     one = torch.where(low.isnan(), 0, low)

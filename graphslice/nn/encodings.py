@@ -14,7 +14,7 @@ from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops import path_bias, path_softmax, path_values, sum_rows
 from graphslice.ops.program import Value
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 #: Rows that the original code gives to each feature of an atom or a bond.
 _GRAPHORMER_ROWS = 512
@@ -33,7 +33,7 @@ def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int
     return starts, sum(dims)
 
 
-def encodes_on(device: torch.device | str) -> bool:
+def encodings_supported(device: torch.device | str) -> bool:
     """Whether torch has on a device what the encodings are made of: some versions sum no embeddings on Macs."""
     try:
         table = torch.ones(1, 1, device=device, requires_grad=True)
@@ -76,16 +76,16 @@ class AtomEncoder(nn.Module):
         features = (batch.atoms.long() + self.starts).view(size * width, -1)
         # Row 0 of the original's degree tables is its padding.
         degrees = (batch.degrees.long() + 1).clamp_max(self.in_degree.num_embeddings - 1).view(-1, 1)
-        of_degrees = _embedded(self.in_degree.weight + self.out_degree.weight, degrees)
-        atoms = (_embedded(self.atom.weight, features) + of_degrees).view(size, width, -1)
+        of_degrees = _embedding_sums(self.in_degree.weight + self.out_degree.weight, degrees)
+        atoms = (_embedding_sums(self.atom.weight, features) + of_degrees).view(size, width, -1)
         return torch.cat([self.token().expand(size, 1, -1), atoms], dim=1)
 
-    def record(self, tape: Tape) -> Value:
+    def trace(self, tracer: Tracer) -> Value:
         """:meth:`forward`, on a tape."""
-        return tape.embed(self, self.starts, self.in_degree.num_embeddings)
+        return tracer.embed(self, self.starts, self.in_degree.num_embeddings)
 
 
-def _embedded(table: Tensor, rows: Tensor) -> Tensor:
+def _embedding_sums(table: Tensor, rows: Tensor) -> Tensor:
     """``[M, C]``: the sum of the K rows of ``table`` that each of ``rows``, int64 ``[M, K]``, names."""
     begins = torch.arange(len(rows), device=rows.device) * rows.shape[1]
     return sum_rows(table, rows.flatten(), begins, torch.ones(rows.numel(), dtype=table.dtype, device=rows.device))
@@ -120,7 +120,7 @@ class PairEncoder(nn.Module):
         bond_rows = torch.tensor(list(product(*map(range, BOND_DIMS)))) + torch.tensor(starts)
         self.register_buffer("bond_rows", bond_rows, persistent=False)
 
-    def start_from_distances(self) -> None:
+    def init_from_distances(self) -> None:
         """Let head h begin by reading the pairs that are h mod 6 bonds apart."""
         with torch.no_grad():
             for head in range(self.heads):
@@ -130,7 +130,7 @@ class PairEncoder(nn.Module):
         self,
         batch: GraphBatch,
         reads: Sequence[str] = GRAPH_TENSORS,
-        reader: str = "a mixer",
+        mixer_name: str = "a mixer",
         bonds: bool = False,
     ) -> AttentionContext:
         """What the mixers read of a batch, in full precision always; row and column 0 are the token's.
@@ -155,7 +155,7 @@ class PairEncoder(nn.Module):
         if "attn_bias" in reads:
             padding = torch.arange(width, device=lengths.device) >= lengths[:, None]
             made["attn_bias"] = path_bias(values, batch.path_types).masked_fill(padding[:, None, None, :], -torch.inf)
-        return AttentionContext(lengths, width, has_graph=True, reader=reader, **made)
+        return AttentionContext(lengths, width, has_graph=True, mixer_name=mixer_name, **made)
 
     def path_values(self, batch: GraphBatch) -> Tensor:
         """``S + E`` of the graph token (row 0) and of every path type of the batch, ``[W + 1, H]``."""

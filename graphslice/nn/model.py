@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
 from graphslice.errors import InputError
+from graphslice.nn.atom_bond_readout import AtomBondReadout
 from graphslice.nn.block import Add, AddNorm, Block, MLPHead
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.cpu_parallel import num_shares, run_in_shares
+from graphslice.nn.cpu_parallel import num_chunks, run_in_chunks
 from graphslice.nn.descriptors import DescriptorEncoder
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
-from graphslice.nn.recorded import run_recorded
-from graphslice.nn.sites import SiteReader
+from graphslice.nn.traced_model import run_traced
 from graphslice.ops import Dropout, column_quantiles
-from graphslice.ops.threads import torch_on_one_core
+from graphslice.ops.threads import single_threaded_torch
 from graphslice.ops.toolchain import warn_of_missing_compiler
 
 
@@ -53,13 +53,13 @@ class GraphTransformer(nn.Module):
         self.input_dropout = Dropout(config.input_dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
-        self._check_level()
+        self._check_equivariance()
         #: How many numbers of a molecule its embedding has, which the head of a model of molecules reads.
         self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # A norm closes what pre-norm blocks have summed up, but where the head has its own.
         closing = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
         self.norm: nn.Module = closing or Add(config.dropout)
-        self.sites = None if config.level == MOLECULE else SiteReader(config.dim, config.level)
+        self.sites = None if config.level == MOLECULE else AtomBondReadout(config.dim, config.level)
         read, linear = self.width if self.sites is None else config.dim, config.head == "linear"
         self.head: nn.Module = nn.Linear(read, config.tasks) if linear else MLPHead(read, config.dim, config.tasks)
         self.descriptors = DescriptorEncoder(config.descriptors, config.dim) if config.descriptors else None
@@ -69,7 +69,7 @@ class GraphTransformer(nn.Module):
         self._block_parameters = sum(p.numel() for p in self.blocks.parameters())
         self.reset_parameters()
 
-    def _check_level(self) -> None:
+    def _check_equivariance(self) -> None:
         """Raise :class:`InputError` for a mixer by whose sort atoms that are alike get answers that differ."""
         level, blocks = self.config.level, cast(Iterable[Block], self.blocks)
         if level != MOLECULE and not all(block.mixer.equivariant for block in blocks):
@@ -84,13 +84,13 @@ class GraphTransformer(nn.Module):
         of_atoms = set(self.atoms.modules())
         blocks = cast(Iterable[Block], self.blocks)
         of_bonds = {table for block in blocks if block.messages for table in (block.messages.bond, block.messages.ring)}
-        ends = {end for block in blocks for end in block.ends()}
+        output_maps = {end for block in blocks for end in block.output_maps()}
         last = self.head.output if isinstance(self.head, MLPHead) else self.head
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = 0.02 / math.sqrt(layers)
                 if balanced and module is not last:
-                    std = (module.in_features * (2 * layers if module in ends else 1)) ** -0.5
+                    std = (module.in_features * (2 * layers if module in output_maps else 1)) ** -0.5
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
@@ -101,16 +101,16 @@ class GraphTransformer(nn.Module):
         if self.descriptors is not None:
             self.descriptors.reset_parameters()
         if self.config.distance_start:
-            self.pairs.start_from_distances()
+            self.pairs.init_from_distances()
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Predictions ``[B, T]`` in the unit of the targets; of atoms or bonds ``[M, T]``, as ``batch.sites`` has
+        """Predictions ``[B, T]`` in the unit of the targets; of atoms or bonds ``[M, T]``, as ``batch.atom_bond_index`` has
         them."""
         return self.standardised(batch) * self.target_std + self.target_mean
 
     def standardised(self, batch: GraphBatch) -> Tensor:
         """:meth:`forward` of ``(target - target_mean) / target_std``."""
-        read = self.represent(batch) if self.sites is None else self._read_sites(batch)
+        read = self.compute_embeddings(batch) if self.sites is None else self._atom_bond_readout(batch)
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(read.device.type, enabled=False):
             return self.head(read)
@@ -118,40 +118,40 @@ class GraphTransformer(nn.Module):
     def standardised_with_rows(self, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """:meth:`standardised` of molecules, and the rows behind the last norm, ``[B, N + 1, C]``, of which heads of
         atoms and bonds read."""
-        context, rows = self._rows(batch)
+        context, rows = self._context_and_rows(batch)
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(self.target_mean.dtype)
-            return self.head(self._joined(rows, context.mask, batch.descriptors)), rows
+            return self.head(self._readouts_and_descriptors(rows, context.mask, batch.descriptors)), rows
 
-    def represent(self, batch: GraphBatch) -> Tensor:
+    def compute_embeddings(self, batch: GraphBatch) -> Tensor:
         """Each molecule in numbers, ``[B, width]``: readouts after the last norm, and the descriptors."""
-        context, read = self._recorded(batch, rows=False)
+        context, read = self._run_traced(batch, rows=False)
         if read is not None:
             return self._with_descriptors(read, batch.descriptors)
-        normed = self._through_blocks(self.embed(batch), context)
+        normed = self._apply_blocks(self.embed(batch), context)
         with torch.autocast(normed.device.type, enabled=False):
-            return self._joined(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
+            return self._readouts_and_descriptors(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
 
-    def _read_sites(self, batch: GraphBatch) -> Tensor:
+    def _atom_bond_readout(self, batch: GraphBatch) -> Tensor:
         """What the head reads of each atom or bond, ``[M, C]``."""
-        if self.sites is None or batch.sites is None:
+        if self.sites is None or batch.atom_bond_index is None:
             raise ValueError(f"the model answers for {self.config.level}s, and the batch has no sites")
-        _, rows = self._rows(batch)
+        _, rows = self._context_and_rows(batch)
         with torch.autocast(rows.device.type, enabled=False):
-            return self.sites(rows.to(self.target_mean.dtype), batch.sites)
+            return self.sites(rows.to(self.target_mean.dtype), batch.atom_bond_index)
 
-    def _rows(self, batch: GraphBatch) -> tuple[AttentionContext, Tensor]:
+    def _context_and_rows(self, batch: GraphBatch) -> tuple[AttentionContext, Tensor]:
         """The context of a batch, and the rows behind the last norm."""
-        context, rows = self._recorded(batch, rows=True)
-        return context, self._through_blocks(self.embed(batch), context) if rows is None else rows
+        context, rows = self._run_traced(batch, rows=True)
+        return context, self._apply_blocks(self.embed(batch), context) if rows is None else rows
 
-    def _recorded(self, batch: GraphBatch, *, rows: bool) -> tuple[AttentionContext, Tensor | None]:
-        """The context of a batch, and what a program makes of both where one fits: see :func:`run_recorded`."""
+    def _run_traced(self, batch: GraphBatch, *, rows: bool) -> tuple[AttentionContext, Tensor | None]:
+        """The context of a batch, and what a program makes of both where one fits: see :func:`run_traced`."""
         if self._compiled[0] is not None or batch.lengths.device.type != "cpu":
             return self.context(batch), None
-        with torch_on_one_core():
+        with single_threaded_torch():
             context = self.context(batch)
-            return context, run_recorded(self, batch, context, rows=rows)
+            return context, run_traced(self, batch, context, rows=rows)
 
     def embed(self, batch: GraphBatch) -> Tensor:
         """``[B, N + 1, C]``: the rows that enter the first block; row 0 is the graph token."""
@@ -161,13 +161,13 @@ class GraphTransformer(nn.Module):
         """What the mixers of the blocks declared to read of a batch."""
         blocks = cast(Iterable[Block], self.blocks)
         reads = {name for block in blocks for name in block.mixer.reads}
-        return self.pairs(batch, sorted(reads), reader=self.config.mixer, bonds=self.config.bond_messages)
+        return self.pairs(batch, sorted(reads), mixer_name=self.config.mixer, bonds=self.config.bond_messages)
 
-    def predicted(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
+    def predict_from_rows(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
         """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm and of the descriptors."""
-        return self.head(self._joined(normed, mask, descriptors)) * self.target_std + self.target_mean
+        return self.head(self._readouts_and_descriptors(normed, mask, descriptors)) * self.target_std + self.target_mean
 
-    def _joined(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
+    def _readouts_and_descriptors(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
         return self._with_descriptors(self.read_out(normed, mask), descriptors)
 
     def _with_descriptors(self, read: Tensor, descriptors: Tensor | None) -> Tensor:
@@ -202,21 +202,21 @@ class GraphTransformer(nn.Module):
         """Compute all batches again as before :meth:`compile_blocks`."""
         self._compiled = None, -1
 
-    def _through_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
+    def _apply_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
         """``[B, N + 1, C]``: what comes out of the last norm."""
         tensors = context.tensors()
         compiled, batch_size = self._compiled
         if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
             return compiled(x, tensors)
-        shares = num_shares(x, self._block_parameters)
+        shares = num_chunks(x, self._block_parameters)
         if shares == 1:
             return self.run_blocks(x, tensors)
         parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
-        return run_in_shares(self.run_blocks, x, tensors, parameters, shares)
+        return run_in_chunks(self.run_blocks, x, tensors, parameters, shares)
 
     def run_blocks(self, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """The blocks and the last norm of rows ``[B, N + 1, C]``, given the tensors of their context."""
-        context = AttentionContext(width=x.shape[1], has_graph=True, reader=self.config.mixer, **tensors)
+        context = AttentionContext(width=x.shape[1], has_graph=True, mixer_name=self.config.mixer, **tensors)
         y = None
         for block in self.blocks:
             x, y = block(x, y, context)

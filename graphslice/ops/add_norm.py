@@ -8,9 +8,9 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
-from graphslice.ops.dropout import DropoutKeys, draw_keys, dropout, dropout_factors
+from graphslice.ops.double_backward import once_differentiable
+from graphslice.ops.dropout import DropoutKeys, draw_dropout_keys, dropout, dropout_factors
 from graphslice.ops.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, store, store_scalar
 from graphslice.ops.threads import parallel_for
 
@@ -47,7 +47,7 @@ def _fits(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, ep
 def _numba(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
-    keys = draw_keys(p)
+    keys = draw_dropout_keys(p)
     if torch.is_grad_enabled():
         return _AddNorm.apply(x, y, weight, bias, keys, eps)
     return _add_norm(x, y, weight, bias, keys, eps)[:2]

@@ -7,9 +7,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
-from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropout, dropped_weights
+from graphslice.ops.double_backward import once_differentiable
+from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_dropout_keys, dropout, dropped_weights
 from graphslice.ops.simd.lanes import address_of, keep_alive, store_scalar
 from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed, transpose
 from graphslice.ops.threads import parallel_for
@@ -48,7 +48,7 @@ def shapes_agree(attn_weights: Tensor, v: Tensor) -> bool:
     fits=lambda attn_weights, v, *_, **__: shapes_agree(attn_weights, v) and v.shape[2] // attn_weights.shape[1] >= 8,
 )
 def _numba(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
-    keys = draw_keys(p)
+    keys = draw_dropout_keys(p)
     if torch.is_grad_enabled():
         return _Aggregate.apply(attn_weights, v, keys)
     return _aggregate(attn_weights, v, keys)

@@ -8,10 +8,10 @@ from numba import njit
 from torch import Tensor
 
 from graphslice.ops.aggregate import aggregate, aggregate_gradients, aggregate_samples, shapes_agree
-from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments, sortable
-from graphslice.ops.derivatives import once_differentiable
+from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments, sort_arguments_valid
 from graphslice.ops.dispatch import operator, triton_runs
-from graphslice.ops.dropout import DropoutKeys, draw_keys
+from graphslice.ops.double_backward import once_differentiable
+from graphslice.ops.dropout import DropoutKeys, draw_dropout_keys
 from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.simd.small_product import AttnShape
 from graphslice.ops.simd.sorting_network import parts_of, sort_values, sort_with_rows, unsort
@@ -45,7 +45,7 @@ def aggregate_sort(
 
 
 def _fits(attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0) -> bool:
-    return shapes_agree(attn_weights, v) and sortable(v, lengths, order)
+    return shapes_agree(attn_weights, v) and sort_arguments_valid(v, lengths, order)
 
 
 # --- triton ---------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ _BLOCK = 256
 def _numba(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
 ) -> Tensor:
-    descending, keys = descending_channels(v, order), draw_keys(p)
+    descending, keys = descending_channels(v, order), draw_dropout_keys(p)
     if torch.is_grad_enabled():
         return _AggregateSort.apply(attn_weights, v, lengths, descending, keys)
     return _aggregate_sort(attn_weights, v, lengths, descending, keys, None)

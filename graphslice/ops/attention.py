@@ -8,9 +8,9 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
-from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_keys, dropped_weights
+from graphslice.ops.double_backward import once_differentiable
+from graphslice.ops.dropout import DropoutKeys, apply_dropout, draw_dropout_keys, dropped_weights
 from graphslice.ops.simd.lanes import (
     address_of,
     exp,
@@ -59,7 +59,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: flo
 # torch's scaled_dot_product_attention takes several times as long for samples of some tens of rows.
 @attention.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> Tensor:
-    keys = draw_keys(p)
+    keys = draw_dropout_keys(p)
     if torch.is_grad_enabled():
         return _Attention.apply(q, k, v, attn_bias, keys)
     return _attention(q, k, v, attn_bias, keys)[0]

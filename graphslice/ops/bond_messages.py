@@ -8,10 +8,10 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator, triton_runs
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.lanes import float32x16, load, load_short, maximum, select_ge, store
-from graphslice.ops.triton_tiles import DTYPES, capability, computes_with
+from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
 
 if triton_runs():
     from graphslice.ops import triton_bonds
@@ -59,7 +59,7 @@ if triton_runs():
     @bond_messages.backend(
         "triton",
         dtypes=DTYPES,
-        fits=lambda x, *args: _shapes_agree(x, *args) and computes_with(x.dtype, capability(x.device)),
+        fits=lambda x, *args: _shapes_agree(x, *args) and supports_dtype(x.dtype, capability(x.device)),
         compiles=True,
     )
     def _triton(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator, triton_runs
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.sorting_network import parts_of, sort_values, sort_with_rows, unsort
 from graphslice.ops.threads import parallel_for
-from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, OLDEST, capability
+from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
 
 if triton_runs():
     from graphslice.ops import triton_sort
@@ -67,14 +67,14 @@ def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
     return torch.full((x.shape[2],), order == "descending", device=x.device)
 
 
-def sortable(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:
+def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:
     """Whether there is a length for every sample and an order for every channel: compiled code believes it."""
     if x.dim() != 3 or not (lengths is None or (lengths.shape == x.shape[:1] and not lengths.is_floating_point())):
         return False
     return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
 
 
-@column_sort.backend("numba", dtypes=DTYPES, fits=sortable, compiles=True)
+@column_sort.backend("numba", dtypes=DTYPES, fits=sort_arguments_valid, compiles=True)
 def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
     lengths, descending = all_lengths(x, lengths), descending_channels(x, order)
     if torch.compiler.is_compiling():
@@ -91,7 +91,9 @@ if triton_runs():
         "triton",
         dtypes=DTYPES,
         fits=lambda x, *args, **kwargs: (
-            sortable(x, *args, **kwargs) and x.shape[1] <= MAX_SORT_ROWS and capability(x.device) >= OLDEST
+            sort_arguments_valid(x, *args, **kwargs)
+            and x.shape[1] <= MAX_SORT_ROWS
+            and capability(x.device) >= MIN_CAPABILITY
         ),
         compiles=True,
     )

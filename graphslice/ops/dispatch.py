@@ -63,7 +63,7 @@ class Backend(Generic[P, R]):
         self.name, self.function, self.dtypes, self.fits, self.compiles = name, function, dtypes, fits, compiles
         self.device_type = DEVICE_TYPES[name]
 
-    def takes(self, device_type: str | None, dtype: torch.dtype | None, args: tuple, kwargs: dict) -> bool:
+    def supports(self, device_type: str | None, dtype: torch.dtype | None, args: tuple, kwargs: dict) -> bool:
         """Whether all conditions hold for a call whose tensors share a device type and a dtype."""
         return (
             device_type == self.device_type
@@ -123,11 +123,11 @@ class Operator(Generic[P, R]):
 
         return register
 
-    def avoid(self, name: str) -> None:
+    def disable(self, name: str) -> None:
         """Let a backend serve no more calls in this process: one that fails here, or computes something else."""
         self._fastest_first = tuple(backend for backend in self._fastest_first if backend.name != name)
 
-    def serves_by(self, name: str) -> bool:
+    def has_backend(self, name: str) -> bool:
         """Whether a backend is there and in use."""
         return any(backend.name == name for backend in self._fastest_first)
 
@@ -153,7 +153,7 @@ class Operator(Generic[P, R]):
     def _backend_for(self, args: tuple, kwargs: dict) -> Backend[P, R] | None:
         device_type, dtype = _shared(args, kwargs)
         for backend in self._fastest_first:
-            if backend.takes(device_type, dtype, args, kwargs):
+            if backend.supports(device_type, dtype, args, kwargs):
                 return backend
         return None
 
@@ -161,7 +161,7 @@ class Operator(Generic[P, R]):
         device_type, dtype = _shared(args, kwargs)
         if device_type == "cpu" and backend.name == "triton" and TRITON_INTERPRETED:
             device_type = "cuda"
-        if not backend.takes(device_type, dtype, args, kwargs):
+        if not backend.supports(device_type, dtype, args, kwargs):
             dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes)
             raise ValueError(
                 f"the {backend.name} backend of {self.__name__} does not take {_described(args, kwargs)}: "
@@ -172,7 +172,7 @@ class Operator(Generic[P, R]):
 
 
 @contextmanager
-def only_references(but: tuple[Operator, str] | None = None) -> Iterator[None]:
+def reference_only(but: tuple[Operator, str] | None = None) -> Iterator[None]:
     """While it lasts, every operator is its plain torch function; ``but`` names a backend that stays in use."""
     before = {op: op._fastest_first for op in OPERATORS.values()}
     try:

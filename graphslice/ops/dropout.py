@@ -18,8 +18,8 @@ from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.lanes import (
     address_of,
     float32x16,
@@ -52,7 +52,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 @dropout.backend("numba", dtypes=(torch.float32,), fits=lambda x, p: 0 <= p < 1)
 def _numba(x: Tensor, p: float) -> Tensor:
-    return _Dropout.apply(x, draw_keys(p)) if p else x
+    return _Dropout.apply(x, draw_dropout_keys(p)) if p else x
 
 
 class Dropout(nn.Module):
@@ -83,20 +83,20 @@ class DropoutKeys(NamedTuple):
 _INACTIVE = DropoutKeys(False, 0, 0, 0, 1.0)
 
 
-def draw_keys(p: float) -> DropoutKeys:
+def draw_dropout_keys(p: float) -> DropoutKeys:
     """Two numbers from torch's generator, the threshold of ``p``, and ``1 / (1 - p)``; nothing is drawn for 0."""
     if not p:
         return _INACTIVE
-    first, second = draw_numbers(2)
-    return DropoutKeys(True, first, second, threshold_of(p), 1 / (1 - p))
+    first, second = draw_random_integers(2)
+    return DropoutKeys(True, first, second, dropout_threshold(p), 1 / (1 - p))
 
 
-def draw_numbers(count: int) -> list[int]:
-    """Integers of 32 bits from torch's generator, or that of :func:`drawing_from`."""
+def draw_random_integers(count: int) -> list[int]:
+    """Integers of 32 bits from torch's generator, or that of :func:`dropout_seed`."""
     return torch.empty(count, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
 
 
-def threshold_of(p: float) -> int:
+def dropout_threshold(p: float) -> int:
     """What a hash of 32 bits reaches with probability ``1 - p``."""
     return min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1)
 
@@ -109,7 +109,7 @@ _thread = _Thread()
 
 
 @contextmanager
-def drawing_from(seed: int) -> Iterator[None]:
+def dropout_seed(seed: int) -> Iterator[None]:
     """Let this thread draw the keys of its dropouts from a generator of its own."""
     before, _thread.generator = _thread.generator, torch.Generator().manual_seed(seed)
     try:

@@ -7,8 +7,8 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.lanes import as_float32, as_int32, exp, float32x16, int32x16, load, splat, store
 from graphslice.ops.threads import parallel_for
 

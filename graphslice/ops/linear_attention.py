@@ -7,8 +7,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed
 from graphslice.ops.threads import parallel_for

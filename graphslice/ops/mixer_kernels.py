@@ -1,7 +1,7 @@
 """The kernels of programs that are of one mixer or another; see :mod:`graphslice.ops.kernels`.
 
 Each is that of an operator beside it, for some samples, given as :mod:`graphslice.ops.program` says. They believe what
-they are given: :mod:`graphslice.ops.tape` makes their operands of shapes that it has compared.
+they are given: :mod:`graphslice.ops.tracer` makes their operands of shapes that it has compared.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.threads import parallel_for
 
 # Exponents of float64 reach to -745: the kernel takes no two biases of a head further apart than this.

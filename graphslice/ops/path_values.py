@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.feature_dims import UNREACHABLE
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.lanes import (
     address_of,
     float32x8,

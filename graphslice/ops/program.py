@@ -27,35 +27,35 @@ from graphslice.ops.threads import cores
 # Rows that go through a program together: their values fit in the second cache, and weights are read once for all.
 _GROUP_ROWS = 112
 # A core more is asked if each gets so many rows.
-_LEAST_ROWS = 64
+_MIN_ROWS = 64
 # The most operands of a kernel.
 _OPERANDS = 17
 # What every program has, before the arguments of its own: nothing, what backward reads, what is overwritten.
 _NOTHING, _KEPT, _SCRATCH, _OWN = range(4)
 
 
-class _Switch:
+class _Enabled:
     on = True
 
 
-def programs_run() -> bool:
+def programs_enabled() -> bool:
     """Whether programs are in use in this process."""
-    return _Switch.on
+    return _Enabled.on
 
 
-def avoid_programs() -> None:
+def disable_programs() -> None:
     """Let no program run in this process any more: they fail here, or compute something else."""
-    _Switch.on = False
+    _Enabled.on = False
 
 
 @contextmanager
-def programs_off() -> Iterator[None]:
+def programs_disabled() -> Iterator[None]:
     """While it lasts, no program runs."""
-    before, _Switch.on = _Switch.on, False
+    before, _Enabled.on = _Enabled.on, False
     try:
         yield
     finally:
-        _Switch.on = before
+        _Enabled.on = before
 
 
 class Size(NamedTuple):
@@ -164,7 +164,9 @@ class Part:
     """
 
     def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
-        self.instructions = [(kernel, [_resolved(given) for given in operands]) for kernel, operands in instructions]
+        self.instructions = [
+            (kernel, [_operand_layout(given) for given in operands]) for kernel, operands in instructions
+        ]
         self._kept = kept
         self._kernels: np.ndarray | None = None
         self._areas = np.zeros((len(instructions), _OPERANDS), np.int64)
@@ -233,13 +235,13 @@ class Part:
         return self.layout(width).kept
 
 
-def _resolved(given: Operand) -> Operand:
+def _operand_layout(given: Operand) -> Operand:
     return given.argument if isinstance(given, Value) and given.argument is not None else given
 
 
-def shares_of(samples: int, width: int) -> list[int]:
+def share_ends(samples: int, width: int) -> list[int]:
     """The ends of the shares of samples of N rows, one for a core: as many as there are, and are worth it."""
-    shares = max(1, min(cores(), samples, samples * width // _LEAST_ROWS))
+    shares = max(1, min(cores(), samples, samples * width // _MIN_ROWS))
     return [samples * (share + 1) // shares for share in range(shares)]
 
 

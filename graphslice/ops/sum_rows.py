@@ -7,8 +7,8 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.derivatives import once_differentiable
 from graphslice.ops.dispatch import operator
+from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.simd.lanes import float32x8, int64x8, load, load_scalar, splat, store
 from graphslice.ops.threads import parallel_for
 

@@ -26,12 +26,12 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """How many cores compiled kernels may use: as many as torch, or as it had before :func:`torch_on_one_core`."""
+    """How many cores compiled kernels may use: as many as torch, or as it had before :func:`single_threaded_torch`."""
     return _thread.cores or torch.get_num_threads()
 
 
 @contextmanager
-def torch_on_one_core() -> Iterator[None]:
+def single_threaded_torch() -> Iterator[None]:
     """Let torch's own operations in this thread run on one core, and leave the others to compiled kernels.
 
     Torch's threads stay awake for a while when they have ended an operation, in case there is another one; the
@@ -70,7 +70,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "graphslice-ops")
 
 
-def one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+def map_one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
     """``[function(item) for item in items]``, several at a time, each on one core.
 
     The matrices of a batch of molecules are small: cores that share one wait for each other most

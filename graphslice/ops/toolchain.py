@@ -31,13 +31,13 @@ def compiler_missing(device_type: str) -> str | None:
             return "Triton"
         if sys.platform == "win32":  # Triton brings one
             return None
-        if not _found(os.environ.get("CC"), "gcc", "clang"):
+        if not _on_path(os.environ.get("CC"), "gcc", "clang"):
             return "a C compiler (gcc or clang)"
         if not Path(sysconfig.get_path("include"), "Python.h").is_file():
             return "the headers of Python (such as the package python3-dev)"
         return None
     known = {"win32": ("cl",), "darwin": ("clang++", "g++")}.get(sys.platform, ("g++",))
-    return None if _found(os.environ.get("CXX"), *known) else f"a C++ compiler ({' or '.join(known)})"
+    return None if _on_path(os.environ.get("CXX"), *known) else f"a C++ compiler ({' or '.join(known)})"
 
 
 @cache
@@ -49,6 +49,6 @@ def warn_of_missing_compiler(device_type: str) -> bool:
     return missing is not None
 
 
-def _found(chosen: str | None, *programs: str) -> bool:
+def _on_path(chosen: str | None, *programs: str) -> bool:
     """Whether the program that an environment variable names is there or, where it names none, one of these."""
     return any(shutil.which(program) for program in ((chosen.split()[0],) if chosen and chosen.split() else programs))

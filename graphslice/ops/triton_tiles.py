@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: The bytes of shared memory that a block may have on any card.
 SHARED_MEMORY = 48 << 10
 #: The oldest compute capability that the kernels are for, Turing's: for older ones Triton's compiler aborts.
-OLDEST = (7, 5)
+MIN_CAPABILITY = (7, 5)
 # The oldest that has units for products of 16 bits, and instructions for bfloat16 (Ampere).
 _AMPERE = (8, 0)
 
@@ -58,12 +58,12 @@ capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
     """Whether the kernels of ``Sort_col(P V)`` take a sample."""
-    return width <= MAX_AGGREGATE_ROWS and computes_with(dtype, capability)
+    return width <= MAX_AGGREGATE_ROWS and supports_dtype(dtype, capability)
 
 
-def computes_with(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+def supports_dtype(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
     """Whether kernels that calculate take a dtype on a GPU; bfloat16 has instructions since Ampere only."""
-    return capability >= (_AMPERE if dtype == torch.bfloat16 else OLDEST)
+    return capability >= (_AMPERE if dtype == torch.bfloat16 else MIN_CAPABILITY)
 
 
 def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:

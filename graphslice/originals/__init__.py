@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from graphslice.checkpoint import Checkpoint
-from graphslice.config import GraphConfig, OptimizerConfig, RunConfig, words_of
+from graphslice.config import GraphConfig, OptimizerConfig, RunConfig, split_words
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.graphormer_v2 import ATOM_ROWS as ATOM_ROWS
-from graphslice.originals.reading import read_foreign
-from graphslice.tasks import regressions
+from graphslice.originals.reading import read_external_checkpoint
+from graphslice.tasks import regression_tasks
 
 
 def import_checkpoint(
@@ -40,20 +40,20 @@ def import_checkpoint(
     path = Path(path)
     if atom_rows not in (None, *ATOM_ROWS):
         raise InputError(f"--atom-rows is {' or '.join(ATOM_ROWS)}, not {atom_rows!r}")
-    state, settings = read_foreign(path)
+    state, settings = read_external_checkpoint(path)
     try:
         if graphormer_v2.is_graphormer_v2(state):
             if mixer not in (None, "softmax"):
                 raise InputError(
                     f"{path} is a Graphormer of fairseq or Hugging Face: its mixer is softmax, not {mixer}"
                 )
-            weights, config, notes = graphormer_v2.take(state, settings, atom_rows)
+            weights, config, notes = graphormer_v2.convert(state, settings, atom_rows)
         elif graphormer_v1.is_graphormer_v1(state):
             if atom_rows is not None:
                 raise InputError(f"{path} is a Graphormer v1 or Sliceformer checkpoint: --atom-rows is not for it")
-            weights, config, notes = graphormer_v1.take(state, settings, mixer)
+            weights, config, notes = graphormer_v1.convert(state, settings, mixer)
         else:
-            raise InputError(f"{path} is no Graphormer or Sliceformer checkpoint: {_what_it_has(state)}")
+            raise InputError(f"{path} is no Graphormer or Sliceformer checkpoint: {_describe_weights(state)}")
         graphormer_v1.fold_padding_bond(weights, config)
     except InputError:
         raise
@@ -66,7 +66,7 @@ def import_checkpoint(
             raise InputError(
                 f"{path} holds numbers that are not finite, in {name} by our names: it is no trained model"
             )
-    names = words_of(target)
+    names = split_words(target)
     if not names:
         raise InputError(f"--target names a column for each of the {config.tasks} outputs, separated by commas")
     if len({*names}) < len(names):
@@ -78,7 +78,7 @@ def import_checkpoint(
     # The peak learning rate of the papers, from which fine-tuning takes its own.
     run = RunConfig(model=config, graph=graph, optimizer=OptimizerConfig(peak_lr=2e-4))
     run.data.dataset = ""  # of which its file says nothing
-    checkpoint = Checkpoint(run, regressions(names), weights, {"imported_from": path.name, "notes": notes})
+    checkpoint = Checkpoint(run, regression_tasks(names), weights, {"imported_from": path.name, "notes": notes})
     if difference := _difference(checkpoint):
         guessed = mixer is None and config.mixer != "softmax"
         hint = "; if another mixer was trained, name it with --mixer" if guessed else ""
@@ -102,7 +102,7 @@ def _difference(checkpoint: Checkpoint) -> str | None:
     return f"{extra[0]} is not of it" if extra else None
 
 
-def _what_it_has(state: dict) -> str:
+def _describe_weights(state: dict) -> str:
     if not state:
         return "it holds no weights"
     if any(name.startswith("model.atoms.") for name in state):

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from graphslice.atomic_write import atomic_write
 from graphslice.checkpoint import Checkpoint, as_bytes
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
-from graphslice.whole_files import appearing_whole
 
 #: The formats, and the file that each writes.
 FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
@@ -38,7 +38,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -
         raise InputError(f"unknown format {layout!r}: choose from {', '.join(FORMATS)}")
     config = checkpoint.config.model
     _check(checkpoint, layout)
-    weights = _laid_out_as_the_original(checkpoint)
+    weights = _to_original_layout(checkpoint)
     if layout == "huggingface":
         state, settings = _huggingface_names(weights, config), _huggingface_settings(config)
     else:
@@ -71,7 +71,7 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
         raise InputError(f"the model cannot be written as {layout}: {'; '.join(wrong)}")
 
 
-def _laid_out_as_the_original(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The weights with tables of the original's rows, and with the mean and deviation of the targets folded in."""
     config = checkpoint.config.model
     weights = {name: value.clone() for name, value in checkpoint.weights.items()}
@@ -80,21 +80,21 @@ def _laid_out_as_the_original(checkpoint: Checkpoint) -> dict[str, Tensor]:
     weights[f"{last}.weight"] *= std[:, None]
     weights[f"{last}.bias"] = weights[f"{last}.bias"] * std + mean
     if config.embedding_layout == "ogb":
-        weights["atoms.atom.weight"] = _wide(weights["atoms.atom.weight"], ATOM_DIMS, 2)
-        weights["pairs.bond.weight"] = _wide(weights["pairs.bond.weight"], BOND_DIMS, 3)
+        weights["atoms.atom.weight"] = _widen_features(weights["atoms.atom.weight"], ATOM_DIMS, 2)
+        weights["pairs.bond.weight"] = _widen_features(weights["pairs.bond.weight"], BOND_DIMS, 3)
     weights["pairs.bond.weight"][0] = 0  # what the original reads behind the end of a path
     for side in ("in", "out"):
         name = f"atoms.{side}_degree.weight"
-        weights[name] = _last_repeated(weights[name], _DEGREES)
+        weights[name] = _repeat_last_row(weights[name], _DEGREES)
     spatial = weights["pairs.spatial.weight"]
-    weights["pairs.spatial.weight"] = torch.cat([_last_repeated(spatial[:-1], _DISTANCES - 1), spatial[-1:]])
+    weights["pairs.spatial.weight"] = torch.cat([_repeat_last_row(spatial[:-1], _DISTANCES - 1), spatial[-1:]])
     position = weights["pairs.position.weight"]
     missing = _POSITIONS * config.heads**2 - len(position)
     weights["pairs.position.weight"] = torch.cat([position, position.new_zeros(max(0, missing), 1)])
     return weights
 
 
-def _wide(table: Tensor, dims: tuple[int, ...], first: int) -> Tensor:
+def _widen_features(table: Tensor, dims: tuple[int, ...], first: int) -> Tensor:
     """A table of as many rows as values, as one of 512 rows a feature."""
     wide = table.new_zeros(_FEATURE_ROWS * len(dims) + 1, table.shape[1])
     begin = 0
@@ -105,7 +105,7 @@ def _wide(table: Tensor, dims: tuple[int, ...], first: int) -> Tensor:
     return wide
 
 
-def _last_repeated(table: Tensor, rows: int) -> Tensor:
+def _repeat_last_row(table: Tensor, rows: int) -> Tensor:
     """As many rows as the original has; here the last stands for all beyond."""
     return torch.cat([table, table[-1:].expand(max(0, rows - len(table)), -1)])
 
@@ -182,12 +182,12 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
             raise InputError(f"{existing} is there already: choose another --out")
     state = {name: value.contiguous() for name, value in state.items()}
     if layout != "huggingface":
-        with appearing_whole(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(as_bytes({"state_dict": state}))
         return [path]
     from safetensors.torch import save
 
-    with appearing_whole(path) as temporary, appearing_whole(folder / HF_CONFIG) as beside:  # both or none
+    with atomic_write(path) as temporary, atomic_write(folder / HF_CONFIG) as beside:  # both or none
         beside.write_text(json.dumps(settings, indent=2) + "\n")
         temporary.write_bytes(save(state, metadata={"format": "pt"}))
     return [folder / HF_CONFIG, path]

@@ -11,7 +11,7 @@ from graphslice.config import ModelConfig
 from graphslice.errors import InputError
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.nn.mixers import check_mixer
-from graphslice.originals.reading import rate_of
+from graphslice.originals.reading import parse_dropout
 
 _ANCHOR = "atom_encoder.weight"
 #: Their names and ours.
@@ -52,7 +52,7 @@ def is_graphormer_v1(state: dict[str, Tensor]) -> bool:
     return any(name.endswith(_ANCHOR) for name in state)
 
 
-def take(
+def convert(
     state: dict[str, Tensor], settings: dict[str, Any], mixer: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
     """Our weights, the configuration and what is to be said of them.
@@ -109,9 +109,11 @@ def _imported_config(weights: dict[str, Tensor], settings: dict[str, Any], mixer
         num_distances=rows,
         num_path_positions=num_path_positions,
         max_path=min(int(settings.get("multi_hop_max_dist") or _IMPORTED_MAX_PATH), num_path_positions),
-        dropout=rate_of(settings, ("dropout_rate",), 0.1),
-        input_dropout=rate_of(settings, ("intput_dropout_rate", "input_dropout_rate"), 0.1),  # the first is theirs
-        attention_dropout=rate_of(settings, ("attention_dropout_rate",), 0.1),
+        dropout=parse_dropout(settings, ("dropout_rate",), 0.1),
+        input_dropout=parse_dropout(
+            settings, ("intput_dropout_rate", "input_dropout_rate"), 0.1
+        ),  # the first is theirs
+        attention_dropout=parse_dropout(settings, ("attention_dropout_rate",), 0.1),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
-from graphslice.originals.reading import rate_of
+from graphslice.originals.reading import parse_dropout
 
 #: The name by which its checkpoints are known.
 ANCHOR = "graph_encoder.graph_node_feature.atom_encoder.weight"
@@ -49,7 +49,7 @@ LAYER_NAMES = {
 FAIRSEQ_HEAD = ("embed_out.weight", "lm_output_learned_bias")
 HUGGINGFACE_HEAD = ("classifier.classifier.weight", "classifier.lm_output_learned_bias")
 
-#: Which rows of its table an atom's features read: see :func:`take`.
+#: Which rows of its table an atom's features read: see :func:`convert`.
 ATOM_ROWS = ("fairseq", "huggingface")
 #: Where a configuration that this package wrote says at which rows the atoms are.
 ATOM_ROWS_KEY = "graphslice_atom_rows"
@@ -67,7 +67,7 @@ def is_graphormer_v2(state: dict[str, Tensor]) -> bool:
     return any(name.endswith(ANCHOR) for name in state)
 
 
-def take(
+def convert(
     state: dict[str, Tensor], settings: dict[str, Any], atom_rows: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
     """Our weights, the configuration and what is to be said of them.
@@ -151,10 +151,10 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
         norm="pre" if pre_norm else "post",
         embedding_norm="embedding_norm.weight" in weights,
         head="mlp",
-        dropout=rate_of(settings, ("dropout",), 0.0),
-        input_dropout=rate_of(settings, ("dropout",), 0.0),
-        attention_dropout=rate_of(settings, ("attention_dropout",), 0.1),
-        activation_dropout=rate_of(settings, ("activation_dropout", "act_dropout"), 0.1),
+        dropout=parse_dropout(settings, ("dropout",), 0.0),
+        input_dropout=parse_dropout(settings, ("dropout",), 0.0),
+        attention_dropout=parse_dropout(settings, ("attention_dropout",), 0.1),
+        activation_dropout=parse_dropout(settings, ("activation_dropout", "act_dropout"), 0.1),
         embedding_layout="graphormer",
         num_degrees=len(weights["atoms.in_degree.weight"]),
         num_distances=rows,

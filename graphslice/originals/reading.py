@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphslice.checkpoint import load_weights
 from graphslice.errors import InputError
-from graphslice.model_files import CONFIG
+from graphslice.run_files import CONFIG
 
 #: The files of a Hugging Face folder that hold weights, the one to use first.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -22,7 +22,7 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 HF_CONFIG = "config.json"
 
 
-def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a checkpoint of another program, and the plain values of its configuration by name.
 
     Args:
@@ -47,7 +47,7 @@ def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {str(name): value for name, value in state.items() if _is_weight(value)}, settings
 
 
-def rate_of(settings: dict[str, Any], names: Sequence[str], default: float) -> float:
+def parse_dropout(settings: dict[str, Any], names: Sequence[str], default: float) -> float:
     """A rate of dropout by the first of its names that there is, if it is one."""
     value = next((settings[name] for name in names if name in settings), default)
     return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
@@ -96,7 +96,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: it is truncated, damaged or no safetensors file") from None
 
 
-class _Inert:
+class _Stub:
     """Stands for any class that a file names: does nothing, and keeps the plain values that it is given."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -108,12 +108,12 @@ class _Inert:
 
 def _read_torch(path: Path) -> dict[str, Any]:
     """What ``torch.save`` wrote, objects of other programs replaced by inert ones."""
-    stubs: list[Any] = [(type("_Inert", (_Inert,), {}), name) for name in _foreign_names(path)]
+    stubs: list[Any] = [(type("_Stub", (_Stub,), {}), name) for name in _unknown_globals(path)]
     with torch.serialization.safe_globals(stubs):
         return load_weights(path)
 
 
-def _foreign_names(path: Path) -> list[str]:
+def _unknown_globals(path: Path) -> list[str]:
     """The classes and functions that a file asks for and that torch does not read by itself."""
     try:
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -150,13 +150,13 @@ _KNOWN_TO_TORCH = {"collections.OrderedDict", "collections.Counter", "builtins.s
 
 def _plain_values(found: Any, depth: int = 0) -> dict[str, Any]:
     """All names with plain values in what a file says of itself, however nested; the outermost counts."""
-    if isinstance(found, _Inert):
+    if isinstance(found, _Stub):
         found = found.values
     if not isinstance(found, dict) or depth > 6:
         return {}
     plain: dict[str, Any] = {}
     for name, value in found.items():
-        if isinstance(value, dict | _Inert):
+        if isinstance(value, dict | _Stub):
             plain = _plain_values(value, depth + 1) | plain
         elif isinstance(value, str | int | float | bool | None):
             plain[str(name)] = value

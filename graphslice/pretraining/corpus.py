@@ -11,27 +11,27 @@ import pyarrow as pa
 
 from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.arrow import number_array, text_array
+from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.columns import check_unique
-from graphslice.data.featurize import store_of
-from graphslice.data.featurize.build import build_store_of_tables
-from graphslice.data.hashes import hash_rows
+from graphslice.data.featurize import cached_store
+from graphslice.data.featurize.build import build_store_from_tables
+from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.labels import LabelColumns, find_smiles_column, labelled_rows
-from graphslice.data.rows import Rows
-from graphslice.data.sites import SiteLabels
-from graphslice.data.source import Source
+from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
-from graphslice.data.store_schema import site_column
+from graphslice.data.store_schema import atom_bond_column
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError, nearest
-from graphslice.pretraining.sites import labels_of_molecules, read_lists, site_array
-from graphslice.pretraining.targets import DESCRIPTOR_KINDS, ChosenTargets, choose_targets
+from graphslice.pretraining.atom_bond_labels import atom_bond_array, read_label_lists, select_molecule_labels
+from graphslice.pretraining.targets import DESCRIPTOR_KINDS, PretrainingTargets, choose_targets
 
 # Of every hundred families of molecules so many validate, and so many test.
 _VALID, _TEST = 2, 5
 # Molecules of which the targets are chosen.
 _MOST_LOOKED_AT = 50_000
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Corpus:
     unreadable: int
     unlabelled: int
     left_out: int
-    targets: ChosenTargets
+    targets: PretrainingTargets
     own: list[str]
 
 
@@ -92,18 +92,18 @@ def build_corpus(
     for name in labels:
         if list(labels).count(name) > 1:
             raise InputError(f"the target {name!r} is named twice")
-    lists, unfit = read_lists(tables, labels, smiles_column)
+    lists, unfit = read_label_lists(tables, labels, smiles_column)
     of_sites = {level: some.names for level, some in lists.items()}
     numbers = [name for name in labels if all(name not in names for names in of_sites.values())]
-    rows = _read(tables, numbers, smiles_column)
+    rows = _read_rows(tables, numbers, smiles_column)
     place = {text: number for number, text in enumerate(dict.fromkeys(rows.smiles))}
     of_row = np.array([place[text] for text in rows.smiles])
-    store = store_of(_unlabelled("corpus", [*place]), config, cache, progress, DESCRIPTOR_KINDS)
+    store = cached_store(_unlabelled_dataset("corpus", [*place]), config, cache, progress, DESCRIPTOR_KINDS)
     kept = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
     if not len(kept):
         raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a molecule")
-    molecules = _choose(store, kept, _families_of(without, smiles_column, config, cache))
-    own = _means(rows.targets, molecules.of_store[of_row], len(molecules.rows))
+    molecules = _select_molecules(store, kept, _excluded_families(without, smiles_column, config, cache))
+    own = _group_means(rows.targets, molecules.molecule_of_row[of_row], len(molecules.rows))
     _check_labelled(own, numbers)
     targets = _choose_targets(store, molecules, labels)
     if not (numbers or targets.tasks):
@@ -116,8 +116,8 @@ def build_corpus(
             )
     sites, unfit = {}, unfit | set(rows.rejected)
     for level, some in lists.items():
-        places = molecules.of_store[of_row], of_row
-        sites[level], faults = labels_of_molecules(some, rows.smiles, *places, store, molecules.rows, config)
+        places = molecules.molecule_of_row[of_row], of_row
+        sites[level], faults = select_molecule_labels(some, rows.smiles, *places, store, molecules.rows, config)
         unfit |= faults
     info = StoreInfo(
         "corpus",
@@ -128,40 +128,42 @@ def build_corpus(
         atom_targets=of_sites.get(ATOM, ()),
         bond_targets=of_sites.get(BOND, ()),
     )
-    made = build_store_of_tables(path, _tables(store, molecules, own, targets, info, sites), info)
+    made = build_store_from_tables(path, _corpus_tables(store, molecules, own, targets, info, sites), info)
     lost = len(rows) - int(np.isin(of_row, kept).sum())
     return Corpus(made, len(rows), lost, len(unfit), molecules.left_out, targets, numbers)
 
 
 @dataclass(frozen=True, eq=False)
-class _Molecules:
+class _DemoBatches:
     """The G molecules of a corpus, in the order in which the tables have them.
 
     Attributes:
         rows: ``int64 [G]``, of the store of all that was read.
         split: ``int8 [G]``, of each.
-        of_store: ``int64 [rows of the store]``, which molecule each is; -1 of none.
+        molecule_of_row: ``int64 [rows of the store]``, which molecule each is; -1 of none.
         left_out: how many rows of the store are of molecules that the corpus shall not have.
     """
 
     rows: np.ndarray
     split: np.ndarray
-    of_store: np.ndarray
+    molecule_of_row: np.ndarray
     left_out: int
 
 
-def _choose(store: GraphStore, kept: np.ndarray, families: np.ndarray) -> _Molecules:
+def _select_molecules(store: GraphStore, kept: np.ndarray, families: np.ndarray) -> _DemoBatches:
     """Every molecule once, without those of some families. ``kept``: rows that are molecules."""
-    hashes = hash_rows(store, kept)
+    hashes = molecule_keys(store, kept)
     allowed = ~np.isin(hashes.family, families)
     if not allowed.any():
         raise InputError("--without leaves no molecule of the corpus")
     _, first, group = np.unique(hashes.identity[allowed], return_index=True, return_inverse=True)
     order = np.argsort(first)
-    of_store = np.full(len(store), -1)
-    of_store[kept[allowed]] = np.argsort(order)[group]
+    molecule_of_row = np.full(len(store), -1)
+    molecule_of_row[kept[allowed]] = np.argsort(order)[group]
     chosen = first[order]
-    return _Molecules(kept[allowed][chosen], split_of(hashes.family[allowed][chosen]), of_store, int((~allowed).sum()))
+    return _DemoBatches(
+        kept[allowed][chosen], split_by_hash(hashes.family[allowed][chosen]), molecule_of_row, int((~allowed).sum())
+    )
 
 
 def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
@@ -173,23 +175,23 @@ def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
             )
 
 
-def _choose_targets(store: GraphStore, molecules: _Molecules, taken: Sequence[str]) -> ChosenTargets:
+def _choose_targets(store: GraphStore, molecules: _DemoBatches, exclude: Sequence[str]) -> PretrainingTargets:
     looked_at = molecules.rows[molecules.split == SPLITS.index("train")]
     if len(looked_at) > _MOST_LOOKED_AT:
         looked_at = np.sort(np.random.default_rng(0).choice(looked_at, _MOST_LOOKED_AT, replace=False))
-    return choose_targets(store, looked_at, taken)
+    return choose_targets(store, looked_at, exclude)
 
 
-def split_of(family: np.ndarray) -> np.ndarray:
+def split_by_hash(family: np.ndarray) -> np.ndarray:
     """``int8 [G]``: the split of molecules by the hash of their families, ``uint64 [G]``."""
-    place = ((family * _ODD) >> np.uint64(32)) % np.uint64(100)
+    place = ((family * _HASH_MULTIPLIER) >> np.uint64(32)) % np.uint64(100)
     found = np.full(len(family), SPLITS.index("train"), np.int8)
     found[place < _VALID + _TEST] = SPLITS.index("test")
     found[place < _VALID] = SPLITS.index("valid")
     return found
 
 
-def _read(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> Rows:
+def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> LabelledRows:
     """The rows of all tables, nan where one has no such label."""
     chunks, known = [], dict.fromkeys(labels, False)
     for path in tables:
@@ -206,24 +208,24 @@ def _read(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | No
     for name in labels:
         if not known[name]:
             raise InputError(f"no table of the corpus has a column {name!r}{nearest(name, known.keys() - {*labels})}")
-    return Rows.join(chunks)
+    return LabelledRows.join(chunks)
 
 
-def _unlabelled(name: str, smiles: list[str]) -> Source:
+def _unlabelled_dataset(name: str, smiles: list[str]) -> LabelledDataset:
     """Molecules alone: what is computed of them is the same whatever else a table says."""
-    return Source(name, smiles, np.empty((len(smiles), 0)), [])
+    return LabelledDataset(name, smiles, np.empty((len(smiles), 0)), [])
 
 
-def _families_of(
+def _excluded_families(
     tables: Sequence[Path], smiles_column: str | None, config: GraphConfig, cache: Path | None
 ) -> np.ndarray:
     if not tables:
         return np.empty(0, np.uint64)
-    store = store_of(_unlabelled("left out", _read(tables, (), smiles_column).smiles), config, cache)
-    return hash_rows(store, np.flatnonzero(store.sizes > 0)).family
+    store = cached_store(_unlabelled_dataset("left out", _read_rows(tables, (), smiles_column).smiles), config, cache)
+    return molecule_keys(store, np.flatnonzero(store.sizes > 0)).family
 
 
-def _means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+def _group_means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
     """``float64 [count, T]``, the mean of the known values of each group, nan where there is none; those of -1 are
     left out."""
     values, group = values[group >= 0], group[group >= 0]
@@ -235,13 +237,13 @@ def _means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
         return total / number
 
 
-def _tables(
+def _corpus_tables(
     store: GraphStore,
-    molecules: _Molecules,
+    molecules: _DemoBatches,
     own: np.ndarray,
-    targets: ChosenTargets,
+    targets: PretrainingTargets,
     info: StoreInfo,
-    sites: Mapping[str, SiteLabels],
+    sites: Mapping[str, AtomBondLabels],
 ) -> Iterator[pa.Table]:
     """The rows of the corpus in the columns of its store."""
     schema, rows, split = info.schema(), molecules.rows, molecules.split
@@ -250,10 +252,10 @@ def _tables(
         if not len(here):
             continue
         some = batch.take(number_array(rows[here] % BATCH_ROWS))
-        values = np.concatenate([own[here], targets.of(store, rows[here])], axis=1)
+        values = np.concatenate([own[here], targets.compute(store, rows[here])], axis=1)
         columns = [some.column(name) for name in ("atoms", "bonds", "error")]
         columns.append(pa.FixedSizeListArray.from_arrays(number_array(values.reshape(-1)), values.shape[1]))
         columns.append(pa.DictionaryArray.from_arrays(number_array(split[here]), text_array(SPLITS)))
-        for level in info.site_targets:
-            columns.append(site_array(sites[level], here, schema.field(site_column(level)).type))
+        for level in info.atom_bond_targets:
+            columns.append(atom_bond_array(sites[level], here, schema.field(atom_bond_column(level)).type))
         yield pa.table(columns, names=schema.names)

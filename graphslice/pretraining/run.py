@@ -12,20 +12,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from graphslice.config import SCRATCH, RunConfig
+from graphslice.config import FROM_SCRATCH, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
-from graphslice.model_files import BEST, CONFIG, CORPUS, LAST, find_members, holds_run
 from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.progress import molecule_progress
+from graphslice.run_files import BEST, CONFIG, CORPUS, LAST, contains_run, find_members
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
-from graphslice.training.entry import train
 from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process
-from graphslice.training.run_folder import refuse_input
+from graphslice.training.run_directory import check_not_overwriting
+from graphslice.training.train_run import train
 
 # Of numbers and questions together.
 _METRIC = "loss"
@@ -56,27 +56,27 @@ def pretrain(
         console: where to report.
 
     Returns:
-        As of :func:`~graphslice.training.entry.train`, whose ``resume`` continues it.
+        As of :func:`~graphslice.training.train_run.train`, whose ``resume`` continues it.
 
     Raises:
         InputError: if a table cannot be read, or the configuration not be used.
     """
     console = console or Console(stderr=True, soft_wrap=True)
-    _check(config, labels)
+    _check_config(config, labels)
     launched, machines = launched_processes(os.environ)
     if overwrite and (launched or 1) * machines > 1 and (out / CORPUS).exists():  # which the others would learn
         raise InputError(f"{out} holds a corpus already, and several processes begin at once: remove {out} first")
     if not is_first_process():  # the first one has made the corpus when it begins the others, or makes it now
         while not (out / CORPUS).exists():
             time.sleep(1)
-        return train(_of_corpus(config, out, labels), out, overwrite=overwrite, console=console)
-    if holds_run(out) and not overwrite:
+        return train(_corpus_config(config, out, labels), out, overwrite=overwrite, console=console)
+    if contains_run(out) and not overwrite:
         raise InputError(
             f"{out} holds a run already: choose another --out, continue it with graphslice train --resume {out}, or "
             "give --overwrite"
         )
-    refuse_input(out, [*tables, *without])
-    with _in_place_of_the_former(out):
+    check_not_overwriting(out, [*tables, *without])
+    with _replacing_previous_run(out):
         with molecule_progress("reading molecules", None, console) as advance:
             corpus = build_corpus(
                 out / CORPUS,
@@ -89,19 +89,19 @@ def pretrain(
                 progress=advance,
             )
         _describe(console, corpus)
-        return train(_of_corpus(config, out, labels), out, overwrite=overwrite, command=command, console=console)
+        return train(_corpus_config(config, out, labels), out, overwrite=overwrite, command=command, console=console)
 
 
 @contextmanager
-def _in_place_of_the_former(out: Path) -> Iterator[None]:
+def _replacing_previous_run(out: Path) -> Iterator[None]:
     """Make a corpus and a run where another may stand, which stays whole with its corpus if the new one is refused."""
-    corpus, former, is_new, begun = out / CORPUS, out / f".{CORPUS}.former", not out.exists(), _begun(out)
+    corpus, former, is_new, begun = out / CORPUS, out / f".{CORPUS}.former", not out.exists(), _run_start_files(out)
     if corpus.exists():
         corpus.replace(former)
     try:
         yield
     except BaseException:
-        if _begun(out) == begun:
+        if _run_start_files(out) == begun:
             for written in (corpus, corpus.with_name(f".{CORPUS}.lock")):
                 written.unlink(missing_ok=True)
             if former.exists():
@@ -114,13 +114,13 @@ def _in_place_of_the_former(out: Path) -> Iterator[None]:
         former.unlink(missing_ok=True)
 
 
-def _begun(out: Path) -> list[int]:
+def _run_start_files(out: Path) -> list[int]:
     """What is another list when another run has begun in a folder."""
     files = [folder / name for folder in (out, *find_members(out)) for name in (CONFIG, LAST, BEST)]
     return [file.stat().st_mtime_ns for file in files if file.exists()]
 
 
-def _check(config: RunConfig, labels: Sequence[str]) -> None:
+def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
     """Raise :class:`InputError` for what would be found wrong only when the corpus is there."""
     check_mixer(config.model.mixer, config.model.mixer_settings)
     choose_devices(config.trainer)
@@ -138,7 +138,7 @@ def _check(config: RunConfig, labels: Sequence[str]) -> None:
             raise InputError(f"the column {label!r} cannot be a target of pretrain: rename it, without , = and quotes")
 
 
-def _of_corpus(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig:
+def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig:
     """The configuration of a run on its corpus."""
     known = GraphStore.open(out / CORPUS).info.targets
     numbers = [name for name in labels if name in known]  # the others are of atoms or bonds
@@ -147,7 +147,7 @@ def _of_corpus(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig
     metric = config.trainer.metric or _METRIC
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
     data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None)
-    return replace(config, data=data, trainer=trainer, init_from=SCRATCH)
+    return replace(config, data=data, trainer=trainer, init_from=FROM_SCRATCH)
 
 
 def _describe(console: Console, corpus: Corpus) -> None:
@@ -155,7 +155,7 @@ def _describe(console: Console, corpus: Corpus) -> None:
     questions = len(corpus.targets.tasks) - numbers
     lost = f"; {corpus.unlabelled:,} rows have labels that do not fit" if corpus.unlabelled else ""
     learned = [f"{numbers} numbers and {questions} yes or no of RDKit's descriptors and fingerprints", *corpus.own]
-    learned += [f"{name} of {level}s" for level, names in corpus.store.info.site_targets.items() for name in names]
+    learned += [f"{name} of {level}s" for level, names in corpus.store.info.atom_bond_targets.items() for name in names]
     console.print(
         f"corpus: {len(corpus.store):,} different molecules of {corpus.rows:,} rows ({corpus.unreadable:,} are none, "
         f"{corpus.left_out:,} left out); targets: {', '.join(learned)}{lost}",

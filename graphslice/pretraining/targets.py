@@ -20,11 +20,11 @@ _COMMONEST = 0.6
 # A question is asked where so many say yes at least, and no.
 _RARE = 0.1
 # A standardised descriptor is cut at so many deviations.
-_CUT = 5.0
+_CLIP = 5.0
 
 
 @dataclass(frozen=True)
-class ChosenTargets:
+class PretrainingTargets:
     """Targets of molecules, as they are computed of descriptors.
 
     Attributes:
@@ -44,19 +44,19 @@ class ChosenTargets:
         """T names, each of its descriptor."""
         return [task.name for task in self.tasks]
 
-    def of(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    def compute(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """``float64 [R, T]``, the targets of some molecules of a store; nan where there is no descriptor."""
-        return self._made(store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns])
+        return self._standardise(store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns])
 
-    def _made(self, values: np.ndarray) -> np.ndarray:
+    def _standardise(self, values: np.ndarray) -> np.ndarray:
         questions = np.isnan(self.scale)
         with np.errstate(invalid="ignore"):
-            numbers = ((values - self.centre) / self.scale).clip(-_CUT, _CUT)
+            numbers = ((values - self.centre) / self.scale).clip(-_CLIP, _CLIP)
         asked = np.where(np.isnan(values), np.nan, values != self.centre)
         return np.where(questions, asked, numbers).astype(np.float64)
 
 
-def choose_targets(store: GraphStore, rows: np.ndarray, taken: Collection[str] = ()) -> ChosenTargets:
+def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:
     """The targets that some molecules of a store suggest.
 
     A number is made of a descriptor that is spread, and a question of one that most molecules share, unless nearly
@@ -75,7 +75,7 @@ def choose_targets(store: GraphStore, rows: np.ndarray, taken: Collection[str] =
     for column, name in enumerate(names):
         known = values[:, column]
         known = known[~np.isnan(known)]
-        if name in taken or not len(known) or len(known) < len(rows) / 2:
+        if name in exclude or not len(known) or len(known) < len(rows) / 2:
             continue
         numbers, counts = np.unique(known, return_counts=True)
         commonest, share = numbers[counts.argmax()], counts.max() / len(known)
@@ -92,4 +92,4 @@ def choose_targets(store: GraphStore, rows: np.ndarray, taken: Collection[str] =
             continue
         columns.append(column)
     made = (np.array(numbers, dtype) for numbers, dtype in ((columns, int), (centre, np.float32), (scale, np.float32)))
-    return ChosenTargets(tuple(tasks), *made)
+    return PretrainingTargets(tuple(tasks), *made)

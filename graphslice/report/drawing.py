@@ -13,7 +13,7 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 # Pixels of a drawing; the page shows it about as large.
 _WIDTH, _HEIGHT = 220, 165
 # Of more atoms a drawing is neither read nor made quickly.
-_MOST_ATOMS = 120
+_MAX_ATOMS = 120
 
 # RDKit's colours of the elements, each of which the page gives a light and a dark form.
 _COLOURS = {
@@ -37,7 +37,7 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
         label: what a screen reader says.
     """
     mol = _parse(smiles)
-    if mol is None or mol.GetNumAtoms() > _MOST_ATOMS:
+    if mol is None or mol.GetNumAtoms() > _MAX_ATOMS:
         return None
     drawer = rdMolDraw2D.MolDraw2DSVG(_WIDTH, _HEIGHT)
     options: Any = drawer.drawOptions()
@@ -49,10 +49,10 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
         except (RuntimeError, ValueError):  # some complexes of metals have no Kekulé form
             return None
     drawer.FinishDrawing()
-    return _of_the_page(drawer.GetDrawingText(), label)
+    return _with_page_style(drawer.GetDrawingText(), label)
 
 
-def _of_the_page(svg: str, label: str) -> Markup:
+def _with_page_style(svg: str, label: str) -> Markup:
     """RDKit's SVG without its namespaces and colours, which become classes of the page's style."""
     svg = svg[svg.index("<svg") :]
     svg = svg[svg.index(">") + 1 :]

@@ -8,21 +8,21 @@ import numpy as np
 from markupsafe import Markup
 
 from graphslice.evaluation.metrics import METRICS, scores
-from graphslice.report.parts import Figure
+from graphslice.report.page_elements import Figure
 from graphslice.report.svg import Plot, Scale, number, plain, shortened
 from graphslice.tasks import BINARY, REGRESSION, Task
 
 # Dots of a plot: of more molecules a part is drawn, which looks the same.
-_MOST_DOTS = 2_000
+_MAX_DOTS = 2_000
 # Points of a curve, bins of a histogram and of a reliability curve, classes of a confusion matrix.
-_MOST_POINTS, _BINS, _RELIABILITY_BINS, _MOST_CLASSES = 300, 30, 10, 10
+_MAX_POINTS, _BINS, _RELIABILITY_BINS, _MAX_CLASSES = 300, 30, 10, 10
 #: Ends of the bins of similarity to the nearest training molecule; the last is of 1 alone.
 SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # Bins of as many molecules each, in which the error is compared with the spread.
-_SPREAD_BINS = 5
+_STD_BINS = 5
 
 
-def of_target(task: Task, true: np.ndarray, given: np.ndarray, split: str) -> list[Figure]:
+def target_figures(task: Task, true: np.ndarray, given: np.ndarray, split: str) -> list[Figure]:
     """How the answers to one target compare with the truth: a figure of numbers, two of classes.
 
     Args:
@@ -41,7 +41,7 @@ def of_target(task: Task, true: np.ndarray, given: np.ndarray, split: str) -> li
     return [compare, _reliability(task, y, given, split)]
 
 
-def said_of(task: Task, y: np.ndarray, given: np.ndarray) -> str:
+def score_caption(task: Task, y: np.ndarray, given: np.ndarray) -> str:
     """How many molecules there are, and two scores of the answers."""
     found = scores("", [task], y[:, None], given)
     names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
@@ -49,34 +49,34 @@ def said_of(task: Task, y: np.ndarray, given: np.ndarray) -> str:
 
 
 def _predicted_against_true(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
-    log, said = task.transform == "log", said_of(task, y, given[:, None])
+    log, said = task.transform == "log", score_caption(task, y, given[:, None])
     x, other = Scale.around("true", y, given, log=log), Scale.around("predicted", y, given, log=log)
     plot = Plot(x, other, said, square=True)
     plot.line([x.low, x.high], [x.low, x.high], "rule")
     shown = _sample(len(y))
     plot.dots(y[shown], given[shown])
-    part = f" {_MOST_DOTS:,} of them are drawn." if len(shown) < len(y) else ""
+    part = f" {_MAX_DOTS:,} of them are drawn." if len(shown) < len(y) else ""
     unit = ", on logarithmic axes" if log else ""
     caption = f"Predicted against true {task.name} in the unit of the table{unit}; the line is where both agree.{part}"
     return Figure([plot.svg(f"{split}: predicted against true {task.name}, {said}")], caption, f"{_capital(split)}")
 
 
 def _sample(count: int) -> np.ndarray:
-    if count <= _MOST_DOTS:
+    if count <= _MAX_DOTS:
         return np.arange(count)
-    return np.random.default_rng(0).choice(count, _MOST_DOTS, replace=False)
+    return np.random.default_rng(0).choice(count, _MAX_DOTS, replace=False)
 
 
 def _roc(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
     from sklearn.metrics import roc_curve
 
-    positives, said = int(y.sum()), said_of(task, y, given[:, None])
+    positives, said = int(y.sum()), score_caption(task, y, given[:, None])
     plot = Plot(Scale("false positive rate", 0, 1), Scale("true positive rate", 0, 1), said, square=True)
     plot.line([0, 1], [0, 1], "rule")
     none = ""
     if 0 < positives < len(y):
         false, true, _ = roc_curve(y, given)
-        some = np.unique(np.linspace(0, len(false) - 1, _MOST_POINTS).astype(int))
+        some = np.unique(np.linspace(0, len(false) - 1, _MAX_POINTS).astype(int))
         plot.line(false[some], true[some])
     else:
         none = " There is no curve, as all are of one class."
@@ -116,9 +116,9 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
     """Counts of true and predicted classes; of many classes the most frequent, and the others as one."""
     true, predicted = y.astype(int), given.argmax(axis=1)
     names = [*task.classes]
-    if len(names) > _MOST_CLASSES:
+    if len(names) > _MAX_CLASSES:
         counts = np.bincount(true, minlength=len(names))
-        frequent = np.sort(np.argsort(-counts, kind="stable")[: _MOST_CLASSES - 1])
+        frequent = np.sort(np.argsort(-counts, kind="stable")[: _MAX_CLASSES - 1])
         to = np.full(len(names), len(frequent))
         to[frequent] = np.arange(len(frequent))
         names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} others"]
@@ -127,7 +127,7 @@ def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figu
     counts = np.zeros((size, size), int)
     np.add.at(counts, (true, predicted), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    said = said_of(task, y, given)
+    said = score_caption(task, y, given)
     short = [shortened(name, 95) for name in names]
     ticks = [((k + 0.5) / size, name) for k, name in enumerate(short)]
     down = [(1 - at, name) for at, name in ticks]
@@ -163,7 +163,7 @@ def histogram(task: Task, parts: dict[str, np.ndarray]) -> Figure:
     return Figure([plot.svg(text)], text)
 
 
-def curves(
+def learning_curves(
     points: Sequence[tuple[np.ndarray, np.ndarray]], label: str, best: Sequence[int | None], style: str
 ) -> Markup:
     """Values by epoch, a line a model, with the best epoch of each.
@@ -200,7 +200,7 @@ def score_histogram(values: np.ndarray, label: str) -> Figure:
     )
 
 
-def by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figure:
+def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figure:
     """The mean error by the similarity of the nearest training molecule. Both ``float64 [R]``."""
     edges = np.array([*SIMILARITY_EDGES, 1.1])
     # A similarity of 1 within what float32 gives.
@@ -227,20 +227,18 @@ def by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figu
     return Figure([plot.svg("mean error by similarity: " + "; ".join(said))], caption)
 
 
-def by_spread(spread: np.ndarray, error: np.ndarray, label: str) -> Figure:
+def error_by_std(std: np.ndarray, error: np.ndarray, label: str) -> Figure:
     """The error of each molecule against the deviation of the models. Both ``float64 [R]``."""
     from scipy.stats import spearmanr
 
-    rank = float(spearmanr(spread, error).statistic) if len(spread) > 2 and np.ptp(spread) and np.ptp(error) else np.nan
-    said = f"n = {len(spread):,}, Spearman {number(rank)}"
-    plot = Plot(
-        Scale.around("deviation of the models", spread, floor=True), Scale.around(label, error, floor=True), said
-    )
-    shown = _sample(len(spread))
-    plot.dots(spread[shown], error[shown])
-    order = np.argsort(spread, kind="stable")
-    bins = [some for some in np.array_split(order, _SPREAD_BINS) if len(some)]
-    x, y = (np.array([values[some].mean() for some in bins]) for values in (spread, error))
+    rank = float(spearmanr(std, error).statistic) if len(std) > 2 and np.ptp(std) and np.ptp(error) else np.nan
+    said = f"n = {len(std):,}, Spearman {number(rank)}"
+    plot = Plot(Scale.around("deviation of the models", std, floor=True), Scale.around(label, error, floor=True), said)
+    shown = _sample(len(std))
+    plot.dots(std[shown], error[shown])
+    order = np.argsort(std, kind="stable")
+    bins = [some for some in np.array_split(order, _STD_BINS) if len(some)]
+    x, y = (np.array([values[some].mean() for some in bins]) for values in (std, error))
     plot.line(x, y, "c2")
     plot.dots(x, y, "c2 large")
     caption = (

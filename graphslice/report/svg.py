@@ -19,15 +19,15 @@ _LAYERS = 6
 
 def number(value: float, digits: int = 3) -> str:
     """A score as a table shows it: so many digits, zeros at the end too, and a true minus sign."""
-    return _written(f"{value:#.{digits}g}", value).rstrip(".")
+    return _format_like(f"{value:#.{digits}g}", value).rstrip(".")
 
 
 def plain(value: float, digits: int = 4) -> str:
     """A number as people write it, without zeros at the end."""
-    return _written(f"{value:.{digits}g}", value)
+    return _format_like(f"{value:.{digits}g}", value)
 
 
-def with_deviation(value: float, deviation: float) -> str:
+def with_std(value: float, deviation: float) -> str:
     """A number and its deviation, which has two digits, to as many places."""
     if not (math.isfinite(deviation) and deviation > 0 and 1e-4 < abs(value) < 1e6):
         return number(value)
@@ -35,7 +35,7 @@ def with_deviation(value: float, deviation: float) -> str:
     return f"{value:,.{places}f} ± {deviation:,.{places}f}".replace("-", MINUS)
 
 
-def _written(text: str, value: float) -> str:
+def _format_like(text: str, value: float) -> str:
     if not math.isfinite(value):
         return NONE
     if 1000 <= abs(value) < 1e6 or ("e" in text and 1 <= abs(value) < 1e6):
@@ -75,7 +75,7 @@ class Scale:
 
     def __post_init__(self) -> None:
         if not self.ticks:
-            self.ticks = _decades(self.low, self.high) if self.log else _nice(self.low, self.high)
+            self.ticks = _log_ticks(self.low, self.high) if self.log else _linear_ticks(self.low, self.high)
 
     def at(self, values: np.ndarray | float) -> np.ndarray:
         """Where some values lie, from 0 at the low end to 1 at the high one."""
@@ -85,7 +85,7 @@ class Scale:
             return (np.asarray(values, dtype=np.float64) - self.low) / (self.high - self.low)
 
 
-def _nice(low: float, high: float, about: int = 5) -> list[tuple[float, str]]:
+def _linear_ticks(low: float, high: float, about: int = 5) -> list[tuple[float, str]]:
     """Round numbers between two ends."""
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
@@ -98,7 +98,7 @@ def _nice(low: float, high: float, about: int = 5) -> list[tuple[float, str]]:
     return [(value, f"{value:,.{places}f}".replace("-", MINUS) if value else "0") for value in values.tolist()]
 
 
-def _decades(low: float, high: float) -> list[tuple[float, str]]:
+def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
     """Powers of ten between two ends, with others between them where there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = max(1, -(-(last - first) // 6))

@@ -9,23 +9,23 @@ from markupsafe import Markup
 from rich.console import Console
 
 from graphslice._version import __version__
+from graphslice.atomic_write import atomic_write
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
-from graphslice.report.about import (
-    command_of,
+from graphslice.report.load_run import Run, read_run
+from graphslice.report.sections.data import data_section
+from graphslice.report.sections.predictions import prediction_sections
+from graphslice.report.sections.run import (
+    dataset_name,
     facts,
     main_score,
-    making_section,
-    name_of_data,
-    names_of_targets,
+    reproduction_section,
     scores_section,
+    target_names,
+    training_command,
     training_section,
 )
-from graphslice.report.about_data import data_section
-from graphslice.report.about_errors import answer_sections
-from graphslice.report.gather import Run, read_run
-from graphslice.training.run_folder import REPORT
-from graphslice.whole_files import appearing_whole
+from graphslice.training.run_directory import REPORT
 
 
 def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
@@ -50,7 +50,7 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
         )
     text = page(read_run(folder, data))
     path = folder / REPORT
-    with appearing_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         # What is no text in a table, such as half of a surrogate pair, is shown as a question mark.
         temporary.write_text(text, encoding="utf-8", errors="replace")
     return path
@@ -86,14 +86,14 @@ def page(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
-    sections = [scores_section(run), data_section(run), training_section(run), *answer_sections(run)]
-    targets = names_of_targets(run)
-    title = name_of_data(run) + (f": {targets[0]}" if len(targets) == 1 else "")
+    sections = [scores_section(run), data_section(run), training_section(run), *prediction_sections(run)]
+    targets = target_names(run)
+    title = dataset_name(run) + (f": {targets[0]}" if len(targets) == 1 else "")
     return environment.get_template("report.html").render(
         title=title,
         score=main_score(run),
         facts=facts(run),
-        command=command_of(run),
-        sections=[*sections, making_section(run)],
+        command=training_command(run),
+        sections=[*sections, reproduction_section(run)],
         version=__version__,
     )

@@ -55,7 +55,7 @@ class AdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found = [self._together(number, group) for number, group in enumerate(self.param_groups)]
+        found = [self._flat_group(number, group) for number, group in enumerate(self.param_groups)]
         if any(each is None for each in found):
             self._known = {}
             super().step()
@@ -65,7 +65,7 @@ class AdamW(torch.optim.AdamW):
                 _step(group, *each)
         return loss
 
-    def _together(self, number: int, group: dict) -> tuple[np.ndarray, _Group] | None:
+    def _flat_group(self, number: int, group: dict) -> tuple[np.ndarray, _Group] | None:
         """Where the parameters of a group that have gradients lie, and these, int64 ``[2, P]``, and what is known of
         them; None where torch must do it."""
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]

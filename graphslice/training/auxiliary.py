@@ -12,15 +12,15 @@ import torch.distributed
 from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
-from graphslice.data.sites import SiteLabels
-from graphslice.nn.sites import SiteReader
+from graphslice.data.atom_bond_labels import AtomBondLabels
+from graphslice.nn.atom_bond_readout import AtomBondReadout
 
 # The weight of the labels of each level beside all targets of molecules together.
 _WEIGHT = 0.5
 
 
 class AuxiliaryHead(nn.Module):
-    """A linear map of what a :class:`~graphslice.nn.sites.SiteReader` reads, to T standardised numbers of each atom or
+    """A linear map of what a :class:`~graphslice.nn.atom_bond_readout.AtomBondReadout` reads, to T standardised numbers of each atom or
     bond.
 
     Args:
@@ -31,10 +31,10 @@ class AuxiliaryHead(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, dim: int, labels: SiteLabels) -> None:
+    def __init__(self, dim: int, labels: AtomBondLabels) -> None:
         super().__init__()
         self.level, self.names = labels.level, labels.names
-        self.reader, self.head = SiteReader(dim, labels.level), nn.Linear(dim, len(labels.names))
+        self.reader, self.head = AtomBondReadout(dim, labels.level), nn.Linear(dim, len(labels.names))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
@@ -50,7 +50,7 @@ class AuxiliaryHead(nn.Module):
 
         Args:
             rows: ``float [B, N + 1, C]``, behind the last norm.
-            batch: with ``atom_sites`` and ``atom_targets``, or those of bonds.
+            batch: with ``atom_index`` and ``atom_targets``, or those of bonds.
         """
         sites, targets = getattr(batch, f"{self.level}_sites"), getattr(batch, f"{self.level}_targets")
         wanted = (targets - self.mean) / self.std
@@ -68,7 +68,7 @@ class AuxiliaryHeads(nn.ModuleDict):
         labels: of the training molecules, by level.
     """
 
-    def __init__(self, dim: int, labels: Mapping[str, SiteLabels]) -> None:
+    def __init__(self, dim: int, labels: Mapping[str, AtomBondLabels]) -> None:
         super().__init__({level: AuxiliaryHead(dim, some) for level, some in labels.items()})
         self._errors: dict[str, list[Tensor]] = {}
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from graphslice.doctor.agreement import PROGRAM, extreme_batches, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
-from graphslice.ops.program import avoid_programs
+from graphslice.ops.program import disable_programs
 from graphslice.training.module import PropertyModule
 
 #: The dtype of the products by Lightning's name of a precision.
@@ -34,10 +34,10 @@ class BackendCheck(pl.Callback):
         dtype = DTYPES[str(trainer.precision)]
         for name, reason in faulty_backends(module.model, [b.to(module.device) for b in batches], dtype).items():
             if name == PROGRAM:
-                avoid_programs()
+                disable_programs()
             else:
                 for backend in OPERATORS[name].backends:
-                    OPERATORS[name].avoid(backend)
+                    OPERATORS[name].disable(backend)
             self.console.print(
                 f"{name}: {reason}; this run computes it with plain torch (graphslice doctor shows more)",
                 highlight=False,

@@ -11,18 +11,24 @@ import torch
 from rich.console import Console
 
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
-from graphslice.chem.descriptors import own_of
+from graphslice.chem.descriptors import feature_column_names
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.hashes import number_molecules
+from graphslice.data.molecule_keys import molecule_ids
+from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.metrics import METRICS, score
-from graphslice.evaluation.seeds import LEAST_SEEDS, mean_interval
 from graphslice.inference.predictor import Predictor
-from graphslice.model_files import BEST
+from graphslice.run_files import BEST
 from graphslice.tasks import Task, each_target, output_slices
-from graphslice.trees import Blend, compare_errors, loss_of
-from graphslice.trees.beside import KINDS, add_up, fit_trees, predict_trees, weigh
+from graphslice.trees import Stacking, compare_errors, prediction_loss
+from graphslice.trees.stacking import (
+    TREE_DESCRIPTORS,
+    combine_predictions,
+    fit_target_weights,
+    fit_trees,
+    predict_trees,
+)
 
-_NETWORK, _BLEND = "network", "blend"
+_NETWORK, _STACKING = "network", "blend"
 # With such a weight for every target the network answers alone: descriptors take longer than its whole answer.
 _NETWORK_ALONE = 0.8
 # Of fewer molecules nothing is said of chance: what is resampled of a dozen does not show how others would differ.
@@ -42,53 +48,59 @@ def train_baselines(folder: Path, data: MoleculeData, metric: str, device: torch
     Returns:
         For each split its metric by the name of what answers: network, forest, boosting, blend.
     """
-    source, rows = data.source, data.splits["train"]
-    console.print(f"forest and boosting on {' and '.join(KINDS)} of {len(rows):,} molecules", highlight=False)
+    dataset, rows = data.dataset, data.splits["train"]
+    console.print(
+        f"forest and boosting on {' and '.join(TREE_DESCRIPTORS)} of {len(rows):,} molecules", highlight=False
+    )
     seed, threads = data.config.trainer.seed, torch.get_num_threads()
     with console.status("fitting trees"):
-        trees = fit_trees(data.store.descriptors(rows, KINDS), source.targets[rows], source.tasks, seed, threads)
+        trees = fit_trees(
+            data.store.descriptors(rows, TREE_DESCRIPTORS), dataset.targets[rows], dataset.tasks, seed, threads
+        )
     # Of a run that goes on the checkpoint may be blended and calibrated already.
-    network = Predictor(replace(read_checkpoint(folder), blend=None, calibration=None), device)
+    network = Predictor(replace(read_checkpoint(folder), stacking=None, calibration=None), device)
     splits = [split for split in ("valid", "test") if len(data.splits.get(split, ()))]
-    answers = {split: _answers(network, trees, data, split) for split in splits}
+    predictions = {split: _predictions(network, trees, data, split) for split in splits}
     valid = data.splits["valid"]
-    molecules = number_molecules(data.store, valid)
-    weights = weigh(list(answers["valid"].values()), source.targets[valid], source.tasks, molecules)
+    molecules = molecule_ids(data.store, valid)
+    weights = fit_target_weights(list(predictions["valid"].values()), dataset.targets[valid], dataset.tasks, molecules)
     if alone := bool((weights[0] >= _NETWORK_ALONE).all()):
         weights = np.zeros_like(weights)
         weights[0] = 1
     else:
-        add_to_checkpoint(folder / BEST, Blend(KINDS, trees, weights))
+        add_to_checkpoint(folder / BEST, Stacking(TREE_DESCRIPTORS, trees, weights))
     found: dict[str, dict[str, float]] = {}
-    for split, each in answers.items():
-        labels = source.targets[data.splits[split]]
-        each[_BLEND] = add_up(list(each.values()), weights, source.tasks)
-        found[split] = {name: score(metric, source.name, source.tasks, labels, values) for name, values in each.items()}
+    for split, each in predictions.items():
+        labels = dataset.targets[data.splits[split]]
+        each[_STACKING] = combine_predictions(list(each.values()), weights, dataset.tasks)
+        found[split] = {
+            name: score(metric, dataset.name, dataset.tasks, labels, values) for name, values in each.items()
+        }
     shares = ", ".join(
         f"{100 * share:.0f}% {name}" for name, share in zip([_NETWORK, *trees], weights.mean(axis=1), strict=True)
     )
     said = "the network alone, to which the trees add little" if alone else f"{shares}, weights by validation"
-    if not alone and (own := own_of(data.config.data.descriptors)):
+    if not alone and (own := feature_column_names(data.config.data.descriptors)):
         said += f"; the trees do not read {', '.join(own)}"
     console.print(f"blend: {said}", highlight=False)
-    split = "test" if "test" in answers and not np.isnan(source.targets[data.splits["test"]]).all() else "valid"
-    molecules = number_molecules(data.store, data.splits[split])
-    for line in describe_baselines(split, answers[split], data, metric, found[split], molecules):
+    split = "test" if "test" in predictions and not np.isnan(dataset.targets[data.splits["test"]]).all() else "valid"
+    molecules = molecule_ids(data.store, data.splits[split])
+    for line in describe_baselines(split, predictions[split], data, metric, found[split], molecules):
         console.print(line, highlight=False, soft_wrap=True)
     return found
 
 
-def _answers(network: Predictor, trees: dict, data: MoleculeData, split: str) -> dict[str, np.ndarray]:
+def _predictions(network: Predictor, trees: dict, data: MoleculeData, split: str) -> dict[str, np.ndarray]:
     """``float32 [R, W]`` of the network and of each kind of trees, for the molecules of a split."""
     rows = data.splits[split]
-    x = data.store.descriptors(rows, KINDS)
+    x = data.store.descriptors(rows, TREE_DESCRIPTORS)
     found = {_NETWORK: network.predict_store(data.store, rows)}
     return found | {name: predict_trees(of_targets, x) for name, of_targets in trees.items()}
 
 
 def describe_baselines(
     split: str,
-    answers: dict[str, np.ndarray],
+    predictions: dict[str, np.ndarray],
     data: MoleculeData,
     metric: str,
     values: dict[str, float],
@@ -105,17 +117,17 @@ def describe_baselines(
         molecules: ``int64 [R]``, which molecule each row is of.
     """
     lines = [f"{split} {METRICS[metric].label}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items())]
-    tasks, labels = data.source.tasks, data.source.targets[data.splits[split]]
+    tasks, labels = data.dataset.tasks, data.dataset.targets[data.splits[split]]
     if split != "test" or len(np.unique(molecules)) < _FEW_MOLECULES:
         return lines
-    alone = {name: each for name, each in answers.items() if name != _BLEND}
+    alone = {name: each for name, each in predictions.items() if name != _STACKING}
     if len(tasks) > 1:
-        best = [_best(alone, labels[:, t], where, task) for t, task, where in each_target(tasks)]
+        best = [_best_model(alone, labels[:, t], where, task) for t, task, where in each_target(tasks)]
         counts = {name: best.count(name) for name in alone}
         won = ", ".join(f"the {name} of {count:,}" for name, count in counts.items() if count)
         return [*lines, f"alone the best of {len(tasks):,} targets: {won}"] if won else lines
     (task,), (where,) = tasks, output_slices(tasks)
-    winner = _best(alone, labels[:, 0], where, task)
+    winner = _best_model(alone, labels[:, 0], where, task)
     if winner is None or len(np.unique(data.train_labels)) < 2:
         return lines
     rivals = [name for name in alone if name != winner and _NETWORK in (name, winner)]
@@ -133,9 +145,9 @@ def describe_baselines(
     return lines
 
 
-def _best(alone: dict[str, np.ndarray], labels: np.ndarray, where: slice, task: Task) -> str | None:
+def _best_model(alone: dict[str, np.ndarray], labels: np.ndarray, where: slice, task: Task) -> str | None:
     """What answers one target best, by the metric of :func:`~graphslice.trees.compare_errors`; None if undefined."""
-    losses = {name: loss_of(labels, each[:, where], task.kind) for name, each in alone.items()}
+    losses = {name: prediction_loss(labels, each[:, where], task.kind) for name, each in alone.items()}
     return None if np.isnan(list(losses.values())).any() else min(losses, key=lambda name: losses[name])
 
 
@@ -156,14 +168,14 @@ def describe_seeds(split: str, found: Sequence[dict[str, float]], metric: str, f
     spread = {name: float(values[name].std(ddof=1)) for name in means}
     said = ", ".join(f"{name} {mean:.4f} ± {spread[name]:.4f}" for name, mean in means.items())
     lines = [f"{split} {METRICS[metric].label} of {len(found)} models alone: {said}"]
-    rivals = [name for name in means if name not in (_NETWORK, _BLEND)]
+    rivals = [name for name in means if name not in (_NETWORK, _STACKING)]
     if rivals:
         loss = METRICS[metric].loss
         rival = min(rivals, key=lambda name: loss(means[name]))
         winner, loser = sorted((_NETWORK, rival), key=lambda name: loss(means[name]))
         gains = (values[loser] - values[winner]) * loss(1.0)
         said, each = f"the {winner} beats the {loser} by {gains.mean():.3g}", "folds" if folds else "seeds"
-        if len(found) < LEAST_SEEDS:
+        if len(found) < MIN_SEEDS:
             return [*lines, f"{said}; whether by more than the {each} change cannot be told from {len(found)} models"]
         low, high = mean_interval(gains, folds)
         more = "more" if low > 0 else "not more"

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphslice.calibration import Calibration, Domain, fit_calibration
-from graphslice.calibration.domain import BITS, MOST_KEPT
-from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_together
+from graphslice.calibration import ApplicabilityDomain, Calibration, fit_calibration
+from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAINING_MOLECULES
+from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.hashes import fingerprint_rows, number_molecules
+from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
 from graphslice.data.splits import Splits
-from graphslice.evaluation.several import ask_each, rows_of
-from graphslice.inference.doubt import difficulty_of, nearest_of
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor, load
-from graphslice.model_files import BEST, write_domain
+from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
+from graphslice.run_files import BEST, write_training_smiles
 
 #: The most molecules that a calibration is made of; of more, as many at random.
-MOST_ROWS = 5_000
+MAX_CALIBRATION_ROWS = 5_000
 
 
 def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibration:
@@ -32,18 +32,18 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
         data: what it was trained on.
         device: that predicts.
     """
-    predictor, source = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.source
-    rows, seed = _some(data.splits["valid"], MOST_ROWS, data), data.config.trainer.seed
-    domain = _domain_of(data, data.splits["train"], seed)
-    answers, difficulty = _measured(predictor, domain, data, rows)
-    molecules = _molecules_of(data, rows)
-    calibration = fit_calibration(answers, difficulty, source.labels(rows), molecules, source.tasks, domain)
+    predictor, dataset = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.dataset
+    rows, seed = _random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, data), data.config.trainer.seed
+    domain = _fit_domain(data, data.splits["train"], seed)
+    answers, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
+    molecules = _molecule_ids(data, rows)
+    calibration = fit_calibration(answers, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
     add_to_checkpoint(folder / BEST, calibration)
-    _write_names(folder, data, domain)
+    _write_domain_smiles(folder, data, domain)
     return calibration
 
 
-def calibrate_members(
+def calibrate_ensemble(
     out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
 ) -> Calibration:
     """Calibrate several models together, each molecule by those that did not learn it, and keep that beside them.
@@ -58,49 +58,54 @@ def calibrate_members(
         split: whose molecules each did not learn.
         data: what they were trained on.
     """
-    source = data.source
+    dataset = data.dataset
     learned = np.unique(np.concatenate([each["train"] for each in splits]))  # by any of them, but no common test
-    domain = _domain_of(data, learned, data.config.trainer.seed)
-    rows = np.sort(_some(rows_of(splits, split), MOST_ROWS, data))
+    domain = _fit_domain(data, learned, data.config.trainer.seed)
+    rows = np.sort(_random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data))
     if all(np.array_equal(each[split], splits[0][split]) for each in splits):
-        answers, difficulty = _measured(load(out, models[0].device), domain, data, rows)
+        answers, difficulty = _predict_with_difficulty(load(out, models[0].device), domain, data, rows)
     else:
-        own = ask_each(models, splits, split, data.store, rows)
+        own = predict_held_out(models, splits, split, data.store, rows)
         answers, difficulty = own.mean, own.difficulty
-    molecules = _molecules_of(data, rows)
-    calibration = fit_calibration(answers, difficulty, source.labels(rows), molecules, source.tasks, domain)
-    save_together(calibration, out)
-    _write_names(out, data, domain)
+    molecules = _molecule_ids(data, rows)
+    calibration = fit_calibration(answers, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    save_ensemble_calibration(calibration, out)
+    _write_domain_smiles(out, data, domain)
     return calibration
 
 
-def _molecules_of(data: MoleculeData, rows: np.ndarray) -> np.ndarray:
+def _molecule_ids(data: MoleculeData, rows: np.ndarray) -> np.ndarray:
     """Which molecule each label of some rows is of: a molecule that was measured several times is one."""
-    return number_molecules(data.store, rows)[data.source.molecules(rows)]
+    return molecule_ids(data.store, rows)[data.dataset.molecules(rows)]
 
 
-def _measured(
-    predictor: Predictor, domain: Domain, data: MoleculeData, rows: np.ndarray
+def _predict_with_difficulty(
+    predictor: Predictor, domain: ApplicabilityDomain, data: MoleculeData, rows: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """What a model answers for some rows, and what may tell of the size of its errors; see :func:`fit_calibration`."""
-    answers, found = predictor.measure(data.store, rows)
-    similarity, counts = nearest_of(domain, data.store, rows)[0], data.store.site_counts(predictor.level, rows)
-    return answers, difficulty_of(found, similarity, counts, len(predictor.tasks))
+    answers, found = predictor.predict_uncalibrated(data.store, rows)
+    similarity, counts = (
+        nearest_training_molecules(domain, data.store, rows)[0],
+        data.store.atom_bond_counts(predictor.level, rows),
+    )
+    return answers, difficulty_estimates(found, similarity, counts, len(predictor.tasks))
 
 
-def _domain_of(data: MoleculeData, rows: np.ndarray, seed: int) -> Domain:
-    most_atoms = int(data.store.sizes[rows].max(initial=0))
-    rows = np.sort(_some(rows, MOST_KEPT, data))
-    return Domain.of(fingerprint_rows(data.store, rows, BITS), rows, seed, most_atoms)
+def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> ApplicabilityDomain:
+    max_training_atoms = int(data.store.sizes[rows].max(initial=0))
+    rows = np.sort(_random_subset(rows, MAX_TRAINING_MOLECULES, data))
+    return ApplicabilityDomain.from_fingerprints(
+        fingerprint_rows(data.store, rows, DOMAIN_BITS), rows, seed, max_training_atoms
+    )
 
 
-def _some(rows: np.ndarray, most: int, data: MoleculeData) -> np.ndarray:
+def _random_subset(rows: np.ndarray, most: int, data: MoleculeData) -> np.ndarray:
     """As many rows at most, at random."""
     if len(rows) <= most:
         return rows
     return np.random.default_rng(data.config.trainer.seed).choice(rows, most, replace=False)
 
 
-def _write_names(folder: Path, data: MoleculeData, domain: Domain) -> None:
-    if data.source.smiles:
-        write_domain(folder, domain.rows, [data.source.smiles[row] for row in domain.rows.tolist()])
+def _write_domain_smiles(folder: Path, data: MoleculeData, domain: ApplicabilityDomain) -> None:
+    if data.dataset.smiles:
+        write_training_smiles(folder, domain.rows, [data.dataset.smiles[row] for row in domain.rows.tolist()])

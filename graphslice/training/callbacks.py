@@ -18,10 +18,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from graphslice.evaluation.metrics import METRICS
-from graphslice.model_files import BEST, LAST
+from graphslice.run_files import BEST, LAST
 
 # Steps after which several devices agree on the time or an end: each of them waits for the others then.
-_AGREE_EVERY = 20
+_SYNC_EVERY = 20
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -67,7 +67,7 @@ class LastCheckpoint(pl.callbacks.Checkpoint):
     in one move, so a kill at any moment leaves a whole one.
     """
 
-    def __init__(self, folder: Path, minutes: float, every: int = _AGREE_EVERY) -> None:
+    def __init__(self, folder: Path, minutes: float, every: int = _SYNC_EVERY) -> None:
         self.folder, self.seconds, self.every = folder, 60 * minutes, every
         self._saved = time.monotonic()
 
@@ -116,8 +116,8 @@ class TimeBudget(pl.Callback):
         fraction: of the minutes that are over, from 0 to 1, as of the begin of the step; 0 without a limit.
     """
 
-    def __init__(self, minutes: float | None, judged: bool = False) -> None:
-        self.limit, self.judged = None if minutes is None else 60 * minutes, judged
+    def __init__(self, minutes: float | None, evaluated: bool = False) -> None:
+        self.limit, self.evaluated = None if minutes is None else 60 * minutes, evaluated
         self.fraction = 0.0
         self._before, self._validated = 0.0, -1
         self._begin: float | None = None
@@ -140,17 +140,17 @@ class TimeBudget(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._begin = time.monotonic()
-        self._agree(trainer)
-        validated = self.judged or self._validated == trainer.global_step
+        self._sync_fraction(trainer)
+        validated = self.evaluated or self._validated == trainer.global_step
         if validated and self.limit is not None and self._before >= self.limit:
             trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
         # All devices must go by one clock, and asking it costs them time.
-        if trainer.world_size == 1 or trainer.global_step % _AGREE_EVERY == 0:
-            self._agree(trainer)
+        if trainer.world_size == 1 or trainer.global_step % _SYNC_EVERY == 0:
+            self._sync_fraction(trainer)
 
-    def _agree(self, trainer: pl.Trainer) -> None:
+    def _sync_fraction(self, trainer: pl.Trainer) -> None:
         if self.limit is not None:
             self.fraction = min(1.0, trainer.strategy.broadcast(self.seconds) / self.limit)
 
@@ -173,17 +173,17 @@ class StepLimit(pl.Callback):
     """
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.made = steps, 0
+        self.steps, self.steps_done = steps, 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        self.made += 1
+        self.steps_done += 1
         if trainer.global_step >= self.steps:
             trainer.should_stop = True
 
 
-class StopTogether(pl.Callback):
+class StopAllRanks(pl.Callback):
     """Ends the run on all of several devices when one of them was told to end (SIGTERM).
 
     Lightning asks at every step whether one was and waits for the answer, so that no GPU is given work ahead; and it
@@ -191,23 +191,23 @@ class StopTogether(pl.Callback):
     """
 
     def __init__(self) -> None:
-        self._told = False
+        self._sigterm_received = False
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # Lightning has no switch for it; the handler it registered before is replaced, and restored by it after.
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._note)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
-    def _note(self, *_: object) -> None:
-        self._told = True
+    def _on_sigterm(self, *_: object) -> None:
+        self._sigterm_received = True
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        if trainer.global_step % _AGREE_EVERY:
+        if trainer.global_step % _SYNC_EVERY:
             return
-        if trainer.strategy.reduce_boolean_decision(self._told, all=False):
+        if trainer.strategy.reduce_boolean_decision(self._sigterm_received, all=False):
             raise SIGTERMException
 
 
@@ -242,12 +242,12 @@ class RunProgress(pl.Callback):
         )
         self._printed = 0.0
 
-    def _done(self, trainer: pl.Trainer) -> float:
+    def _fraction_done(self, trainer: pl.Trainer) -> float:
         """The fraction of the run that is over."""
         return max(trainer.global_step / self.steps, self.elapsed())
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._begin, self._first, self._from = time.monotonic(), trainer.global_step, self._done(trainer)
+        self._begin, self._first, self._from = time.monotonic(), trainer.global_step, self._fraction_done(trainer)
         self._task = self.bar.add_task("", total=1.0, status="")
         self.bar.update(self._task, completed=self._from)
         self._val = ""
@@ -260,7 +260,7 @@ class RunProgress(pl.Callback):
         done = trainer.global_step - self._first
         rate = done * self.batch_size / max(1e-9, time.monotonic() - self._begin)
         status = f"step {trainer.global_step:,} · {rate:,.0f} mol/s{self._val}"
-        self.bar.update(self._task, completed=self._done(trainer), status=status)
+        self.bar.update(self._task, completed=self._fraction_done(trainer), status=status)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking or self.logged not in trainer.callback_metrics:
@@ -269,7 +269,7 @@ class RunProgress(pl.Callback):
         self._val = f" · {said}"
         if self.console.is_terminal or not trainer.is_global_zero:
             return
-        share = self._done(trainer)
+        share = self._fraction_done(trainer)
         if share - self._printed >= 0.05 or share >= 1:
             self._printed = share
             passed = time.monotonic() - self._begin
@@ -296,8 +296,8 @@ class StepProfile(pl.Callback):
 
     STAGES = ("data", "wait", "forward", "backward", "optimiser", "rest")
 
-    def __init__(self, console: Console, waited: Callable[[], float]) -> None:
-        self.console, self.waited = console, waited
+    def __init__(self, console: Console, wait_seconds: Callable[[], float]) -> None:
+        self.console, self.wait_seconds = console, wait_seconds
         self.seconds = dict.fromkeys(self.STAGES, 0.0)
         self.steps = 0
         self._since = self._waited = 0.0
@@ -310,17 +310,17 @@ class StepProfile(pl.Callback):
         self._since = now
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._since, self._waited = time.perf_counter(), self.waited()
+        self._since, self._waited = time.perf_counter(), self.wait_seconds()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._lap("rest", module)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
         self._lap("data", module)
-        waited = self.waited()
-        self.seconds["wait"] += waited - self._waited
-        self.seconds["data"] -= waited - self._waited
-        self._waited = waited
+        wait_seconds = self.wait_seconds()
+        self.seconds["wait"] += wait_seconds - self._waited
+        self.seconds["data"] -= wait_seconds - self._waited
+        self._waited = wait_seconds
 
     def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss) -> None:
         self._lap("forward", module)

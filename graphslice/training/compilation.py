@@ -113,5 +113,5 @@ class Compilation(pl.Callback):
         left = float(np.median(self._times)) * (self.steps - trainer.global_step)
         if (limit := self.seconds_left()) is not None:
             left = min(left, limit)
-        lengths = trainer.datamodule.num_train_lengths()  # type: ignore[attr-defined]
+        lengths = trainer.datamodule.num_train_widths()  # type: ignore[attr-defined]
         return is_worth_compiling(left, self.config.model.layers, lengths)

@@ -11,11 +11,11 @@ import torch
 
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
-from graphslice.machine import default_device, fast_dtype
-from graphslice.nn.encodings import encodes_on
+from graphslice.hardware import default_device, fast_dtype
+from graphslice.nn.encodings import encodings_supported
 
 #: The fewest molecules of a batch that are worth a GPU of their own: a smaller share takes it about as long.
-MOLECULES_A_GPU = 32
+MIN_MOLECULES_PER_GPU = 32
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     used = range(min(count, gpus))
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":
-        if not encodes_on("mps"):
+        if not encodings_supported("mps"):
             raise InputError(
                 "torch has not all that the model needs on mps here: without --trainer.accelerator the CPU is taken"
             )
@@ -107,7 +107,7 @@ def worthwhile_gpus(gpus: int, batch_size: int) -> int:
         gpus: there are.
         batch_size: molecules of a step, over all devices.
     """
-    return max(1, min(gpus, batch_size // MOLECULES_A_GPU))
+    return max(1, min(gpus, batch_size // MIN_MOLECULES_PER_GPU))
 
 
 def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> str:

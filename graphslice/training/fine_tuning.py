@@ -16,18 +16,18 @@ from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
-from graphslice.resources import MODELS, START, is_shipped
+from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.tasks import Task
 
 # A table is small with so many molecules for training.
 _MOST_MOLECULES = 50_000
 # Of so many of them at most it is asked whether all elements are known, and of this share it must be so.
-_LOOKED_AT, _LEAST_MET = 1_000, 0.9
+_SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
 _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
-_STANDARDS = ("target_mean", "target_std")
+_TARGET_STATISTICS = ("target_mean", "target_std")
 
 
-def choose_start(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunConfig:
+def choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunConfig:
     """The configuration with where its weights start from, if the user leaves that to the data.
 
     A small table begins with what comes with the package, if that is a model of the same shape which reads molecules
@@ -39,27 +39,31 @@ def choose_start(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunC
         store: of its molecules.
         rows: ``int64 [R]``, those for training.
     """
-    if config.init_from is not None or START not in MODELS or len(rows) > _MOST_MOLECULES:
+    if config.init_from is not None or PRETRAINED_MODEL not in MODELS or len(rows) > _MOST_MOLECULES:
         return config
-    origin = read_checkpoint(MODELS[START])
+    origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
     known = set(origin.extra.get("elements", ()))
-    some = np.random.default_rng(0).choice(rows, min(len(rows), _LOOKED_AT), replace=False)
+    some = np.random.default_rng(0).choice(rows, min(len(rows), _SAMPLE_ROWS), replace=False)
     met = [known.issuperset(store[row].atoms[:, 0].tolist()) for row in some.tolist()]
-    if _shape(origin.config) != _shape(config) or np.mean(met) < _LEAST_MET:
+    if _architecture(origin.config) != _architecture(config) or np.mean(met) < _MIN_KNOWN_SHARE:
         return config
-    optimizer, usual = config.optimizer, RunConfig.preset(START).optimizer.peak_lr
+    optimizer, usual = config.optimizer, RunConfig.preset(PRETRAINED_MODEL).optimizer.peak_lr
     if optimizer.peak_lr == usual:
         optimizer = replace(optimizer, peak_lr=origin.config.optimizer.peak_lr)
     # What the user has under this name is not meant.
-    return replace(config, optimizer=optimizer, init_from=START if is_shipped(START) else str(MODELS[START]))
+    return replace(
+        config,
+        optimizer=optimizer,
+        init_from=PRETRAINED_MODEL if is_packaged_model(PRETRAINED_MODEL) else str(MODELS[PRETRAINED_MODEL]),
+    )
 
 
-def _shape(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
+def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     free = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
     return config.graph, {name: value for name, value in vars(config.model).items() if name not in free}
 
 
-def take_weights(
+def load_pretrained_weights(
     model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
 ) -> str:
     """Give a model the weights of another one; returns what was taken, in one sentence.
@@ -83,7 +87,7 @@ def take_weights(
     same_descriptors = tuple(descriptors) == origin.config.data.descriptors
     mlp = model.config.head == "mlp"
     first, last = ("head.transform.", "head.output.") if mlp else ("head.", "head.")
-    renewed: tuple[str, ...] = () if same_targets else (last, *_STANDARDS)
+    renewed: tuple[str, ...] = () if same_targets else (last, *_TARGET_STATISTICS)
     if not same_descriptors:  # the head reads something else then
         renewed += ("descriptors.", first)
     if not same_level:  # one reads molecules, and one their rows
@@ -129,7 +133,7 @@ def freeze(model: GraphTransformer, frozen: str) -> None:
     if count > len(model.blocks):
         raise InputError(f"--trainer.freeze blocks:{count}: the model has {len(model.blocks)} blocks")
     for name, parameter in model.named_parameters():
-        block = _block_of(name)
+        block = _block_index(name)
         if name.startswith(_EMBEDDINGS) or (block is not None and block < count):
             parameter.requires_grad_(False)
 
@@ -142,17 +146,17 @@ def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list
     Howard and Ruder 2018, section 3.2).
     """
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
-    for factor, parameter in _with_factors(model, settings):
+    for factor, parameter in _lr_factors(model, settings):
         groups[factor].append(parameter)
     return [{"params": parameters, "lr": settings.peak_lr * factor} for factor, parameters in groups.items()]
 
 
-def _with_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterator[tuple[float, nn.Parameter]]:
+def _lr_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterator[tuple[float, nn.Parameter]]:
     depth = len(model.blocks)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        block = _block_of(name)
+        block = _block_index(name)
         before_head = depth - block if block is not None else depth + 1 if name.startswith(_EMBEDDINGS) else 0
         factor = settings.layer_lr_decay**before_head
         if name.startswith("pairs."):
@@ -160,6 +164,6 @@ def _with_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterato
         yield factor, parameter
 
 
-def _block_of(name: str) -> int | None:
+def _block_index(name: str) -> int | None:
     match = re.match(r"blocks\.(\d+)\.", name)
     return int(match.group(1)) if match else None

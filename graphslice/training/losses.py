@@ -9,12 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphslice.config import LOSSES, TrainerConfig, words_of
+from graphslice.config import LOSSES, TrainerConfig, split_words
 from graphslice.errors import InputError, nearest
-from graphslice.tasks import BINARY, GAUSSIAN, MULTICLASS, REGRESSION, Task, num_outputs, number_places, output_slices
+from graphslice.tasks import (
+    BINARY,
+    GAUSSIAN,
+    MULTICLASS,
+    REGRESSION,
+    Task,
+    num_outputs,
+    output_slices,
+    regression_indices,
+)
 
 # Logarithms of standardised deviations are kept so far from 0.
-_MOST_LOG = 7.0
+_MAX_LOG_STD = 7.0
 # The loss of each kind of target where the user names none.
 _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
 
@@ -33,12 +42,12 @@ class Loss(nn.Module):
 
     def __init__(self, tasks: Sequence[Task], config: TrainerConfig, labels: np.ndarray) -> None:
         super().__init__()
-        names = [_name_of(task, config.loss, tasks) for task in tasks]
+        names = [_loss_name(task, config.loss, tasks) for task in tasks]
         weights = _target_weights(config.target_weights, [task.name for task in tasks])
         balanced = config.class_weights == "balanced"
         slices = output_slices(tasks)
         self._groups: list[tuple[str, str]] = []  # the name of a loss, and the prefix of its buffers
-        for group in _together(tasks, names):
+        for group in _group_targets(tasks, names):
             prefix = f"{names[group[0]]}_{group[0]}_"
             classes = max(1, len(tasks[group[0]].classes))
             table = np.ones((len(group), classes))
@@ -47,7 +56,7 @@ class Loss(nn.Module):
             table *= np.array([weights[t] for t in group])[:, None]
             outputs = [place for t in group for place in range(slices[t].start, slices[t].stop)]
             if names[group[0]] == GAUSSIAN:  # the deviations lie behind all answers
-                numbers = number_places(tasks)
+                numbers = regression_indices(tasks)
                 outputs += [num_outputs(tasks) + numbers.index(t) for t in group]
             self.register_buffer(prefix + "targets", torch.tensor(group), persistent=False)
             self.register_buffer(prefix + "outputs", torch.tensor(outputs), persistent=False)
@@ -78,11 +87,11 @@ class Loss(nn.Module):
 def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
     """Raise :class:`InputError` for a loss that no target can have, or weights of targets that are not there."""
     for task in tasks:
-        _name_of(task, config.loss, tasks)
+        _loss_name(task, config.loss, tasks)
     _target_weights(config.target_weights, [task.name for task in tasks])
 
 
-def _together(tasks: Sequence[Task], names: Sequence[str]) -> list[list[int]]:
+def _group_targets(tasks: Sequence[Task], names: Sequence[str]) -> list[list[int]]:
     """The targets that are computed at once: all of one loss, but each target of several classes alone."""
     groups: dict[tuple[str, int], list[int]] = {}
     for t, task in enumerate(tasks):
@@ -104,7 +113,7 @@ def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:
     return np.where(counts > 0, counts.sum() / (max(there, 1) * np.maximum(counts, 1)), 0.0)
 
 
-def _name_of(task: Task, name: str, tasks: Sequence[Task]) -> str:
+def _loss_name(task: Task, name: str, tasks: Sequence[Task]) -> str:
     """The loss of a target: the named one if it is one of its kind, else the usual one.
 
     Raises:
@@ -122,7 +131,7 @@ def _name_of(task: Task, name: str, tasks: Sequence[Task]) -> str:
 def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
     """The weights of the targets, ``NAME=2,NAME=0.5``; 1 where none is given."""
     weights = dict.fromkeys(names, 1.0)
-    for part in words_of(text or ""):
+    for part in split_words(text or ""):
         name, _, value = (word.strip() for word in part.rpartition("="))
         try:
             weight = float(value)
@@ -160,7 +169,7 @@ def _gaussian(outputs: Tensor, wanted: Tensor) -> Tensor:
         wanted: ``float [B, G]``.
     """
     mean, log = outputs.chunk(2, dim=1)
-    log = log.clamp(-_MOST_LOG, _MOST_LOG)
+    log = log.clamp(-_MAX_LOG_STD, _MAX_LOG_STD)
     return log.exp().detach() * (0.5 * ((wanted - mean) / log.exp()).square() + log)
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
-from graphslice.compat import current_weight_name
+from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
-from graphslice.data.sites import SiteLabels, pointers, rows_of_sites
+from graphslice.data.atom_bond_labels import AtomBondLabels, pointers, ragged_indices
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
-from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_answers
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
 from graphslice.training.adamw import AdamW, clip_gradients
 from graphslice.training.auxiliary import AuxiliaryHeads
 from graphslice.training.fine_tuning import parameter_groups
@@ -27,7 +27,7 @@ from graphslice.training.schedule import linear_schedule
 
 #: What is logged of every epoch, and chooses the best: the mean of the metric over the last epochs. One alone is chance
 #: where few molecules validate: an early one that was lucky beat the last one there, and lost to it on other molecules.
-CHOICE = "val_choice"
+MONITOR = "val_choice"
 # So many epochs, and where a checkpoint keeps what they had.
 _WINDOW, _RECENT, _AUXILIARY = 5, "recent_validations", "auxiliary_errors"
 
@@ -80,7 +80,7 @@ class PropertyModule(pl.LightningModule):
         metric: str,
         steps: int,
         elapsed: Callable[[], float] = lambda: 0.0,
-        auxiliary: Mapping[str, SiteLabels] | None = None,
+        auxiliary: Mapping[str, AtomBondLabels] | None = None,
     ) -> None:
         super().__init__()
         self.config, self.tasks, self.metric, self.steps, self.elapsed = config, tasks, metric, steps, elapsed
@@ -164,7 +164,7 @@ class PropertyModule(pl.LightningModule):
             outputs, read = self.model.standardised_with_rows(batch)
             self.auxiliary.validate(read, batch)
             answers = outputs * self.model.target_std + self.model.target_mean
-        found = batch.rows, batch.site_counts(), answers.float()
+        found = batch.rows, batch.atom_bond_counts(), answers.float()
         rows, counts, values = (tensor.cpu().numpy() for tensor in found)
         self._validated.append((rows, counts, values))
 
@@ -175,11 +175,11 @@ class PropertyModule(pl.LightningModule):
             gathered: list = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(gathered, batches)
             batches = [batch for rank in gathered for batch in rank]
-        source = self.trainer.datamodule.source  # type: ignore[attr-defined]
+        dataset = self.trainer.datamodule.dataset  # type: ignore[attr-defined]
         rows, counts, values = (np.concatenate(each) for each in zip(*batches, strict=True))
         rows, once = np.unique(rows, return_index=True)
-        answers = to_answers(values[rows_of_sites(pointers(counts), once)], self.tasks)
-        value = score(self.metric, source.name, self.tasks, source.labels(rows), answers)
+        answers = to_predictions(values[ragged_indices(pointers(counts), once)], self.tasks)
+        value = score(self.metric, dataset.name, self.tasks, dataset.labels(rows), answers)
         if not math.isfinite(value):
             value = METRICS[self.metric].loss(math.inf)  # the worst there is
         self.log(f"val_{self.metric}", value)
@@ -187,7 +187,7 @@ class PropertyModule(pl.LightningModule):
             self.auxiliary_errors = self.auxiliary.mean_errors(self.trainer.world_size)
             self.log_dict({f"val_mae {name}": error for name, error in self.auxiliary_errors.items()})
         self._recent = [*self._recent, value][-_WINDOW:]
-        self.log(CHOICE, sum(self._recent) / len(self._recent))
+        self.log(MONITOR, sum(self._recent) / len(self._recent))
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint[KEY] = header(self.config, self.tasks)
@@ -195,7 +195,7 @@ class PropertyModule(pl.LightningModule):
         checkpoint[_AUXILIARY] = self.auxiliary_errors
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint["state_dict"] = {current_weight_name(k): v for k, v in checkpoint["state_dict"].items()}
+        checkpoint["state_dict"] = {migrate_weight_name(k): v for k, v in checkpoint["state_dict"].items()}
         self._recent = list(checkpoint.get(_RECENT, []))
         self.auxiliary_errors = dict(checkpoint.get(_AUXILIARY, {}))
         callbacks = checkpoint.get("callbacks", {})

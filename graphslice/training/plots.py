@@ -16,7 +16,7 @@ from graphslice.tasks import BINARY, REGRESSION, Task, output_slices, predicted_
 _MOST, _LINE, _NAME = 12, 34, 64
 
 
-def draw_predicted_against_true(path: Path, tasks: Sequence[Task], true: np.ndarray, answers: np.ndarray) -> None:
+def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, predictions: np.ndarray) -> None:
     """One panel a target, of the first twelve: of numbers predicted against true, of two classes the ROC curve, of
     several their confusion; each with the number of molecules and its scores.
 
@@ -38,11 +38,11 @@ def draw_predicted_against_true(path: Path, tasks: Sequence[Task], true: np.ndar
     for t, task in enumerate(shown):
         axes = figure.add_subplot(lines, columns, t + 1)
         known = ~np.isnan(true[:, t])
-        y, given = true[known, t], answers[known, slices[t]]
-        axes.set_title(f"{_short(task.name)}\n{_said(task, y, given)}", fontsize=9)
+        y, given = true[known, t], predictions[known, slices[t]]
+        axes.set_title(f"{_short(task.name)}\n{_metrics_label(task, y, given)}", fontsize=9)
         if not len(y):
             continue
-        draw = _draw_numbers if task.kind == REGRESSION else _draw_roc if task.kind == BINARY else _draw_confusion
+        draw = _plot_regression if task.kind == REGRESSION else _plot_roc if task.kind == BINARY else _plot_confusion
         draw(axes, task, y, given)
     if (more := len(tasks) - len(shown)) > 0:
         figure.supxlabel(f"and {more:,} more targets: see metrics.json", fontsize=9)
@@ -59,7 +59,7 @@ def _short(name: str) -> str:
     return "\n".join(textwrap.wrap(name, _LINE)).replace("$", r"\$")
 
 
-def _said(task: Task, y: np.ndarray, given: np.ndarray) -> str:
+def _metrics_label(task: Task, y: np.ndarray, given: np.ndarray) -> str:
     if not len(y):
         return "n = 0"
     found = scores("", [task], y[:, None], given)
@@ -67,7 +67,7 @@ def _said(task: Task, y: np.ndarray, given: np.ndarray) -> str:
     return ", ".join([f"n = {len(y):,}", *(f"{METRICS[name].label} {found[name]:.3g}" for name in names)])
 
 
-def _draw_numbers(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
+def _plot_regression(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     given = given[:, 0]
     axes.scatter(y, given, s=6, alpha=0.5, linewidths=0)
     ends = [min(y.min(), given.min()), max(y.max(), given.max())]
@@ -77,7 +77,7 @@ def _draw_numbers(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     axes.set(xlabel="true", ylabel="predicted")
 
 
-def _draw_roc(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
+def _plot_roc(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     from sklearn.metrics import roc_curve
 
     positives, negatives = int(y.sum()), int((1 - y).sum())
@@ -91,7 +91,7 @@ def _draw_roc(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     )
 
 
-def _draw_confusion(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
+def _plot_confusion(axes, task: Task, y: np.ndarray, given: np.ndarray) -> None:
     places = {name: place for place, name in enumerate(task.classes)}
     counts = np.zeros((len(places), len(places)), dtype=int)
     for true, predicted in zip(y.astype(int), predicted_classes(given, task), strict=True):

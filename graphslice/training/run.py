@@ -14,28 +14,28 @@ from rich.markup import escape
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
+from graphslice.data.batch_loader import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.loader import batches_per_epoch
-from graphslice.data.source import Source
+from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import Splits
-from graphslice.evaluation.evaluate import splits_of_run
-from graphslice.machine import device_name, peak_memory
-from graphslice.model_files import BEST, LAST, is_finished, read_metrics, read_training
-from graphslice.ops.threads import torch_on_one_core
+from graphslice.evaluation.evaluate import read_splits
+from graphslice.hardware import device_name, peak_memory
+from graphslice.ops.threads import single_threaded_torch
 from graphslice.progress import molecule_progress
-from graphslice.training.advice import describe_data
+from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training
 from graphslice.training.backend_check import BackendCheck
 from graphslice.training.baselines import train_baselines
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
 from graphslice.training.compilation import Compilation
+from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import Devices, choose_devices
-from graphslice.training.fine_tuning import choose_start, freeze, take_weights
-from graphslice.training.judge import choose_metric, judge
-from graphslice.training.lightning import make_trainer, quiet_lightning
+from graphslice.training.evaluate_run import choose_metric, evaluate_run
+from graphslice.training.fine_tuning import choose_init_from, freeze, load_pretrained_weights
+from graphslice.training.linear_probe import fit_head
 from graphslice.training.module import PropertyModule
-from graphslice.training.probe import fit_head
-from graphslice.training.run_folder import write_start, write_training
-from graphslice.training.schedule import ENDLESS, steps_of_run
+from graphslice.training.run_directory import init_run_directory, write_training
+from graphslice.training.schedule import NO_STEP_LIMIT, run_steps
+from graphslice.training.trainer import make_trainer, quiet_lightning
 
 
 @dataclass
@@ -68,7 +68,7 @@ def is_first_process() -> bool:
 
 def run(
     config: RunConfig,
-    source: Source,
+    dataset: LabelledDataset,
     out: Path,
     *,
     fresh: bool,
@@ -94,37 +94,37 @@ def run(
         Interrupted: if the user stops it.
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
-    data = read_molecules(config, source, console, splits)
+    data = load_molecule_data(config, dataset, console, splits)
     if fresh:
-        config = choose_start(config, data.store, data.splits["train"])
+        config = choose_init_from(config, data.store, data.splits["train"])
     devices = choose_devices(config.trainer)
     steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total)
-    steps = steps_of_run(config.trainer, len(data.splits["train"]), steps_per_epoch)
-    judged = not fresh and is_finished(out) and (out / BEST).exists()
-    budget = TimeBudget(config.trainer.max_minutes, judged)
+    steps = run_steps(config.trainer, len(data.splits["train"]), steps_per_epoch)
+    evaluated = not fresh and is_finished(out) and (out / BEST).exists()
+    budget = TimeBudget(config.trainer.max_minutes, evaluated)
     metric = choose_metric(config.trainer.metric, data)
     module = PropertyModule(
-        config, source.tasks, data.train_labels, metric, steps, lambda: budget.fraction, data.train_auxiliary()
+        config, dataset.tasks, data.train_labels, metric, steps, lambda: budget.fraction, data.train_auxiliary_labels()
     )
     if module.model.descriptors is not None:
         module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     # A run that begins has none; what another process may still see there is of the run that the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
-    _start_from(config, module, data, last is None, console)
+    _initialise_weights(config, module, data, last is None, console)
 
     progress = RunProgress(steps, config.trainer.batch_size, metric, console, elapsed=lambda: budget.fraction)
     compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
     limit = StepLimit(steps)
     watching = [budget, limit, BackendCheck(console), compilation, progress]
     if profile:
-        watching.insert(0, StepProfile(console, data.seconds_waited))
+        watching.insert(0, StepProfile(console, data.loader_wait_seconds))
     trainer = make_trainer(config, devices, out, steps, metric, watching, fresh)
     if fresh and is_first_process():
-        write_start(out, config, data, command)
-    describe_data(console, data)
+        init_run_directory(out, config, data, command)
+    print_data_summary(console, data)
     _describe_run(console, module, devices, trainer)
     on_cpu = trainer.strategy.root_device.type == "cpu"
-    with quiet_lightning(), torch_on_one_core() if on_cpu else nullcontext():
+    with quiet_lightning(), single_threaded_torch() if on_cpu else nullcontext():
         try:
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
         except SystemExit:
@@ -135,31 +135,33 @@ def run(
             raise Interrupted
     if not trainer.is_global_zero:
         return RunResult(out, {}, {})
-    if judged and limit.made == 0:
-        return finished_run(out, data, console)
-    training = _what_it_took(module, trainer, budget.seconds, compilation.compiled)
+    if evaluated and limit.steps_done == 0:
+        return finished_result(out, data, console)
+    training = _training_summary(module, trainer, budget.seconds, compilation.compiled)
     write_training(out, training)
     device, baselines = trainer.strategy.root_device, None
     if config.trainer.baselines == "on":
         baselines = train_baselines(out, data, metric, device, console)
-    return RunResult(out, judge(out, data, metric, device, console, baselines), training, data)
+    return RunResult(out, evaluate_run(out, data, metric, device, console, baselines), training, data)
 
 
-def finished_run(out: Path, data: MoleculeData, console: Console) -> RunResult:
+def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
     """What came of a run that is trained and judged already, of which nothing is left to do."""
     console.print(f"the run is finished: {out}", highlight=False, markup=False, soft_wrap=True)
     return RunResult(out, read_metrics(out), read_training(out), data)
 
 
-def splits_begun_with(config: RunConfig, folder: Path) -> Splits | None:
+def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
     """The split that a run began with: an older version may have made another one of the same data.
 
     None where it is made again: OGB's, which is not noted, and that of merged rows, which notes them no more.
     """
-    return None if config.data.duplicates == "merge" else splits_of_run(folder)
+    return None if config.data.duplicates == "merge" else read_splits(folder)
 
 
-def read_molecules(config: RunConfig, source: Source, console: Console, splits: Splits | None = None) -> MoleculeData:
+def load_molecule_data(
+    config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
+) -> MoleculeData:
     """Featurize and split the molecules of a run, with a bar where somebody looks at one.
 
     Args:
@@ -168,18 +170,20 @@ def read_molecules(config: RunConfig, source: Source, console: Console, splits: 
     Raises:
         InputError: if they cannot be used, or not be split as asked.
     """
-    console.print(f"[bold]{escape(source.name)}[/]: {len(source):,} rows; reading molecules", highlight=False)
-    with molecule_progress("reading molecules", len(source), console) as advance:
-        return MoleculeData(source, config, advance, splits)
+    console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
+    with molecule_progress("reading molecules", len(dataset), console) as advance:
+        return MoleculeData(dataset, config, advance, splits)
 
 
-def _start_from(config: RunConfig, module: PropertyModule, data: MoleculeData, begins: bool, console: Console) -> None:
+def _initialise_weights(
+    config: RunConfig, module: PropertyModule, data: MoleculeData, begins: bool, console: Console
+) -> None:
     """Take the weights of another run, and let some stay as they are; a run that goes on has its own by then."""
     if config.origin is None:
         return
     if begins:
         origin = read_checkpoint(config.origin)
-        said = take_weights(module.model, origin, module.tasks, config.data.descriptors)
+        said = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
         if module.tasks != origin.tasks and fit_head(module.model, data):
             said += " and is first fitted to what they read of the training molecules"
         said = f"start from {config.init_from}: {said}; peak learning rate {config.optimizer.peak_lr:g}"
@@ -190,7 +194,7 @@ def _start_from(config: RunConfig, module: PropertyModule, data: MoleculeData, b
         console.print(f"frozen: {config.trainer.freeze}; {learning:,} parameters learn", highlight=False)
 
 
-def _what_it_took(module: PropertyModule, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
+def _training_summary(module: PropertyModule, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
     """What a comparison of runs asks for beside their errors."""
     steps, device = trainer.global_step, trainer.strategy.root_device  # the module is back in the main memory
     return {
@@ -209,7 +213,7 @@ def _what_it_took(module: PropertyModule, trainer: pl.Trainer, seconds: float, c
 
 def _describe_run(console: Console, module: PropertyModule, devices: Devices, trainer: pl.Trainer) -> None:
     minutes = module.config.trainer.max_minutes
-    limits = [] if module.steps >= ENDLESS else [f"{module.steps:,} steps"]
+    limits = [] if module.steps >= NO_STEP_LIMIT else [f"{module.steps:,} steps"]
     limit = " or ".join([*limits, *([] if minutes is None else [f"{minutes:g} minutes"])])
     console.print(
         f"{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",

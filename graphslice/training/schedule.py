@@ -11,10 +11,10 @@ from graphslice.config import OptimizerConfig, TrainerConfig
 # root of their number; of few there are so many steps at least.
 _EPOCHS, _MOLECULES, _STEPS, _LEAST_EPOCHS = 30, 10_000, 100, 5
 #: Epochs of a run that only its minutes end; such a run has as many steps at least.
-ENDLESS = 1_000_000
+NO_STEP_LIMIT = 1_000_000
 
 
-def usual_epochs(molecules: int, steps_per_epoch: int) -> int:
+def default_epochs(molecules: int, steps_per_epoch: int) -> int:
     """Epochs that suit a number of training molecules, where the user names none.
 
     Args:
@@ -25,17 +25,17 @@ def usual_epochs(molecules: int, steps_per_epoch: int) -> int:
     return max(_LEAST_EPOCHS, round(_EPOCHS * fewer), math.ceil(_STEPS / max(steps_per_epoch, 1)))
 
 
-def steps_of_run(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> int:
+def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> int:
     """Optimiser steps until a run ends, unless its minutes end it before.
 
     Args:
         config: says how many epochs or steps, or minutes, or nothing.
-        molecules, steps_per_epoch: as of :func:`usual_epochs`.
+        molecules, steps_per_epoch: as of :func:`default_epochs`.
     """
     epochs = config.max_epochs
     if epochs is None:
         limited = config.max_steps is not None or config.max_minutes is not None
-        epochs = ENDLESS if limited else usual_epochs(molecules, steps_per_epoch)
+        epochs = NO_STEP_LIMIT if limited else default_epochs(molecules, steps_per_epoch)
     return min(config.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
 
 

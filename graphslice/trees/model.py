@@ -13,10 +13,10 @@ from graphslice.ops.threads import parallel_for
 from graphslice.trees.traversal import add_leaves
 
 #: What is made of the sum of the leaves: a number, shares of trees, or probabilities by logistic function or softmax.
-NUMBER, SHARES, LOGISTIC, SOFTMAX = range(4)
+NUMBER, TREE_FRACTIONS, LOGISTIC, SOFTMAX = range(4)
 
 #: Larger numbers are no labels: differences of such ones would be infinite.
-LARGEST = 1e300
+MAX_LABEL = 1e300
 
 #: The dtypes and dimensions of the arrays.
 _FORMS: dict[str, tuple[tuple[str, ...], int]] = {
@@ -70,7 +70,7 @@ class Trees:
     settings: np.ndarray
 
     def __post_init__(self) -> None:
-        fault = _form_fault(self.to_arrays()) or _tree_fault(self) or _answer_fault(self)
+        fault = _array_error(self.to_arrays()) or _tree_error(self) or _prediction_error(self)
         if fault:
             raise InputError(f"these are no whole trees: {fault}; fit them again")
 
@@ -106,9 +106,9 @@ class Trees:
             add_leaves(x, *arrays, leaves, begin, end)
 
         parallel_for(walk, len(x), len(x) * len(self.columns) * _NODES_A_PATH)
-        return self._answers(self.base + self.scale * leaves)
+        return self._inverse_link(self.base + self.scale * leaves)
 
-    def _answers(self, sums: np.ndarray) -> np.ndarray:
+    def _inverse_link(self, sums: np.ndarray) -> np.ndarray:
         """float64 ``[R, W]`` of such sums. Exponentials one by one: numpy's would depend on the place in the array."""
         link = int(self.settings[1])
         if link == NUMBER:
@@ -159,7 +159,7 @@ def _logistic(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
-def _form_fault(arrays: dict[str, np.ndarray]) -> str:
+def _array_error(arrays: dict[str, np.ndarray]) -> str:
     for name, (dtypes, dimensions) in _FORMS.items():
         array = arrays[name]
         if not isinstance(array, np.ndarray) or array.dtype.name not in dtypes or array.ndim != dimensions:
@@ -171,7 +171,7 @@ def _form_fault(arrays: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def _tree_fault(trees: Trees) -> str:
+def _tree_error(trees: Trees) -> str:
     """What the compiled loop believes: every index, and that children have larger ones."""
     feature, child, roots, nodes = trees.feature, trees.child.astype(np.int64), trees.roots, len(trees.feature)
     if len(trees.threshold) != nodes or len(child) != nodes or len(trees.settings) != 2 or len(trees.scale) != 1:
@@ -193,18 +193,22 @@ def _tree_fault(trees: Trees) -> str:
     return ""
 
 
-def _answer_fault(trees: Trees) -> str:
+def _prediction_error(trees: Trees) -> str:
     """What keeps answers finite, and probabilities probabilities."""
     link, width, values, (points, numbers) = int(trees.settings[1]), trees.width, trees.values, _rows(trees.knots)
     if link not in range(4) or (link in (NUMBER, LOGISTIC) and width != 1) or (link == SOFTMAX and width < 2):
         return "a kind of answer that is not known"
-    if not 1e-9 < trees.scale[0] <= 1 or (np.abs(trees.base) > LARGEST).any() or (np.abs(trees.knots) > LARGEST).any():
+    if (
+        not 1e-9 < trees.scale[0] <= 1
+        or (np.abs(trees.base) > MAX_LABEL).any()
+        or (np.abs(trees.knots) > MAX_LABEL).any()
+    ):
         return "numbers beyond what can be added"
     if points is None or (points.size and link != NUMBER):
         return "knots of another shape"
     if (np.diff(points) <= 0).any() or (np.diff(numbers) < 0).any():
         return "knots that do not rise"
-    if link == SHARES:
+    if link == TREE_FRACTIONS:
         whole = values.sum(axis=1, dtype=np.float64) if len(trees.columns) else trees.base.sum(keepdims=True)
         if (values < 0).any() or (trees.base < 0).any() or values.shape[1] != width:
             return "shares below 0"

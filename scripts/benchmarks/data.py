@@ -15,12 +15,12 @@ from rdkit import Chem, rdBase
 from benchmarks.report import figure, interleaved
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
+from graphslice.data.batch_loader import BatchLoader, TrainBatches
 from graphslice.data.collate import collate_rows
-from graphslice.data.featurize import build_store, featurize, featurizers
-from graphslice.data.loader import BatchLoader, TrainBatches
-from graphslice.data.rows import Rows
+from graphslice.data.featurize import build_store, featurize, featurizer_pool
+from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
-from graphslice.resources import DEMO_CSV
+from graphslice.package_data import DEMO_CSV
 
 # The original code (Cython preprocessing and collate, every epoch), and MolFromSmiles on the same
 # machine: 2-core AMD EPYC, the first 1,024 molecules of PCQM4Mv2.
@@ -63,7 +63,7 @@ def _featurizing(smiles: list[str]) -> list[dict]:
     turns = [interleaved({name: partial(function, part) for name, function in functions.items()}, 5) for part in parts]
     us = {name: sum(turn[name] for turn in turns) / len(smiles) * 1e6 for name in functions}
     many = smiles * max(1, 16_384 // len(smiles))
-    with featurizers(workers=None) as pool:
+    with featurizer_pool(workers=None) as pool:
         all_cores = interleaved({"all": lambda: featurize(many, GraphConfig(), pool=pool)}, 3)["all"]
     return [
         figure("RDKit MolFromSmiles, the floor", us["parse"], "us"),
@@ -84,7 +84,7 @@ def _ogb():
 
 def _storing(smiles: list[str]) -> list[dict]:
     count = len(smiles)
-    rows = Rows(smiles, np.zeros((count, 1)), np.zeros(count, np.int8), {})
+    rows = LabelledRows(smiles, np.zeros((count, 1)), np.zeros(count, np.int8), {})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "benchmark.arrow"
         store = build_store(path, [rows], StoreInfo("benchmark", "", ("y",)))

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.report import figure
-from graphslice.resources import DEMO_CSV
+from graphslice.package_data import DEMO_CSV
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,11 +25,11 @@ import graphslice
 from benchmarks.interval_report import rendered
 from benchmarks.table_methods import CommandError, Commands, commit
 from benchmarks.table_tasks import TDC, Task
-from graphslice.calibration import tempered
+from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
-from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.metrics import score
-from graphslice.machine import machine
+from graphslice.hardware import hardware_info
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "intervals.jsonl"
 TASKS = (
@@ -72,7 +72,7 @@ def _attempt(options: argparse.Namespace, task: Task, split: str, seed: int) -> 
     if any(key.items() <= line.items() for line in read_results(options.results)):
         return
     try:
-        line = key | measured(task, split, seed, options.data, options.threads)
+        line = key | run_and_evaluate(task, split, seed, options.data, options.threads)
     except CommandError as error:
         print(f"{key}: {error}", file=sys.stderr, flush=True)
         return
@@ -94,7 +94,7 @@ def write_document(results: Path) -> None:
     document.write_text(rendered(read_results(results), LEVELS, SIMILARITIES), encoding="utf-8")
 
 
-def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dict[str, Any]:
+def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int) -> dict[str, Any]:
     """Train on a table, all rows of which are split anew, and judge what is said of the test molecules."""
     table = pd.read_csv(data / task.file)[["smiles", "y"]]
     with tempfile.TemporaryDirectory() as name:
@@ -105,7 +105,7 @@ def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dic
             *("--split", split, "--seed", seed, "--trainer.seed", seed),
             *("--out", folder / "run", "--cache", folder / "cache"),
         )
-        predictor, splits = graphslice.load(folder / "run", "cpu"), splits_of_run(folder / "run")
+        predictor, splits = graphslice.load(folder / "run", "cpu"), read_splits(folder / "run")
     assert splits is not None and predictor.calibration is not None
     rows, y = splits["test"], table["y"].to_numpy(np.float64)
     smiles, labels = table["smiles"].to_numpy()[rows].tolist(), y[rows, None]
@@ -119,7 +119,7 @@ def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dic
     line: dict[str, Any] = {"intervals": covered, "rows": {name: len(each) for name, each in splits.items()}}
     if task.classes:
         temperature = predictor.calibration.targets[0].temperature
-        before = tempered(values, 1 / temperature)
+        before = temperature_scaled(values, 1 / temperature)
         errors = [score("calibration_error", "", predictor.tasks, labels, each) for each in (before, values)]
         losses = [log_loss(labels[:, 0], each[:, 0].astype(np.float64)) for each in (before, values)]
         line |= {"temperature": temperature, "calibration_error": errors, "log_loss": losses}
@@ -130,7 +130,7 @@ def measured(task: Task, split: str, seed: int, data: Path, threads: int) -> dic
         error = np.abs(values[:, 0] - labels[:, 0])
     line["by_similarity"] = _binned(near.similarity, error.astype(np.float64))
     line["in_domain"] = _by_domain(near.in_domain, error.astype(np.float64))
-    return line | {"machine": machine()["machine"], "version": f"graphslice {graphslice.__version__} {commit()}"}
+    return line | {"machine": hardware_info()["machine"], "version": f"graphslice {graphslice.__version__} {commit()}"}
 
 
 def _binned(similarity: np.ndarray, error: np.ndarray) -> list[list[float]]:

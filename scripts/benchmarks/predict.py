@@ -20,7 +20,7 @@ from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from graphslice.tasks import regressions
+from graphslice.tasks import regression_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> list[dict]:
 def _predicted(config: ModelConfig, store: GraphStore, rows: np.ndarray, options: argparse.Namespace) -> list[dict]:
     torch.manual_seed(0)
     weights = GraphTransformer(config).state_dict()
-    predictor = Predictor(Checkpoint(RunConfig(model=config), regressions(["y"]), weights), options.device)
+    predictor = Predictor(Checkpoint(RunConfig(model=config), regression_tasks(["y"]), weights), options.device)
     predictor.model.eval()
 
     def plain() -> None:

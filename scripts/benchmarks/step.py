@@ -22,14 +22,14 @@ from benchmarks import eager
 from benchmarks.report import figure, interleaved
 from graphslice.batch import GraphBatch
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
+from graphslice.data.batch_loader import TrainBatches
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import featurize
-from graphslice.data.loader import TrainBatches
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops.threads import torch_on_one_core
-from graphslice.resources import DEMO_CSV
+from graphslice.ops.threads import single_threaded_torch
+from graphslice.package_data import DEMO_CSV
 from graphslice.training.adamw import AdamW, clip_gradients
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
@@ -174,7 +174,9 @@ def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse
     functions = _functions(model, batches, device)
     if options.preset and device == "cpu" and torch.get_num_threads() > 1:
         functions |= {f"{name}, one core": _on_one_core(functions[name]) for name in list(functions)}
-    taken, shares = _turns(functions, sum(products(model.config, batch) for batch in batches), device, options.turns)
+    taken, shares = _interleaved_seconds(
+        functions, sum(products(model.config, batch) for batch in batches), device, options.turns
+    )
     molecules = sum(map(len, batches))
     figures = _figures(model.config, taken, shares, molecules)
     if device == "cuda":
@@ -221,7 +223,7 @@ def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) 
 
     def as_in_a_run(step: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            with torch_on_one_core() if device == "cpu" else nullcontext():
+            with single_threaded_torch() if device == "cpu" else nullcontext():
                 step()
 
         return run
@@ -249,7 +251,7 @@ def _on_one_core(function: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
-def _turns(
+def _interleaved_seconds(
     functions: dict[str, Callable[[], object]], work: float, device: str, turns: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The seconds of each function in each turn, and its share of the rate of a large matrix product around it."""

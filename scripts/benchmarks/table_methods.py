@@ -16,8 +16,8 @@ import pandas as pd
 
 import graphslice
 from benchmarks.table_tasks import Table
-from graphslice.chem.descriptors import read_descriptors
-from graphslice.trees.beside import predict_trees
+from graphslice.chem.descriptors import compute_descriptors
+from graphslice.trees.stacking import predict_trees
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,11 +34,11 @@ GRAPHSLICE = {
 UNSEEN = "unseen-network"
 _UNSEEN_OPTIONS = ["--optimizer.peak_lr", "1e-3", "--trainer.baselines", "off"]
 #: What answers in a run, each judged alone too. The trees do not depend on where the network begins.
-PARTS_OF = {
+COMPONENTS_OF = {
     "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting"),
     "scratch": ("scratch-network",),
 }
-PARTS = tuple(name for names in PARTS_OF.values() for name in names)
+PARTS = tuple(name for names in COMPONENTS_OF.values() for name in names)
 
 
 class CommandError(Exception):
@@ -195,19 +195,19 @@ class GraphSlice(Method):
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
         found = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}
-        names = PARTS_OF.get(self.name, ())
-        return found | (parts_of(run, asked["smiles"].tolist(), names) if names else {})
+        names = COMPONENTS_OF.get(self.name, ())
+        return found | (component_predictions(run, asked["smiles"].tolist(), names) if names else {})
 
 
-def parts_of(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:
+def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:
     """What the network, the forest and the boosting of a run answer alone, of the first as many as there are names."""
     predictor = graphslice.load(run, "cpu")
-    (blend,) = predictor.blends
-    if blend is None:  # the network has answered alone, and no trees were kept
+    (stacking,) = predictor.stackings
+    if stacking is None:  # the network has answered alone, and no trees were kept
         return {names[0]: np.asarray(predictor.predict(smiles), np.float64)}
-    x = np.concatenate(list(read_descriptors(smiles, blend.kinds).values()), axis=1, dtype=np.float32)
-    predictor.blends = [None]
-    answers = [predictor.predict(smiles), *(predict_trees(trees, x) for trees in blend.trees.values())]
+    x = np.concatenate(list(compute_descriptors(smiles, stacking.kinds).values()), axis=1, dtype=np.float32)
+    predictor.stackings = [None]
+    answers = [predictor.predict(smiles), *(predict_trees(trees, x) for trees in stacking.trees.values())]
     return {name: np.asarray(values, np.float64) for name, values in zip(names, answers, strict=False)}
 
 
@@ -242,7 +242,7 @@ def commit() -> str:
     return found + ("+" if changed else "")
 
 
-def filled(answers: np.ndarray, table: Table) -> tuple[np.ndarray, int]:
+def fill_missing(answers: np.ndarray, table: Table) -> tuple[np.ndarray, int]:
     """Answers with the mean of the training labels for those that are missing, and the number of rows that lack one."""
     missing = np.isnan(answers)
     means: Sequence[float] = np.nanmean(table.labels[table.split == "train"], axis=0)

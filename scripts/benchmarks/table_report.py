@@ -157,13 +157,15 @@ def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board
             found = scores.get((task.name, metric), {})
             arrow = "↑" if METRICS[metric][1] else "↓"
             figures = [cell(found.get(name, [])) for name in methods]
-            figures += ["" if (value := known(board, task.name, name)) is None else f"{value:.3f}" for name in beside]
+            figures += [
+                "" if (value := published_score(board, task.name, name)) is None else f"{value:.3f}" for name in beside
+            ]
             if any(figures[: len(methods)]):
                 lines.append([task.name, f"{metric} {arrow}", *figures])
     return markdown(lines)
 
 
-def known(board: pd.DataFrame | None, task: str, column: str) -> float | None:
+def published_score(board: pd.DataFrame | None, task: str, column: str) -> float | None:
     """A published figure, None where there is none."""
     if board is None or task not in board.index or pd.isna(board.loc[task, column]):
         return None
@@ -178,11 +180,11 @@ def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
             ours[method][task.name] = float(np.mean(values))
     rivals = {f"`{method}`": ours[method] for method in methods}
     for name in ("best", "chemprop_rdkit", "chemprop"):
-        figures = {task: value for task in TDC if (value := known(board, task, name)) is not None}
+        figures = {task: value for task in TDC if (value := published_score(board, task, name)) is not None}
         rivals = {f"published: {BESIDE[name]}": figures} | rivals
     lines = [["better than", *rivals]]
     for method in methods:
-        wins = [won(ours[method], rival) if rival is not ours[method] else "" for rival in rivals.values()]
+        wins = [win_count(ours[method], rival) if rival is not ours[method] else "" for rival in rivals.values()]
         lines.append([f"`{method}`", *wins])
     return markdown(lines)
 
@@ -194,7 +196,7 @@ def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
         places: dict[str, list[float]] = defaultdict(list)
         for task in TDC.values():
             ours = scores.get((task.name, task.metrics[0]), {}).get(method)
-            figures = {name: value for name in BOARDS if (value := known(board, task.name, name)) is not None}
+            figures = {name: value for name in BOARDS if (value := published_score(board, task.name, name)) is not None}
             if ours and figures:
                 figures[method] = float(np.mean(ours))
                 ranks = pd.Series(figures).rank(ascending=not METRICS[task.metrics[0]][1])
@@ -206,7 +208,7 @@ def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
     return markdown(lines)
 
 
-def won(figures: dict[str, float], rival: dict[str, float]) -> str:
+def win_count(figures: dict[str, float], rival: dict[str, float]) -> str:
     """On how many of the tasks that both have the first is better."""
     both = [task for task in figures if task in rival]
     more = {task: METRICS[TDC[task].metrics[0]][1] for task in both}

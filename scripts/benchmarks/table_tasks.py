@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 _VALID_SHARE = _TEST_SHARE = 0.1
 # Of the training rows of TDC's tables, as its own function takes for validation.
-_CARVED_SHARE = 0.125
+_VALIDATION_SHARE = 0.125
 
 
 @dataclass(frozen=True)
@@ -112,20 +112,20 @@ def read_table(task: Task, data: Path, seed: int) -> Table:
     smiles = frame[smiles_column].to_numpy(dtype=object)
     labels = frame.drop(columns=[smiles_column, "split"], errors="ignore").to_numpy(dtype=np.float64)
     if task.fixed_test:
-        split = carve_validation(frame["split"].to_numpy(dtype=object), smiles, seed)
+        split = split_off_validation(frame["split"].to_numpy(dtype=object), smiles, seed)
     else:
         split = balanced_scaffold_split(smiles, seed)
     return Table(task, smiles, labels, split)
 
 
-def carve_validation(split: np.ndarray, smiles: np.ndarray, seed: int) -> np.ndarray:
+def split_off_validation(split: np.ndarray, smiles: np.ndarray, seed: int) -> np.ndarray:
     """An eighth of the training rows becomes ``valid``, with no scaffold in both, as TDC's leaderboard has it.
 
     Its ``get_train_valid_split`` deals scaffolds in random order, each to training if it has room.
     """
     train = np.flatnonzero(split == "train")
     groups = [train[rows] for rows in _by_scaffold(smiles[train])]
-    room = int((1 - _CARVED_SHARE) * len(train))
+    room = int((1 - _VALIDATION_SHARE) * len(train))
     split = split.copy()
     for i in np.random.default_rng(seed).permutation(len(groups)):
         if len(groups[i]) > room:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.table_methods import METHODS, CommandError, Commands, Method, filled, make_method
+from benchmarks.table_methods import METHODS, CommandError, Commands, Method, fill_missing, make_method
 from benchmarks.table_report import PUBLISHED, keep_published, read_results, rendered
 from benchmarks.table_tasks import TASKS, Task, read_table, score
-from graphslice.machine import cores, machine
+from graphslice.hardware import cores, hardware_info
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "results.jsonl"
 _one_at_a_time = threading.Lock()
@@ -69,10 +69,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _attempt(options: argparse.Namespace, task: Task, seed: int, method: Method) -> str | None:
     """Keep the result of one training, unless it is there; why it failed, else."""
-    if options.results.exists() and (task.name, method.name, seed) in done(read_results(options.results)):
+    if options.results.exists() and (task.name, method.name, seed) in finished_runs(read_results(options.results)):
         return None
     try:
-        lines = measured(task, seed, method, options.data, max(1, cores() // options.jobs))
+        lines = run_and_evaluate(task, seed, method, options.data, max(1, cores() // options.jobs))
     except CommandError as error:
         print(f"{task.name}, seed {seed}: {error}", file=sys.stderr, flush=True)
         return f"{task.name}, {method.name}, seed {seed}"
@@ -93,14 +93,14 @@ def write_document(results: Path) -> Path:
     return document
 
 
-def done(results: list[dict]) -> set[tuple[str, str, int]]:
+def finished_runs(results: list[dict]) -> set[tuple[str, str, int]]:
     """The tasks, methods and seeds of which every metric is there."""
     found = {(line["task"], line["method"], line["seed"], line["metric"]) for line in results}
     keys = {key[:3] for key in found}
     return {key for key in keys if all((*key, metric) in found for metric in TASKS[key[0]].metrics)}
 
 
-def measured(task: Task, seed: int, method: Method, data: Path, threads: int) -> list[dict]:
+def run_and_evaluate(task: Task, seed: int, method: Method, data: Path, threads: int) -> list[dict]:
     """Train a method on a task, and judge it: a line for each metric."""
     table = read_table(task, data, seed)
     asked = table.frame("valid", "test", labels=False)
@@ -118,8 +118,13 @@ def measured(task: Task, seed: int, method: Method, data: Path, threads: int) ->
     took = {"seconds": round(commands.seconds, 2), "cpu_seconds": round(commands.cpu_seconds, 2), "threads": threads}
     lines = []
     for name, some in answers.items():
-        given, unanswered = filled(some, table)
-        shared = rows | {"unanswered": unanswered} | took | {"machine": machine()["machine"], "version": method.version}
+        given, unanswered = fill_missing(some, table)
+        shared = (
+            rows
+            | {"unanswered": unanswered}
+            | took
+            | {"machine": hardware_info()["machine"], "version": method.version}
+        )
         key = {"task": task.name, "method": name, "seed": seed}
         lines += [
             key | {"metric": m, "test": on("test", m, given), "valid": on("valid", m, given)} | shared

@@ -19,7 +19,7 @@ from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.nn import GraphTransformer
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import export_checkpoint
-from graphslice.tasks import regressions
+from graphslice.tasks import regression_tasks
 
 _TINY = {"layers": 1, "dim": 8, "heads": 2, "ffn_dim": 8}
 
@@ -51,7 +51,7 @@ def target(folder: Path) -> Callable[[random.Random], None]:
 def _own(folder: Path) -> dict[str, Any]:
     config = RunConfig(model=ModelConfig(**_TINY))
     model = GraphTransformer(config.model)
-    save_checkpoint(Checkpoint(config, regressions(["y"]), model.state_dict()), folder / "own.ckpt")
+    save_checkpoint(Checkpoint(config, regression_tasks(["y"]), model.state_dict()), folder / "own.ckpt")
     return torch.load(folder / "own.ckpt", weights_only=True)
 
 
@@ -59,7 +59,7 @@ def _later(folder: Path) -> dict[str, Any]:
     """A file of fairseq's Graphormer; the folder gets the same as Hugging Face's."""
     model = ModelConfig(**_TINY, mixer="softmax", norm="post", embedding_norm=True, head="mlp")
     config = RunConfig(model=model, graph=GraphConfig(atom_order="input", path_ties="floyd-warshall"))
-    checkpoint = Checkpoint(config, regressions(["y"]), GraphTransformer(model).state_dict())
+    checkpoint = Checkpoint(config, regression_tasks(["y"]), GraphTransformer(model).state_dict())
     settings, weights = export_checkpoint(checkpoint, folder, "huggingface")
     return {"model": load_file(weights), "args": json.loads(settings.read_text())}
 

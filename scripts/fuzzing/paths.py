@@ -25,7 +25,7 @@ def target(folder: Path) -> Callable[[random.Random], None]:
     def run(draw: random.Random) -> None:
         graphs = [_graph(draw) for _ in range(draw.choice((1, 1, 2, 3)))]
         if draw.random() < 0.5:
-            graphs[-1] = _spoilt(draw, graphs[-1])
+            graphs[-1] = _corrupted(draw, graphs[-1])
         settings: dict[str, Any] = {"path_ties": draw.choice(("mean", "floyd-warshall"))}
         if draw.random() < 0.3:
             settings["max_path"] = draw.choice((-1, 0, 1, 2, 5, 60, 509, 510, 2**31, 2**62))
@@ -66,7 +66,7 @@ def _graph(draw: random.Random) -> MolGraph:
     return MolGraph(seed.integers(0, ATOM_DIMS, (size, 9)).astype(np.uint8), bonds, features)
 
 
-def _spoilt(draw: random.Random, graph: MolGraph) -> MolGraph:
+def _corrupted(draw: random.Random, graph: MolGraph) -> MolGraph:
     """The graph with something else in one of its arrays."""
     name = draw.choice(("atoms", "bonds", "bonds", "bond_features"))
     array: Any = getattr(graph, name).copy()

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.checksum import seal
+from graphslice.data.checksum import write_checksum
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import build_store
-from graphslice.data.rows import Rows
+from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.feature_dims import ATOM_DIMS
 
@@ -26,7 +26,7 @@ _SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 70, "C12C3C4C
 def target(folder: Path) -> Callable[[random.Random], None]:
     contents = []
     for targets, order in (((), "canonical"), (("y",), "canonical"), (("y", "z"), "input")):
-        rows = Rows(_SMILES, np.ones((8, len(targets))), np.arange(-1, 7, dtype=np.int8) % 3, {3: "no number"})
+        rows = LabelledRows(_SMILES, np.ones((8, len(targets))), np.arange(-1, 7, dtype=np.int8) % 3, {3: "no number"})
         store = build_store(folder / "base.arrow", [rows], StoreInfo("some", "", targets, order), workers=1)
         contents.append((folder / "base.arrow").read_bytes())
         del store
@@ -40,7 +40,7 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         else:
             _write_changed(draw, content, path)
         with suppress(Exception):  # of what has no place for a checksum
-            seal(path)
+            write_checksum(path)
         _use(GraphStore.open(path))
 
     return run

@@ -15,14 +15,14 @@ import torch
 
 import graphslice as gs
 from graphslice.analysis import (
+    activations,
     attention_bound,
+    mixer_stack_outputs,
     permutation_bound,
     rank_one_residual,
     rows_residual,
-    through_mixers,
-    trace,
 )
-from graphslice.analysis.collapse import attention_gains
+from graphslice.analysis.rank_collapse import attention_gains
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.collate import collate
@@ -52,7 +52,7 @@ def draw(options: argparse.Namespace) -> None:
         trained = gs.load(folder, "cpu")
         name = trained.config.model.mixer
         for row, (weights, predictor) in enumerate({"initial": _untrained(trained), "trained": trained}.items()):
-            found, shares, enters = measured(predictor, graphs)
+            found, shares, enters = depth_residuals(predictor, graphs)
             axis = axes[row * len(options.runs) + column]
             for what, values in found.items():
                 axis.plot(values, MEASURED[what], label=what)
@@ -71,7 +71,9 @@ def draw(options: argparse.Namespace) -> None:
     figure.savefig(options.out / "depth.png", dpi=120)
 
 
-def measured(predictor: Predictor, graphs: list[MolGraph]) -> tuple[dict[str, np.ndarray], dict[str, float], float]:
+def depth_residuals(
+    predictor: Predictor, graphs: list[MolGraph]
+) -> tuple[dict[str, np.ndarray], dict[str, float], float]:
     """Of each of MEASURED log10 of the residual over the first, ``float64 [L + 1]``, and the last over the norm of its
     rows, medians over molecules; and the first residual itself.
 
@@ -81,11 +83,11 @@ def measured(predictor: Predictor, graphs: list[MolGraph]) -> tuple[dict[str, np
     shares: dict[str, list[float]] = {what: [] for what in MEASURED}
     mixers = [block.mixer for block in predictor.model.blocks]
     for graph in graphs:
-        rows = trace(predictor, graph).rows
+        rows = activations(predictor, graph).rows
         with torch.inference_mode():
             context = predictor.model.context(collate([graph], **predictor.config.collate_settings))
         x = torch.from_numpy(rows[0])
-        stacks = (rows, through_mixers(mixers, x, context), through_mixers(mixers, x))
+        stacks = (rows, mixer_stack_outputs(mixers, x, context), mixer_stack_outputs(mixers, x))
         for what, stack in zip(MEASURED, stacks, strict=True):
             lost = [rank_one_residual(layer) < 1e-13 for layer in stack]
             logs[what].append(np.where(lost, -np.inf, np.log10([rows_residual(layer) or 1 for layer in stack])))

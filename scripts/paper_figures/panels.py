@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import graphslice as gs
 from graphslice.chem.molecule import MolGraph
-from graphslice.resources import DEMO_CSV
+from graphslice.package_data import DEMO_CSV
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.6):

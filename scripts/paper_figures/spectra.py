@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import graphslice as gs
-from graphslice.analysis import rank_one_residual, singular_spectrum, trace
+from graphslice.analysis import activations, rank_one_residual, singular_spectrum
 from paper_figures.panels import demo_molecules, panels
 
 
@@ -28,7 +28,7 @@ def draw(options: argparse.Namespace) -> None:
         name = predictor.config.model.mixer
         spectra, ranks, residuals = [], [], []
         for graph in graphs:
-            seen = trace(predictor, graph)
+            seen = activations(predictor, graph)
             layers = [singular_spectrum(mixed) for mixed in seen.mixed]
             shares = [values / values.sum() for values in layers]
             ranks.append([np.exp(-(s[s > 0] * np.log(s[s > 0])).sum()) for s in shares])

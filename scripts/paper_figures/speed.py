@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from graphslice.config import ModelConfig
-from graphslice.machine import peak_memory
+from graphslice.hardware import peak_memory
 from graphslice.nn.block import AddNorm, Block
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS
@@ -64,7 +64,9 @@ def draw(options: argparse.Namespace) -> None:
         steps[mixer].step(inputs[min(options.rows)], mode)
     timed = [(mixer, rows, mode) for mixer, rows in cells if memory[mixer, rows] is not None for mode in MODES]
     functions = {name: partial(steps[name[0]].step, inputs[name[1]], name[2]) for name in timed}
-    found = in_turns(functions, options.rounds, time.perf_counter if options.device == "cuda" else time.process_time)
+    found = interleaved_rates(
+        functions, options.rounds, time.perf_counter if options.device == "cuda" else time.process_time
+    )
     _print_table(options, found, memory)
     _print_spread(found)
     figure, axes = panels(3)
@@ -117,7 +119,7 @@ def _sequences(batch: int, rows: int, device: str) -> torch.Tensor:
     return torch.randn(batch, rows, 256, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def in_turns(
+def interleaved_rates(
     functions: dict[tuple, Callable[[], None]], rounds: int, clock: Callable[[], float]
 ) -> dict[tuple, np.ndarray]:
     """``float64 [3]`` of each function: how often a second it runs, the quartiles of one timing a round."""

@@ -7,9 +7,15 @@ import torch
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.analysis import rank_one_residual, singular_spectrum, trace
+from graphslice.analysis import activations, rank_one_residual, singular_spectrum
 from graphslice.analysis.attribution import graph_of
-from graphslice.analysis.internals import Traced, by_bond, by_distance, from_centre, write_internals
+from graphslice.analysis.internals import (
+    MoleculeActivations,
+    attention_by_bond,
+    attention_by_distance,
+    attention_from_centre,
+    write_internals,
+)
 from graphslice.data.collate import collate
 from graphslice.nn.mixers import MIXERS
 
@@ -42,7 +48,7 @@ def test_singular_spectrum():
 def test_trace_is_what_the_model_does(make_predictor, mixer):
     predictor = make_predictor(8.0, mixer=mixer, layers=3)
     graph = gs.smiles_to_graph(SMILES[0])
-    found = trace(predictor, graph)
+    found = activations(predictor, graph)
     rows, model = graph.num_atoms + 1, predictor.model
     assert found.rows.shape == (4, rows, 16)
     assert found.mixed.shape == (3, rows, 16)
@@ -63,9 +69,9 @@ def test_trace_is_what_the_model_does(make_predictor, mixer):
 # --- internals ----------------------------------------------------------------------------------
 
 
-def traced(predictor, number: int, smiles: str) -> Traced:
-    graph, places = graph_of(predictor, smiles)
-    return Traced(number, smiles, places, trace(predictor, graph))
+def traced(predictor, number: int, smiles: str) -> MoleculeActivations:
+    graph, atom_rows = graph_of(predictor, smiles)
+    return MoleculeActivations(number, smiles, atom_rows, activations(predictor, graph))
 
 
 @pytest.fixture(scope="module")
@@ -90,29 +96,35 @@ def test_files_of_internals(written):
 def test_map_by_distance_and_bond(written):
     found, _, out = written
     for one in found:
-        shares = by_distance(one.trace)
-        apart = (one.trace.distances >= 510).mean()
+        shares = attention_by_distance(one.activations)
+        apart = (one.activations.distances >= 510).mean()
         assert (shares.sum(1) <= 1 + 1e-5).all() and (apart or np.allclose(shares.sum(1), 1, atol=1e-5))
         mol = Chem.MolFromSmiles(one.smiles)
-        atoms, weights = by_bond(one)
+        atoms, weights = attention_by_bond(one)
         assert len(atoms) == mol.GetNumBonds() and weights.shape == (2, len(atoms))
         for (a, b), weight in zip(atoms, weights.T, strict=True):
-            i, j = 1 + one.places[a], 1 + one.places[b]
-            assert one.trace.distances[i - 1, j - 1] == 1
-            np.testing.assert_allclose(weight, (one.trace.attn_weights[:, i, j] + one.trace.attn_weights[:, j, i]) / 2)
-        centre, away, reads = from_centre(one)
+            i, j = 1 + one.atom_rows[a], 1 + one.atom_rows[b]
+            assert one.activations.distances[i - 1, j - 1] == 1
+            np.testing.assert_allclose(
+                weight, (one.activations.attn_weights[:, i, j] + one.activations.attn_weights[:, j, i]) / 2
+            )
+        centre, away, reads = attention_from_centre(one)
         lengths = Chem.GetDistanceMatrix(mol)
         eccentricity = np.where(lengths < 1e6, lengths, -1).max(1)
         assert centre == eccentricity.argmin() and (away[lengths[centre] < 1e6] == lengths[centre][away < 510]).all()
-        np.testing.assert_array_equal(reads, one.trace.attn_weights[:, 1 + one.places[centre]][:, 1 + one.places])
+        np.testing.assert_array_equal(
+            reads, one.activations.attn_weights[:, 1 + one.atom_rows[centre]][:, 1 + one.atom_rows]
+        )
     reads = pd.read_csv(out / "map_atoms.csv")
-    assert len(reads) == 2 * sum(len(one.places) for one in found)
+    assert len(reads) == 2 * sum(len(one.atom_rows) for one in found)
     assert reads["distance"].isna().sum() == 2  # the chloride of the sodium, for each head
     distances = pd.read_csv(out / "map_distances.csv")
     assert set(distances["head"]) == {1, 2} and "token" in set(distances["distance"])
     spectra = pd.read_csv(out / "spectra.csv")
     first = spectra[(spectra["molecule"] == 1) & (spectra["layer"] == 2)]["singular_value"]
-    np.testing.assert_allclose(first, np.linalg.svd(found[0].trace.mixed[1].astype(float))[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        first, np.linalg.svd(found[0].activations.mixed[1].astype(float))[1], rtol=1e-4, atol=1e-6
+    )
     residuals = pd.read_csv(out / "residuals.csv")
     assert residuals["depth"].max() == 2 and residuals["residual"].between(0, 2).all()
 

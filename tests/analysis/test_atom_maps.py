@@ -10,10 +10,10 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.image import imread
 from rdkit import Chem
-from test_wording import ACTIVE, LOG, LOGP, told_of
+from test_wording import ACTIVE, LOG, LOGP, explanation_of
 
 from graphslice.analysis.atom_maps import COLOURS, _size_of, draw_atoms, draw_overview
-from graphslice.analysis.depiction import depict, place_boxes
+from graphslice.analysis.layout import depict, place_boxes
 
 ODD = {
     "one atom": "C",
@@ -52,16 +52,16 @@ def text_of(path) -> list[str]:
 def test_a_picture_of_any_molecule(name, tmp_path):
     smiles = ODD[name]
     values = values_of(smiles)
-    told = told_of(LOGP, values, [1.0], error=0.01)
-    files = draw_atoms(smiles, told, tmp_path / "atoms-1")
+    explanation = explanation_of(LOGP, values, [1.0], error=0.01)
+    files = draw_atoms(smiles, explanation, tmp_path / "atoms-1")
     assert [path.suffix for path in files] == [".png", ".svg"] and all(path.exists() for path in files)
     texts = text_of(files[1])
     numbers = [text for text in texts if re.fullmatch(r"[+\N{MINUS SIGN}]?\d+\.\d\d", text)]
     assert sorted(numbers) == sorted(
-        told.digits.text(value, sign=True) for value in [*values, abs(values).max(), -abs(values).max()]
+        explanation.digits.text(value, sign=True) for value in [*values, abs(values).max(), -abs(values).max()]
     )
     assert "contribution to logp, in its unit" in texts and "lowers logp" in texts and "raises logp" in texts
-    assert f"logp: {told.sum}" in texts and told.within in texts
+    assert f"logp: {explanation.sum}" in texts and explanation.error_bound_text in texts
     assert smiles in texts or any("..." in text for text in texts)
     image = imread(files[0])
     assert image[0].min() == image[-1].min() == image[:, 0].min() == image[:, -1].min() == 1  # nothing is cut off
@@ -114,12 +114,12 @@ def test_red_is_more_and_blue_is_less():
     ],
 )
 def test_legends(task, answers, expected, tmp_path):
-    _, svg = draw_atoms("CCO", told_of(task, [0.5, -0.25, 1], answers), tmp_path / "a")
+    _, svg = draw_atoms("CCO", explanation_of(task, [0.5, -0.25, 1], answers), tmp_path / "a")
     assert set(expected) <= set(text_of(svg))
 
 
 def test_a_picture_names_the_blend_and_the_ensemble(tmp_path):
-    _, svg = draw_atoms("CCO", told_of(LOGP, [0.5, -0.25, 1], [2.0], weight=0.25, models=3), tmp_path / "a")
+    _, svg = draw_atoms("CCO", explanation_of(LOGP, [0.5, -0.25, 1], [2.0], weight=0.25, models=3), tmp_path / "a")
     texts = " ".join(text_of(svg))
     assert (
         "mean of 3 networks" in texts and "weight 0.25 in the answer" in texts and "model answers: logp 2.00" in texts
@@ -127,13 +127,13 @@ def test_a_picture_names_the_blend_and_the_ensemble(tmp_path):
 
 
 def test_the_same_picture_is_the_same_file(tmp_path):
-    written = [draw_atoms("CCO", told_of(LOGP, [0.5, -0.25, 1], [2.0]), tmp_path / name) for name in ("a", "b")]
+    written = [draw_atoms("CCO", explanation_of(LOGP, [0.5, -0.25, 1], [2.0]), tmp_path / name) for name in ("a", "b")]
     assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*written, strict=True))
 
 
 def test_an_overview(tmp_path):
     smiles = list(ODD.values())
-    told = [told_of(LOGP, values_of(each), [1.0]) for each in smiles]
-    (path,) = draw_overview(smiles, told, tmp_path / "overview", range(1, len(smiles) + 1))
+    explanation = [explanation_of(LOGP, values_of(each), [1.0]) for each in smiles]
+    (path,) = draw_overview(smiles, explanation, tmp_path / "overview", range(1, len(smiles) + 1))
     image = imread(path)
     assert path.name == "overview.png" and image.shape[0] > 5 * 250 and image.shape[1] > 4 * 250

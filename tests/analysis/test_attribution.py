@@ -20,9 +20,9 @@ from graphslice.data.collate import collate
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS
-from graphslice.tasks import Task, regressions
-from graphslice.trees import Blend
-from graphslice.trees.beside import fit_trees
+from graphslice.tasks import Task, regression_tasks
+from graphslice.trees import Stacking
+from graphslice.trees.stacking import fit_trees
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "C1CC[C@H]2CCCC[C@@H]2C1"]
 
@@ -39,7 +39,7 @@ def exact_shapley(predictor, graph) -> np.ndarray:
                 if atom not in shown:
                     x[:, 1 + atom] = 0
             structure = model.pairs(batch)
-            normed = model._through_blocks(x, structure)
+            normed = model._apply_blocks(x, structure)
             found = model.head(model.read_out(normed, structure.mask))[0] * model.target_std + model.target_mean
         return found.double().numpy()
 
@@ -58,7 +58,7 @@ def test_deviations_that_a_network_learns_are_no_answers(make_predictor):
     """Of the loss gaussian: there are as many contributions as names."""
     checkpoint = make_predictor(4.0, ("y", "z", "deviation", "deviation")).checkpoints[0]
     config = replace(checkpoint.config, trainer=TrainerConfig(loss="gaussian"))
-    learned = Predictor(replace(checkpoint, config=config, tasks=regressions(["y", "z"])), "cpu")
+    learned = Predictor(replace(checkpoint, config=config, tasks=regression_tasks(["y", "z"])), "cpu")
     found = attribute(learned, "CCO")
     assert (found.values.shape, found.errors.shape, found.names) == ((3, 2), (3, 2), ["y", "z"])
     assert found.prediction.shape == found.baseline.shape == found.network_weight.shape == (2,)
@@ -209,11 +209,11 @@ def test_of_a_blend_the_network_is_explained(make_predictor):
     (plain,) = make_predictor(10.0, targets=("a", "b")).checkpoints
     smiles = ["C" * n for n in range(1, 21)]
     kinds = ("rdkit2d",)
-    x = gs.chem.descriptors.read_descriptors(smiles, kinds)["rdkit2d"]
+    x = gs.chem.descriptors.compute_descriptors(smiles, kinds)["rdkit2d"]
     labels = np.stack([np.arange(20.0), np.arange(20.0)[::-1]], axis=1)
     trees = fit_trees(x, labels, plain.tasks, seed=0, threads=1)
-    blend = Blend(kinds, trees, np.array([[0.3, 1.0], [0.5, 0.0], [0.2, 0.0]]))
-    blended = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, blend=blend), "cpu")
+    stacking = Stacking(kinds, trees, np.array([[0.3, 1.0], [0.5, 0.0], [0.2, 0.0]]))
+    blended = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, stacking=stacking), "cpu")
     found, alone = attribute(blended, "CCO"), attribute(Predictor(plain, "cpu"), "CCO")
     np.testing.assert_array_equal(found.values, alone.values)
     assert found.network_weight.tolist() == [0.3, 1.0] and alone.network_weight.tolist() == [1, 1]
@@ -233,4 +233,4 @@ def test_names_of_what_is_explained(make_predictor):
     found = attribute(Predictor(Checkpoint(plain.config, tasks, plain.weights), "cpu"), "CC")
     assert found.names[:3] == ["t", "log c", "active, logit of yes"] and len(found.names) == 6
     assert found.values.shape == (2, 6) and found.network_weight.shape == (6,)
-    assert attribute(make_predictor(), "CC").names == [task.name for task in regressions("y")]
+    assert attribute(make_predictor(), "CC").names == [task.name for task in regression_tasks("y")]

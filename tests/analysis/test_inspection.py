@@ -8,7 +8,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import Given, inspect, read_listed, refuse_table_of_others
+from graphslice.analysis.inspection import InputMolecule, check_output_table, inspect, read_input_molecules
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
@@ -38,11 +38,11 @@ def test_the_table_has_what_attribute_gives_in_the_digits_of_the_picture(inspect
         mol, expected = Chem.MolFromSmiles(smiles), attribute(predictor, smiles, orders=8)
         assert mine["element"].tolist() == [atom.GetSymbol() for atom in mol.GetAtoms()] == one.elements
         assert mine["atom"].tolist() == list(range(mol.GetNumAtoms()))
-        told = one.told[1]
-        unit = 10.0**-told.digits.decimals
+        explanations = one.explanations[1]
+        unit = 10.0**-explanations.digits.decimals
         np.testing.assert_allclose(mine["contribution"].astype(float), expected.values[:, 1], atol=0.5001 * unit)
         minus = [text.replace("-", "\N{MINUS SIGN}") for text in mine["contribution"]]
-        assert minus == [told.digits.text(value) for value in told.values]
+        assert minus == [explanations.digits.text(value) for value in explanations.values]
         answer = predictor.predict(smiles)[0, 1]
         assert float(mine["prediction"].iloc[0]) == pytest.approx(answer, abs=0.51 * unit + 1e-4)
 
@@ -71,9 +71,9 @@ def test_tables_of_others_stay(make_predictor, tmp_path):
 def test_the_input_is_not_written_over(make_predictor, tmp_path):
     inspect(make_predictor(), ["CC"], tmp_path)
     with pytest.raises(InputError, match=r"atoms\.csv lies where"):
-        refuse_table_of_others(["C", tmp_path / "atoms.csv"], tmp_path)
-    refuse_table_of_others(["C", tmp_path / "atoms-1.png"], tmp_path)
-    refuse_table_of_others(["C", tmp_path / "atoms.csv"], tmp_path / "other")
+        check_output_table(["C", tmp_path / "atoms.csv"], tmp_path)
+    check_output_table(["C", tmp_path / "atoms-1.png"], tmp_path)
+    check_output_table(["C", tmp_path / "atoms.csv"], tmp_path / "other")
 
 
 def test_nothing_is_written_for_what_is_no_molecule(make_predictor, tmp_path):
@@ -99,7 +99,7 @@ def test_bad_molecules_keep_their_numbers(make_predictor, tmp_path):
 
 
 def test_of_many_the_first_are_drawn(make_predictor, tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "MOST_DRAWN", 3)
+    monkeypatch.setattr(inspection, "MAX_DRAWN", 3)
     done = []
     found = inspect(make_predictor(), ["oops", *"CNOSF"], tmp_path, progress=done.append)
     assert [one.smiles for one in found.found] == list("CNO") and found.more and done == [1, 1, 1]
@@ -125,7 +125,7 @@ def test_words_and_files_in_turn(make_predictor, tmp_path, name):
         rows.to_parquet(path)
     else:
         rows.to_csv(path, index=False, sep="," if name.endswith("csv") else "\t", header=not name.endswith("smi"))
-    given = list(read_listed(make_predictor(), ["N", str(path), "O" * 300]))
+    given = list(read_input_molecules(make_predictor(), ["N", str(path), "O" * 300]))
     assert [one.smiles for one in given] == ["N", "CCO", "oops", "CC", "O" * 300]
 
 
@@ -133,12 +133,12 @@ def test_columns_and_rows_of_a_file(make_predictor, tmp_path):
     path = tmp_path / "m.csv"
     path.write_text("id,structure text\n1,CCO\n2,CC,3\n3,C\n")
     with pytest.raises(InputError, match="which column holds the SMILES"):
-        list(read_listed(make_predictor(), [path]))
+        list(read_input_molecules(make_predictor(), [path]))
     with pytest.raises(InputError, match="no column 'structure'"):
-        list(read_listed(make_predictor(), [path], "structure"))
-    given = list(read_listed(make_predictor(), [path], "structure text"))
+        list(read_input_molecules(make_predictor(), [path], "structure"))
+    given = list(read_input_molecules(make_predictor(), [path], "structure text"))
     assert [one.smiles for one in given] == ["CCO", "CC", "C"]
-    assert [bool(one.wrong) for one in given] == [False, True, False]
+    assert [bool(one.error) for one in given] == [False, True, False]
     found = inspect(make_predictor(), given, tmp_path / "out")
     assert [one.number for one in found.found] == [1, 3] and found.left_out[0][:2] == (2, "CC")
 
@@ -146,10 +146,10 @@ def test_columns_and_rows_of_a_file(make_predictor, tmp_path):
 def test_files_that_cannot_be_used(make_predictor, tmp_path):
     for name, said in (("none.csv", "none.csv"), ("a.arrow", "keeps no SMILES")):
         with pytest.raises(InputError, match=said):
-            inspect(make_predictor(), read_listed(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
+            inspect(make_predictor(), read_input_molecules(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_row_is_malformed(make_predictor, tmp_path):
-    found = inspect(make_predictor(), [Given("C", wrong="three fields"), Given("CC")], tmp_path)
+    found = inspect(make_predictor(), [InputMolecule("C", error="three fields"), InputMolecule("CC")], tmp_path)
     assert found.left_out == [(1, "C", "three fields")]

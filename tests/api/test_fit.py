@@ -16,9 +16,9 @@ from tiny import TINY
 import graphslice as gs
 from graphslice.api.fitting import labelled_table
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.frames import as_table, frame_source
-from graphslice.data.sources import load_source
-from graphslice.report.gather import read_run
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.frames import as_table, dataset_from_frame
+from graphslice.report.load_run import read_run
 from graphslice.training import resume
 
 SETTINGS = {
@@ -91,8 +91,8 @@ FRAMES = {
 def test_cells_are_read_as_those_of_a_file(name, tmp_path):
     frame = pd.DataFrame({"smiles": ["CCO", "C", "CC", "oops"], name: FRAMES[name]}, index=[1, 1, 2, 0])
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = frame_source(frame, DataConfig(targets=name))
-    expected = load_source(DataConfig(dataset=str(tmp_path / "t.csv"), targets=name))
+    found = dataset_from_frame(frame, DataConfig(targets=name))
+    expected = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets=name))
     assert found.tasks == expected.tasks and found.smiles == expected.smiles
     np.testing.assert_array_equal(found.targets, expected.targets)
     assert found.rejected == expected.rejected
@@ -239,7 +239,7 @@ def test_a_run_folder_with_its_data_frame_is_moved(demo_rows, tiny_config, cli, 
     (tmp_path / "run").rename(tmp_path / "moved")
     assert gs.load(tmp_path / "moved", "cpu").evaluate()["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-5)
     assert cli("evaluate", tmp_path / "moved" / "member-1")[0] == 0
-    assert read_run(tmp_path / "moved").why_not is None
+    assert read_run(tmp_path / "moved").data_error is None
     for path in (tmp_path / "moved" / "metrics.json", tmp_path / "moved" / "member-2" / "metrics.json"):
         path.unlink()
     assert resume(tmp_path / "moved").metrics["test"] == expected["test"]
@@ -255,7 +255,7 @@ def test_the_file_that_is_learned_is_not_removed(demo_rows, tmp_path):
 @pytest.mark.slow
 def test_several_models(demo_rows, tmp_path):
     model = fit(demo_rows.drop(columns="split"), "gap_ev", folds=2, out=tmp_path / "run")
-    assert len(model.models) == 2 and model.predict("CCO", details=True).spread.shape == (1, 1)
+    assert len(model.models) == 2 and model.predict("CCO", details=True).std.shape == (1, 1)
     assert model.metrics["test"]["molecules"] == 60
     with pytest.raises(gs.InputError, match=r"all molecules .* were learned"):
         model.evaluate(demo_rows.drop(columns="split"))
@@ -269,7 +269,7 @@ def test_several_models(demo_rows, tmp_path):
 def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     config = tiny_config(data={"targets": "gap_ev"})
     result = gs.train(config, tmp_path / "run", data=demo_rows)
-    assert len(result.data.source) == len(demo_rows)  # of which write_report makes its page
+    assert len(result.data.dataset) == len(demo_rows)  # of which write_report makes its page
     assert result.model is result.model and result.model.evaluate()["mae"] == pytest.approx(
         result.metrics["test"]["mae"], rel=1e-5
     )

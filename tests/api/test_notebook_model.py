@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from promises import check_molecule_alone
+from promises import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs
@@ -24,15 +24,15 @@ SMILES = ["CCO", "c1ccccc1O", "CC(=O)Nc1ccccc1", "C[C@H](N)C(=O)O", "[Na+].[Cl-]
 
 
 @pytest.fixture(scope="module")
-def model(run_folder):
-    return gs.load(run_folder, "cpu")
+def model(run_directory):
+    return gs.load(run_directory, "cpu")
 
 
 @pytest.fixture(scope="module")
-def several(run_folder):
+def several(run_directory):
     """Two models: the trained one, and the same with other weights."""
-    first = read_checkpoint(run_folder)
-    second = read_checkpoint(run_folder / "last.ckpt")
+    first = read_checkpoint(run_directory)
+    second = read_checkpoint(run_directory / "last.ckpt")
     second.weights = {name: value * 1.5 for name, value in second.weights.items()}
     return Model([first, second], "cpu")
 
@@ -116,7 +116,7 @@ def test_no_rows(model):
 
 def test_embeddings_depend_on_the_molecule_alone(model, demo_smiles):
     weights = np.random.default_rng(0).normal(size=16)
-    check_molecule_alone(lambda smiles: model.embed(smiles) @ weights, SMILES + demo_smiles[:12])
+    check_batch_independence(lambda smiles: model.embed(smiles) @ weights, SMILES + demo_smiles[:12])
 
 
 @pytest.mark.parametrize("settings", [{}, {"readout": "mean+max"}, {"head": "mlp", "norm": "post"}], ids=str)
@@ -190,14 +190,14 @@ def test_a_drawing_shows_itself(model, tmp_path):
 # --- what it is ---------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_is(model, several, run_folder):
+def test_it_says_what_it_is(model, several, run_directory):
     assert repr(model) == "Model(gap_ev: regression; slice-max, 4,689 parameters; cpu)"
     assert "2 x slice-max" in repr(several)
     said = model.describe()
     assert said["targets"] == {"gap_ev": "regression"} and said["parameters"] == 4689 and said["models"] == 1
-    assert said["folder"] == str(run_folder) and several.describe()["folder"] is None
+    assert said["folder"] == str(run_directory) and several.describe()["folder"] is None
     assert set(model.metrics) >= {"valid", "test"} and several.metrics == {}
-    assert isinstance(model, Predictor) and gs.load(run_folder / "best.ckpt", "cpu").folder == run_folder
+    assert isinstance(model, Predictor) and gs.load(run_directory / "best.ckpt", "cpu").folder == run_directory
 
 
 # --- how good it is -----------------------------------------------------------------------------

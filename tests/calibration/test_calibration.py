@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from graphslice.calibration import Calibration, Domain, fit_calibration
-from graphslice.calibration.domain import BITS
+from graphslice.calibration import ApplicabilityDomain, Calibration, fit_calibration
+from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
@@ -15,7 +15,7 @@ TASKS = [
     Task("active", "binary", ("no", "yes")),
     Task("kind", "multiclass", ("a", "b", "c")),
 ]
-DOMAIN = Domain.of(np.ones((1, BITS), bool), np.array([0]), 0)
+DOMAIN = ApplicabilityDomain.from_fingerprints(np.ones((1, DOMAIN_BITS), bool), np.array([0]), 0)
 
 
 def fitted(answers, difficulty, labels):
@@ -45,28 +45,28 @@ def calibration():
 @pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
 def test_new_molecules_lie_where_they_are_expected(calibration, share):
     answers, difficulty, labels = drawn(4000, 1)
-    low, high = calibration.bounds(answers, difficulty, TASKS, share)
+    low, high = calibration.prediction_intervals(answers, difficulty, TASKS, share)
     for t in (0, 1):
         known = ~np.isnan(labels[:, t])
         inside = (low[known, t] <= labels[known, t]) & (labels[known, t] <= high[known, t])
         assert inside.mean() == pytest.approx(share, abs=0.025)
     assert np.isnan(low[:, 2:]).all() and (low[:, 1] > 0).all()
-    sets = calibration.sets(answers, TASKS, share)
+    prediction_sets = calibration.prediction_sets(answers, TASKS, share)
     for t, name in ((2, "active"), (3, "kind")):
-        for place in range(sets[name].shape[1]):  # of every class
+        for place in range(prediction_sets[name].shape[1]):  # of every class
             own = labels[:, t] == place
-            assert sets[name][own, place].mean() == pytest.approx(share, abs=0.035)
+            assert prediction_sets[name][own, place].mean() == pytest.approx(share, abs=0.035)
 
 
 def test_wide_where_it_is_hard(calibration):
     answers, difficulty, labels = drawn(4000, 2)
-    low, high = calibration.bounds(answers, difficulty, TASKS, 0.9)
+    low, high = calibration.prediction_intervals(answers, difficulty, TASKS, 0.9)
     width, hard = high[:, 0] - low[:, 0], difficulty["hard"][:, 0]
     assert np.corrcoef(width, hard)[0, 1] > 0.95
     known = ~np.isnan(labels[:, 0])
     inside = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
     constant = fitted(answers, {}, labels)
-    low, high = constant.bounds(answers, {}, TASKS, 0.9)
+    low, high = constant.prediction_intervals(answers, {}, TASKS, 0.9)
     assert np.ptp(high[:, 0] - low[:, 0]) < 1e-5 and width.mean() < (high[:, 0] - low[:, 0]).mean()
     equal = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
     for part in (hard < 1, hard > 3):  # equal widths hold nearly all of the first and too few of the second
@@ -76,11 +76,13 @@ def test_wide_where_it_is_hard(calibration):
 def test_few_molecules_promise_nothing():
     answers, difficulty, labels = drawn(12, 3)
     found = fitted(answers, difficulty, labels)
-    low, high = found.bounds(answers, difficulty, TASKS, 0.95)
+    low, high = found.prediction_intervals(answers, difficulty, TASKS, 0.95)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
-    assert (low[:, 1] == 0).all() and all(sets.all() for sets in found.sets(answers, TASKS, 0.95).values())
+    assert (low[:, 1] == 0).all() and all(
+        prediction_sets.all() for prediction_sets in found.prediction_sets(answers, TASKS, 0.95).values()
+    )
     none = fitted(answers, difficulty, np.full_like(labels, np.nan))
-    assert (none.bounds(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
+    assert (none.prediction_intervals(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
     np.testing.assert_array_equal(none.probabilities(answers, TASKS), answers)
     with pytest.raises(InputError, match="12 answers do not go with 11 labels"):
         fitted(answers, difficulty, labels[1:])
@@ -98,7 +100,7 @@ def test_scores_and_intervals_have_one_scale(molecules):
         rows, y = np.arange(molecules), answers.astype(float) + errors
         found = fit_calibration(answers[:molecules], own, y[:molecules], rows, [Task("y")], DOMAIN)
         rest = {"distance": difficulty["distance"][molecules:]}
-        low, high = found.bounds(answers[molecules:], rest, [Task("y")], 0.9)
+        low, high = found.prediction_intervals(answers[molecules:], rest, [Task("y")], 0.9)
         inside.append(((low <= y[molecules:]) & (y[molecules:] <= high)).mean())
     ideal = np.ceil(0.9 * (molecules + 1)) / (molecules + 1)
     assert np.mean(inside) == pytest.approx(ideal, abs=0.015)
@@ -108,7 +110,9 @@ def test_written_and_read(calibration):
     answers, difficulty, _ = drawn(50, 4)
     back = Calibration.from_dict(calibration.to_dict(), TASKS)
     for found, expected in zip(
-        back.bounds(answers, difficulty, TASKS, 0.9), calibration.bounds(answers, difficulty, TASKS, 0.9), strict=True
+        back.prediction_intervals(answers, difficulty, TASKS, 0.9),
+        calibration.prediction_intervals(answers, difficulty, TASKS, 0.9),
+        strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(ValueError, match="other targets"):
@@ -142,9 +146,9 @@ def test_atoms_that_are_as_their_molecule(of_atoms):
     answers, difficulty, _ = drawn(200, 7)
     found, expected = ([each.targets[t].temperature for t in range(4)] for each in of_atoms)
     np.testing.assert_allclose(found, expected)
-    found, expected = (np.stack(each.bounds(answers, difficulty, TASKS, 0.9)) for each in of_atoms)
+    found, expected = (np.stack(each.prediction_intervals(answers, difficulty, TASKS, 0.9)) for each in of_atoms)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    found, expected = (each.sets(each.probabilities(answers, TASKS), TASKS, 0.9) for each in of_atoms)
+    found, expected = (each.prediction_sets(each.probabilities(answers, TASKS), TASKS, 0.9) for each in of_atoms)
     assert all((found[name] == expected[name]).mean() > 0.999 for name in ("active", "kind"))
 
 
@@ -153,8 +157,14 @@ def test_those_of_atoms_written_and_read(of_atoms):
     values = of_atoms[0].to_dict()
     back = Calibration.from_dict(values, TASKS)
     for found, expected in zip(
-        (*back.bounds(answers, difficulty, TASKS, 0.9), *back.sets(answers, TASKS, 0.9).values()),
-        (*of_atoms[0].bounds(answers, difficulty, TASKS, 0.9), *of_atoms[0].sets(answers, TASKS, 0.9).values()),
+        (
+            *back.prediction_intervals(answers, difficulty, TASKS, 0.9),
+            *back.prediction_sets(answers, TASKS, 0.9).values(),
+        ),
+        (
+            *of_atoms[0].prediction_intervals(answers, difficulty, TASKS, 0.9),
+            *of_atoms[0].prediction_sets(answers, TASKS, 0.9).values(),
+        ),
         strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
@@ -175,8 +185,8 @@ def test_classes_of_atoms_hold_in_the_mean_over_molecules():
     answers, labels, of = made(3000)
     found = fit_calibration(answers, {}, labels, of, TASKS[2:3], DOMAIN)
     answers, labels, of = made(3000)
-    sets = found.sets(found.probabilities(answers, TASKS[2:3]), TASKS[2:3], 0.9)["active"]
+    prediction_sets = found.prediction_sets(found.probabilities(answers, TASKS[2:3]), TASKS[2:3], 0.9)["active"]
     for place in (0, 1):
         own = labels[:, 0] == place
-        held = pd.Series(sets[own, place]).groupby(of[own]).mean()
-        assert held.mean() == pytest.approx(0.9, abs=0.02) and sets[own, place].mean() > 0.93
+        held = pd.Series(prediction_sets[own, place]).groupby(of[own]).mean()
+        assert held.mean() == pytest.approx(0.9, abs=0.02) and prediction_sets[own, place].mean() > 0.93

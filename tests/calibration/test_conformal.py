@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from graphslice.calibration.conformal import (
     CONSTANT,
-    Scores,
-    check_level,
-    fit_scale,
-    molecules_needed,
-    over_molecules,
-    scale_of,
+    NonconformityScores,
+    coverage_of_level,
+    fit_interval_scale,
+    interval_scale,
+    mean_per_molecule,
+    min_calibration_molecules,
 )
 from graphslice.errors import InputError
 
@@ -23,12 +23,12 @@ from graphslice.errors import InputError
 @pytest.mark.parametrize("level", [49, 100, 0.9, float("nan"), "90", None, True])
 def test_levels_that_are_none(level):
     with pytest.raises(InputError, match="level in percent"):
-        check_level(level)
+        coverage_of_level(level)
 
 
 @pytest.mark.parametrize("level", [90, 90.0, np.int64(90), np.float32(90)])
 def test_levels_of_any_number(level):
-    assert check_level(level) == pytest.approx(0.9)
+    assert coverage_of_level(level) == pytest.approx(0.9)
 
 
 @given(st.integers(1, 300), st.integers(50, 99))
@@ -36,7 +36,7 @@ def test_the_rank_of_the_quantile(count, level):
     """By counting: the smallest score that at least ceil((n + 1) level) scores do not exceed."""
     scores = np.sort(np.random.default_rng(count).random(count))
     needed = -(-(count + 1) * level // 100)
-    found = Scores.of(scores, np.arange(count)).quantile(check_level(level))
+    found = NonconformityScores.from_rows(scores, np.arange(count)).quantile(coverage_of_level(level))
     if needed > count:
         assert found == np.inf
     else:
@@ -45,9 +45,11 @@ def test_the_rank_of_the_quantile(count, level):
 
 @given(st.integers(50, 99))
 def test_the_fewest_molecules_of_a_quantile_with_an_end(level):
-    needed = molecules_needed(check_level(level))
+    needed = min_calibration_molecules(coverage_of_level(level))
     for count in (needed - 1, needed):
-        found = Scores.of(np.arange(count, dtype=float), np.arange(count)).quantile(check_level(level))
+        found = NonconformityScores.from_rows(np.arange(count, dtype=float), np.arange(count)).quantile(
+            coverage_of_level(level)
+        )
         assert np.isfinite(found) == (count == needed)
 
 
@@ -56,7 +58,8 @@ def test_coverage_of_new_molecules():
     random = np.random.default_rng(0)
     for level in (0.8, 0.9):
         inside = [
-            random.normal() ** 2 <= Scores.of(random.normal(size=30) ** 2, np.arange(30)).quantile(level)
+            random.normal() ** 2
+            <= NonconformityScores.from_rows(random.normal(size=30) ** 2, np.arange(30)).quantile(level)
             for _ in range(4000)
         ]
         assert level - 0.02 < np.mean(inside) < level + 0.04
@@ -66,21 +69,21 @@ def test_what_tells_of_the_error_is_found():
     random = np.random.default_rng(0)
     useful, noise = random.gamma(2, size=500), random.gamma(2, size=500)
     errors = np.abs(random.normal(size=500)) * useful
-    weights = fit_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
+    weights = fit_interval_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
     share = {name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()}  # a gamma's mean is 2
     assert share["useful"] > 0.5 > share.get("noise", 0) + share[CONSTANT] and sum(share.values()) == pytest.approx(
         1, abs=0.1
     )
-    scale = scale_of({"useful": useful, "noise": noise}, weights, 500)
+    scale = interval_scale({"useful": useful, "noise": noise}, weights, 500)
     assert scale.min() > 0 and np.corrcoef(scale, useful)[0, 1] > 0.9 and scale.mean() == pytest.approx(1, rel=1e-6)
 
 
 def test_few_rows_or_no_difference_give_equal_scales():
     random = np.random.default_rng(1)
-    assert fit_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
-    assert fit_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
-    assert scale_of({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
-    weights = fit_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # no error at all
+    assert fit_interval_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
+    assert fit_interval_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
+    assert interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
+    weights = fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # no error at all
     assert np.isfinite(list(weights.values())).all() and weights[CONSTANT] > 0
 
 
@@ -106,8 +109,8 @@ def test_the_quantile_of_atoms(molecules, level):
         np.inf,
     )
     of = np.repeat(np.arange(len(molecules)), [len(each) for each in molecules])
-    scores = Scores.of(np.array([score for score, _ in atoms], float), of)
-    assert scores.quantile(check_level(level)) == expected
+    scores = NonconformityScores.from_rows(np.array([score for score, _ in atoms], float), of)
+    assert scores.quantile(coverage_of_level(level)) == expected
     assert (np.diff(scores.values) >= 0).all() and np.isclose((1 / scores.counts).sum(), len(molecules))
 
 
@@ -125,7 +128,7 @@ def test_coverage_of_an_atom_of_a_new_molecule():
         *known, new = molecules_drawn(random, 41)
         of, scores = np.repeat(np.arange(40), [len(each) for each in known]), np.concatenate(known)
         for name, ids in (("molecules", of), ("atoms", np.arange(len(of)))):
-            inside[name].append((new <= Scores.of(scores, ids).quantile(0.8)).mean())
+            inside[name].append((new <= NonconformityScores.from_rows(scores, ids).quantile(0.8)).mean())
     assert 0.78 < np.mean(inside["molecules"]) < 0.84 and np.mean(inside["atoms"]) < 0.65
 
 
@@ -134,13 +137,13 @@ def test_means_over_molecules(ids):
     random, ids = np.random.default_rng(0), np.array(ids, np.int64)
     values = random.random((2, len(ids)))
     expected = pd.DataFrame(values.T).groupby(ids).mean().to_numpy().T
-    np.testing.assert_allclose(over_molecules(values, ids), expected, rtol=1e-12)
+    np.testing.assert_allclose(mean_per_molecule(values, ids), expected, rtol=1e-12)
 
 
 def test_atoms_that_are_all_alike_count_as_their_molecule():
     random = np.random.default_rng(2)
     hard, sizes = random.gamma(2, size=60), random.integers(1, 9, 60)
     errors, of = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)
-    expected = fit_scale({"hard": hard}, errors, np.arange(60))
-    assert fit_scale({"hard": hard[of]}, errors[of], of) == pytest.approx(expected)
-    assert fit_scale({"hard": hard[of[:50]]}, errors[of[:50]], of[:50]) == {CONSTANT: 1.0}  # of few molecules
+    expected = fit_interval_scale({"hard": hard}, errors, np.arange(60))
+    assert fit_interval_scale({"hard": hard[of]}, errors[of], of) == pytest.approx(expected)
+    assert fit_interval_scale({"hard": hard[of[:50]]}, errors[of[:50]], of[:50]) == {CONSTANT: 1.0}  # of few molecules

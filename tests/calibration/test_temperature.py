@@ -6,7 +6,7 @@ from scipy.special import expit, logit, softmax
 from torchmetrics.functional.classification import binary_calibration_error
 
 from graphslice import calibration
-from graphslice.calibration import tempered
+from graphslice.calibration import temperature_scaled
 
 
 def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
@@ -16,11 +16,14 @@ def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
 
 def test_logits_are_divided():
     p = np.array([[0.1], [0.5], [0.999], [0.0], [1.0]])
-    np.testing.assert_allclose(tempered(p, 2.0)[:3], expit(logit(p[:3]) / 2))
-    assert np.isfinite(tempered(p, 0.3)).all() and ((tempered(p, 5.0) >= 0) & (tempered(p, 5.0) <= 1)).all()
+    np.testing.assert_allclose(temperature_scaled(p, 2.0)[:3], expit(logit(p[:3]) / 2))
+    assert (
+        np.isfinite(temperature_scaled(p, 0.3)).all()
+        and ((temperature_scaled(p, 5.0) >= 0) & (temperature_scaled(p, 5.0) <= 1)).all()
+    )
     logits = np.random.default_rng(0).normal(size=(4, 3))
-    np.testing.assert_allclose(tempered(softmax(logits, axis=1), 0.5), softmax(logits / 0.5, axis=1))
-    assert tempered(p, 1.0) is p
+    np.testing.assert_allclose(temperature_scaled(softmax(logits, axis=1), 0.5), softmax(logits / 0.5, axis=1))
+    assert temperature_scaled(p, 1.0) is p
 
 
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
@@ -42,7 +45,7 @@ def test_calibration_gets_better_and_the_order_stays():
     logits = random.normal(size=(2000, 1))
     y = (random.random((2000, 1)) < expit(logits)).astype(float)[:, 0]
     p = expit(3 * logits)  # too sure
-    better = tempered(p, fit_temperature(p, y))
+    better = temperature_scaled(p, fit_temperature(p, y))
     errors = [float(binary_calibration_error(torch.tensor(q[:, 0]), torch.tensor(y).long())) for q in (p, better)]
     assert errors[1] < 0.5 * errors[0]
     assert (np.argsort(p[:, 0]) == np.argsort(better[:, 0])).all()
@@ -60,8 +63,8 @@ def test_few_that_are_all_right_make_nothing_much_surer():
     """Of 50 molecules at 0.9 that are all right, one more may be wrong: Platt's target is 26 of 27."""
     y = np.array([1.0] * 25 + [0.0] * 25)
     p = np.where(y == 1, 0.9, 0.1)[:, None]
-    found = tempered(p, fit_temperature(p, y))
+    found = temperature_scaled(p, fit_temperature(p, y))
     assert 0.9 < found[0, 0] <= 26 / 27 + 0.005
     kinds = np.arange(60) % 3
     shares = np.where(np.arange(3) == kinds[:, None], 0.8, 0.1)
-    assert 0.8 < tempered(shares, fit_temperature(shares, kinds.astype(float)))[0, 0] <= 21 / 23 + 0.01
+    assert 0.8 < temperature_scaled(shares, fit_temperature(shares, kinds.astype(float)))[0, 0] <= 21 / 23 + 0.01

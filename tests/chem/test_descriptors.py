@@ -10,7 +10,13 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import AllChem, Descriptors
 
 from graphslice.chem import descriptors
-from graphslice.chem.descriptors import DESCRIPTORS, descriptor_width, kinds_of, own_of, read_descriptors
+from graphslice.chem.descriptors import (
+    DESCRIPTORS,
+    compute_descriptors,
+    descriptor_kinds,
+    descriptor_width,
+    feature_column_names,
+)
 
 KINDS = ["morgan", "rdkit2d"]
 ODD = [
@@ -21,7 +27,7 @@ ODD = [
 
 
 def of(smiles: str, kind: str) -> dict[str, float]:
-    return dict(zip(DESCRIPTORS[kind].names, read_descriptors([smiles], [kind])[kind][0].tolist(), strict=True))
+    return dict(zip(DESCRIPTORS[kind].names, compute_descriptors([smiles], [kind])[kind][0].tolist(), strict=True))
 
 
 def test_the_numbers_are_rdkits(demo_smiles):
@@ -33,13 +39,13 @@ def test_the_numbers_are_rdkits(demo_smiles):
 
 
 def test_counts_are_those_of_the_older_morgan_function(demo_smiles):
-    found = read_descriptors(demo_smiles[:40], ["morgan"])["morgan"]
+    found = compute_descriptors(demo_smiles[:40], ["morgan"])["morgan"]
     assert found.dtype == np.uint8 and found.shape == (40, 2048)
     with rdBase.BlockLogs():
         for row, smiles in zip(found, demo_smiles, strict=False):
             counts = AllChem.GetHashedMorganFingerprint(Chem.MolFromSmiles(smiles), 2, nBits=2048).GetNonzeroElements()
             assert {i: int(row[i]) for i in np.flatnonzero(row)} == counts
-    assert read_descriptors(["C" * 400], ["morgan"])["morgan"].max() == 255
+    assert compute_descriptors(["C" * 400], ["morgan"])["morgan"].max() == 255
 
 
 def test_the_kinds_are_frozen():
@@ -58,19 +64,19 @@ def test_any_spelling_gives_the_same_bits(seed, demo_smiles):
     smiles = [*demo_smiles[seed :: len(demo_smiles) // 60], *ODD]
     spelled = [Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(text), 1, seed)[0] for text in smiles]
     assert sum(a != b for a, b in zip(spelled, smiles, strict=True)) > 50
-    one, other = read_descriptors(smiles, KINDS), read_descriptors(spelled, KINDS)
+    one, other = compute_descriptors(smiles, KINDS), compute_descriptors(spelled, KINDS)
     for kind in KINDS:
         np.testing.assert_array_equal(one[kind], other[kind])
 
 
 def test_the_number_of_an_atom_in_a_reaction_does_not_matter():
-    one, other = read_descriptors(["[CH3:7][OH:2]"], KINDS), read_descriptors(["CO"], KINDS)
+    one, other = compute_descriptors(["[CH3:7][OH:2]"], KINDS), compute_descriptors(["CO"], KINDS)
     for kind in KINDS:
         np.testing.assert_array_equal(one[kind], other[kind])
 
 
 def test_odd_molecules_have_finite_numbers_or_nan():
-    found = read_descriptors(ODD, KINDS)
+    found = compute_descriptors(ODD, KINDS)
     values = found["rdkit2d"]
     assert not np.isinf(values).any() and np.nanmax(np.abs(values)) <= 1e6
     assert np.isfinite(values[:, 0]).all()  # the weight of a molecule is always known
@@ -78,13 +84,13 @@ def test_odd_molecules_have_finite_numbers_or_nan():
 
 
 def test_what_is_no_molecule_is_zeros_and_nan():
-    found = read_descriptors(["oops", "CCO", "", "*C", None, "C" * 9], KINDS, max_atoms=8)
+    found = compute_descriptors(["oops", "CCO", "", "*C", None, "C" * 9], KINDS, max_atoms=8)
     for row in (0, 2, 3, 4, 5):
         assert not found["morgan"][row].any() and np.isnan(found["rdkit2d"][row]).all()
     assert found["morgan"][1].any() and found["rdkit2d"][1, 0] == pytest.approx(46.069)
-    none = read_descriptors([], KINDS)
+    none = compute_descriptors([], KINDS)
     assert none["morgan"].shape == (0, 2048) and none["rdkit2d"].shape == (0, 203)
-    assert read_descriptors(["C"], []) == {}
+    assert compute_descriptors(["C"], []) == {}
 
 
 def test_a_function_that_fails_costs_its_numbers_alone(monkeypatch):
@@ -93,9 +99,9 @@ def test_a_function_that_fails_costs_its_numbers_alone(monkeypatch):
 
     single, together = descriptors._rdkit_functions()
     changed = [fails, lambda mol: float("inf"), lambda mol: -1e300, *single[3:]], [(fails, 2), *together[1:]]
-    expected = read_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
+    expected = compute_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
     monkeypatch.setattr(descriptors, "_rdkit_functions", lambda: changed)
-    found = read_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
+    found = compute_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
     lost = [0, 1, len(single), len(single) + 1]
     assert np.flatnonzero(np.isnan(found)).tolist() == lost and found[2] == -1e6
     np.testing.assert_array_equal(np.delete(found, [*lost, 2]), np.delete(expected, [*lost, 2]))
@@ -104,11 +110,11 @@ def test_a_function_that_fails_costs_its_numbers_alone(monkeypatch):
 @settings(max_examples=60)
 @given(st.text(alphabet="CNOcn()[]=#123+-@H.%/\\* :|$", max_size=24))
 def test_no_text_raises(text):
-    found = read_descriptors([text], KINDS)
+    found = compute_descriptors([text], KINDS)
     assert found["morgan"].shape == (1, 2048) and not np.isinf(found["rdkit2d"]).any()
 
 
 def test_names_of_features():
     names = ["rdkit2d", "temperature", "morgan", "pH"]
-    assert kinds_of(names) == ["rdkit2d", "morgan"] and own_of(names) == ["temperature", "pH"]
+    assert descriptor_kinds(names) == ["rdkit2d", "morgan"] and feature_column_names(names) == ["temperature", "pH"]
     assert descriptor_width(names) == 203 + 1 + 2048 + 1 and descriptor_width([]) == 0

@@ -8,12 +8,12 @@ from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
 from graphslice.chem.molecule import MolArrays, read_smiles
 
-UGLY = ["C", "[Na+].[Cl-]", "[H][H]", "CC.CC", "[13CH4]", "C1CC1", "[O-][N+](=O)c1ccccc1", "C#N", "F/C=C/F"]
+EDGE_CASES = ["C", "[Na+].[Cl-]", "[H][H]", "CC.CC", "[13CH4]", "C1CC1", "[O-][N+](=O)c1ccccc1", "C#N", "F/C=C/F"]
 
 
 @pytest.fixture(scope="module")
 def molecules(demo_smiles) -> tuple[list[Chem.Mol], MolArrays]:
-    texts = UGLY + demo_smiles[:300]
+    texts = EDGE_CASES + demo_smiles[:300]
     return [Chem.MolFromSmiles(text) for text in texts], read_smiles(texts)[0]
 
 

@@ -10,12 +10,12 @@ import pytest
 from rdkit import Chem
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
-from graphslice.chem.descriptors import DESCRIPTORS, read_descriptors
+from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
 from graphslice.chem.molecule import bond_features, bond_type_ids
-from graphslice.chem.parse import parse_molecule, places_in_graph
+from graphslice.chem.parse import graph_atom_indices, parse_molecule
 from graphslice.feature_dims import BOND_DIMS, NUM_BOND_TYPES
 
-UGLY = {
+EDGE_CASES = {
     "salt": "[Na+].[Cl-]",
     "salt of an acid": "CC(=O)[O-].[K+].O",
     "one atom": "C",
@@ -107,7 +107,7 @@ def respellings(smiles: str, number: int) -> list[str]:
     return Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), number, randomSeed=11)
 
 
-@pytest.mark.parametrize("smiles", UGLY.values(), ids=UGLY.keys())
+@pytest.mark.parametrize("smiles", EDGE_CASES.values(), ids=EDGE_CASES.keys())
 def test_input_order_is_ogb_for_ugly_molecules(smiles, smiles2graph):
     assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
 
@@ -136,7 +136,7 @@ def test_one_atom_has_empty_arrays_of_bonds():
 
 def test_canonical_order_is_ogb_renumbered(sample, smiles2graph):
     """Some renumbering takes every atom and bond to one of OGB's; only CW and CCW may trade places."""
-    for smiles in [*sample[::2], *UGLY.values()]:
+    for smiles in [*sample[::2], *EDGE_CASES.values()]:
         ours, theirs = smiles_to_graph(smiles).to_ogb(), smiles2graph(smiles)
         for graph in (ours, theirs):
             tags = graph["node_feat"][:, CHIRALITY]
@@ -168,7 +168,7 @@ def test_respellings_of_rings_with_sides_that_are_alike_are_the_same_graph(smile
     for respelled in spelled:
         assert same(smiles_to_graph(respelled), graph), respelled
         mol = parse_molecule(respelled, 512)
-        places = places_in_graph(mol)
+        places = graph_atom_indices(mol)
         assert sorted(places) == list(range(graph.num_atoms))
         assert graph.atoms[places, 0].tolist() == [atom.GetAtomicNum() - 1 for atom in mol.GetAtoms()]
         ends = {tuple(sorted((places[b.GetBeginAtomIdx()], places[b.GetEndAtomIdx()]))) for b in mol.GetBonds()}
@@ -187,7 +187,7 @@ def test_respellings_of_rings_with_sides_that_are_alike_are_the_same_graph(smile
 def test_isotopes_make_no_stereocentres(labelled, plain):
     assert same(smiles_to_graph(labelled), smiles_to_graph(plain))
     kinds = list(DESCRIPTORS)
-    found = (read_descriptors([text], kinds).values() for text in (labelled, plain))
+    found = (compute_descriptors([text], kinds).values() for text in (labelled, plain))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -196,10 +196,10 @@ def test_deuterium_makes_stereocentres():
     assert not same(smiles_to_graph("[2H][C@H](C)O"), smiles_to_graph("[2H][C@@H](C)O"))
 
 
-@pytest.mark.parametrize("name", [name for name in UGLY if name != "chain"])
+@pytest.mark.parametrize("name", [name for name in EDGE_CASES if name != "chain"])
 def test_respellings_of_ugly_molecules_are_the_same_graph(name):
-    graph = smiles_to_graph(UGLY[name])
-    for respelled in respellings(UGLY[name], 10):
+    graph = smiles_to_graph(EDGE_CASES[name])
+    for respelled in respellings(EDGE_CASES[name], 10):
         assert same(smiles_to_graph(respelled), graph), respelled
 
 

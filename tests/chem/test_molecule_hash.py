@@ -35,7 +35,7 @@ def renumbered(graph: MolGraph, order: np.ndarray) -> MolGraph:
     return MolGraph(graph.atoms[order], bonds, graph.bond_features[::-1])
 
 
-def joined_by(keys: Iterable[Hashable], others: Iterable[Hashable]) -> list[set[Hashable]]:
+def hash_collisions(keys: Iterable[Hashable], others: Iterable[Hashable]) -> list[set[Hashable]]:
     """The sets of ``others`` that one key stands for, where they are several."""
     found = defaultdict(set)
     for key, other in zip(keys, others, strict=True):
@@ -132,7 +132,7 @@ def test_identity_is_that_of_canonical_smiles(demo_smiles):
     texts = demo_smiles + written
     canonical = [Chem.MolToSmiles(Chem.MolFromSmiles(text)) for text in texts]
     identity = hashes_of(*texts).identity.tolist()
-    assert joined_by(identity, canonical) == [] == joined_by(canonical, identity)
+    assert hash_collisions(identity, canonical) == [] == hash_collisions(canonical, identity)
 
 
 def slow_family(text: str) -> tuple[str, str]:
@@ -150,8 +150,8 @@ def test_families_are_those_of_a_slow_key(demo_smiles):
         alone = [text for text in demo_smiles if "." not in text]
         keys = [slow_family(text) for text in alone]
     family = hashes_of(*alone).family.tolist()
-    assert joined_by(keys, family) == []
-    assert joined_by(family, keys) == []
+    assert hash_collisions(keys, family) == []
+    assert hash_collisions(family, keys) == []
     assert len(alone) > 4000 and len(set(family)) < len(alone)
 
 
@@ -176,6 +176,6 @@ def test_scaffolds_are_those_of_rdkit(demo_smiles):
     rdkit = [MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(t), includeChirality=False) for t in alone]
     rdkit = [without_charges(scaffold) for scaffold in rdkit]
     scaffolds = hash_scaffolds(arrays_of(alone)).tolist()
-    assert joined_by(rdkit, scaffolds) == []
-    assert joined_by(scaffolds, rdkit) == [{"C1OCC(C2COCO2)O1", "C1OCC2OCOCC2O1"}]
+    assert hash_collisions(rdkit, scaffolds) == []
+    assert hash_collisions(scaffolds, rdkit) == [{"C1OCC(C2COCO2)O1", "C1OCC2OCOCC2O1"}]
     assert {text for text, scaffold in zip(rdkit, scaffolds, strict=True) if scaffold == 0} == {""}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rdkit import Chem
 
+from graphslice.chem.atom_bond_order import atom_bond_order, read_atom_bond_orders
 from graphslice.chem.molecule import smiles_to_graph
-from graphslice.chem.sites import read_site_orders, site_order
 
 # Salts, one atom, written hydrogens, dative and zero-order bonds, stereocentres, fused rings.
 MOLECULES = [
@@ -20,7 +20,7 @@ MOLECULES = [
 def test_each_atom_and_bond_is_found_in_the_graph(smiles, demo_smiles):
     for text in [smiles, *demo_smiles[:5]]:
         mol, graph = Chem.MolFromSmiles(text), smiles_to_graph(text)
-        (atoms,), (bonds,) = (read_site_orders([text], level, max_atoms=512) for level in ("atom", "bond"))
+        (atoms,), (bonds,) = (read_atom_bond_orders([text], level, max_atoms=512) for level in ("atom", "bond"))
         assert sorted(atoms.places) == list(range(graph.num_atoms)) and len(bonds) == mol.GetNumBonds()
         assert graph.atoms[atoms.places, 0].tolist() == [atom.GetAtomicNum() - 1 for atom in mol.GetAtoms()]
         for bond, place in zip(mol.GetBonds(), bonds.places, strict=True):
@@ -30,15 +30,15 @@ def test_each_atom_and_bond_is_found_in_the_graph(smiles, demo_smiles):
 
 
 def test_what_is_no_molecule_has_no_order():
-    assert read_site_orders(["oops", "", "CCCC"], "atom", max_atoms=3) == [None] * 3
+    assert read_atom_bond_orders(["oops", "", "CCCC"], "atom", max_atoms=3) == [None] * 3
 
 
 def test_bonds_of_prismane_are_of_two_kinds():
     """All atoms are alike, and only the bonds of triangles have a common neighbour."""
     mol = Chem.MolFromSmiles("C12C3C1C1C2C31")
     mol.GetAtomWithIdx(0).SetChiralTag(Chem.ChiralType.CHI_TETRAHEDRAL_CW)  # or nothing would ask
-    order = site_order(mol, "bond", alike=True)
-    assert site_order(mol, "bond").groups is None and order.groups is not None
+    order = atom_bond_order(mol, "bond", with_symmetry=True)
+    assert atom_bond_order(mol, "bond").groups is None and order.groups is not None
     between = [
         {n.GetIdx() for n in end.GetNeighbors()} for b in mol.GetBonds() for end in (b.GetBeginAtom(), b.GetEndAtom())
     ]
@@ -49,8 +49,10 @@ def test_bonds_of_prismane_are_of_two_kinds():
 
 def test_atoms_are_grouped_by_symmetry_where_there_are_stereocentres():
     (plain,), (tagged,) = (
-        read_site_orders([s], "atom", max_atoms=9, alike=True) for s in ("CC(C)O", "OC(=O)[C@H](O)[C@H]")
+        read_atom_bond_orders([s], "atom", max_atoms=9, with_symmetry=True) for s in ("CC(C)O", "OC(=O)[C@H](O)[C@H]")
     )
     assert plain.groups is None and len(set(tagged.groups)) == len(tagged) == 6
-    (ring,) = read_site_orders(["NC(=O)[C@H]1[C@@H](C(=O)N)[C@H]1C(=O)N"], "atom", max_atoms=20, alike=True)
+    (ring,) = read_atom_bond_orders(
+        ["NC(=O)[C@H]1[C@@H](C(=O)N)[C@H]1C(=O)N"], "atom", max_atoms=20, with_symmetry=True
+    )
     assert len(set(ring.groups)) < len(ring)

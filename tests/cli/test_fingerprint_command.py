@@ -16,54 +16,56 @@ def table(tmp_path):
     return path
 
 
-def test_a_matrix(cli, run_folder, table, tmp_path):
-    code, said, errors = cli("fingerprint", run_folder, table, "-o", tmp_path / "found.npy")
+def test_a_matrix(cli, run_directory, table, tmp_path):
+    code, said, errors = cli("fingerprint", run_directory, table, "-o", tmp_path / "found.npy")
     assert code == 0 and said == "" and "2 of 6 rows are no molecules" in errors
     found = np.load(tmp_path / "found.npy")
-    expected = gs.load(run_folder, device="cpu").embed(SMILES)
+    expected = gs.load(run_directory, device="cpu").embed(SMILES)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.isnan(found).all(axis=1).tolist() == [False, True, False, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["found.csv", "found.parquet"])
-def test_a_table(cli, run_folder, table, tmp_path, name):
-    assert cli("fingerprint", run_folder, table, "-o", tmp_path / name)[0] == 0
+def test_a_table(cli, run_directory, table, tmp_path, name):
+    assert cli("fingerprint", run_directory, table, "-o", tmp_path / name)[0] == 0
     found = pd.read_csv(tmp_path / name) if name.endswith("csv") else pd.read_parquet(tmp_path / name)
-    expected = gs.load(run_folder, device="cpu").embed(SMILES)
+    expected = gs.load(run_directory, device="cpu").embed(SMILES)
     names = [f"embedding_{i}" for i in range(expected.shape[1])]
     assert list(found.columns) == ["name", "smiles", *names, "error"]
     np.testing.assert_allclose(found[names].to_numpy(np.float32), expected, atol=1e-5)
     assert found["error"].notna().tolist() == [False, True, False, True, False, False]
 
 
-def test_standard_output_and_malformed_rows(cli, run_folder, tmp_path):
+def test_standard_output_and_malformed_rows(cli, run_directory, tmp_path):
     (tmp_path / "molecules.csv").write_text("smiles,x\nCCO,1\nC,2,3\n")
-    code, said, _ = cli("fingerprint", run_folder, tmp_path / "molecules.csv")
+    code, said, _ = cli("fingerprint", run_directory, tmp_path / "molecules.csv")
     lines = said.splitlines()
     assert code == 0 and len(lines) == 3 and lines[0].startswith("smiles,x,embedding_0,")
     assert "fields" in lines[2] and ",,,," in lines[2]
 
 
-def test_smiles_in_place_of_a_table(cli, run_folder, tmp_path):
-    code, said, errors = cli("fingerprint", run_folder, *SMILES[:3], "-o", tmp_path / "found.npy")
+def test_smiles_in_place_of_a_table(cli, run_directory, tmp_path):
+    code, said, errors = cli("fingerprint", run_directory, *SMILES[:3], "-o", tmp_path / "found.npy")
     assert (code, said) == (0, "") and "1 of 3 rows are no molecules" in errors
-    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), gs.load(run_folder, "cpu").embed(SMILES[:3]), atol=1e-6)
-    assert cli("fingerprint", run_folder, "CCO")[1].startswith("smiles,embedding_0,")
+    np.testing.assert_allclose(
+        np.load(tmp_path / "found.npy"), gs.load(run_directory, "cpu").embed(SMILES[:3]), atol=1e-6
+    )
+    assert cli("fingerprint", run_directory, "CCO")[1].startswith("smiles,embedding_0,")
 
 
-def test_bad_input(cli, run_folder, table, tmp_path):
+def test_bad_input(cli, run_directory, table, tmp_path):
     (tmp_path / "taken.csv").write_text("smiles,embedding_3\nC,1\n")
     (tmp_path / "none.csv").write_text("smiles\noops\n")
     for arguments, what in (
-        ((run_folder, tmp_path / "absent.csv"), "absent.csv"),
-        ((run_folder, table, "-o", table), "is the input itself"),
-        ((run_folder, tmp_path / "taken.csv"), "has a column 'embedding_3' already"),
-        ((run_folder, tmp_path / "none.csv"), "none of the 1 rows is a molecule"),
+        ((run_directory, tmp_path / "absent.csv"), "absent.csv"),
+        ((run_directory, table, "-o", table), "is the input itself"),
+        ((run_directory, tmp_path / "taken.csv"), "has a column 'embedding_3' already"),
+        ((run_directory, tmp_path / "none.csv"), "none of the 1 rows is a molecule"),
         ((tmp_path, table), "no"),
-        ((run_folder, "CCO", table), "stands among other molecules"),
-        ((run_folder, "oops"), "none of the 1 rows is a molecule; the first: not a possible molecule"),
-        ((run_folder, table, "-o", table / "below.npy"), "cannot write"),
+        ((run_directory, "CCO", table), "stands among other molecules"),
+        ((run_directory, "oops"), "none of the 1 rows is a molecule; the first: not a possible molecule"),
+        ((run_directory, table, "-o", table / "below.npy"), "cannot write"),
     ):
         code, _, said = cli("fingerprint", *arguments)
         assert code == 2 and what in said and len(said.splitlines()) == 1, said
-    assert cli("fingerprint", run_folder, tmp_path / "taken.csv", "-o", tmp_path / "found.npy")[0] == 0
+    assert cli("fingerprint", run_directory, tmp_path / "taken.csv", "-o", tmp_path / "found.npy")[0] == 0

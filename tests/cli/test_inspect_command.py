@@ -7,12 +7,12 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import inspection
-from graphslice.cli.inspect import _say
+from graphslice.cli.inspect import _print_summary
 
 
-def test_smiles_and_a_file(cli, run_folder, tmp_path):
+def test_smiles_and_a_file(cli, run_directory, tmp_path):
     (tmp_path / "mols.csv").write_text("name,smiles\na,CC\nb,oops\n")
-    code, out, err = cli("inspect", run_folder, "CCO", tmp_path / "mols.csv", "-o", tmp_path / "i")
+    code, out, err = cli("inspect", run_directory, "CCO", tmp_path / "mols.csv", "-o", tmp_path / "i")
     assert code == 0 and out.startswith("CCO\n  gap_ev: ") and "\nCC\n  gap_ev: " in out
     assert err.startswith("left out 'oops': not a")
     assert "contribution to gap_ev, in its unit: red raises gap_ev, blue lowers gap_ev\n" in out
@@ -24,8 +24,8 @@ def test_smiles_and_a_file(cli, run_folder, tmp_path):
     assert f"gap_ev: {table['prediction'][0]} = {table['baseline'][0]} (baseline) " in out
 
 
-def test_everything_inside(cli, run_folder, tmp_path):
-    code, _, _ = cli("inspect", run_folder, "CCO", "CC", "--all", "--orders", 4, "-o", tmp_path)
+def test_everything_inside(cli, run_directory, tmp_path):
+    code, _, _ = cli("inspect", run_directory, "CCO", "CC", "--all", "--orders", 4, "-o", tmp_path)
     assert code == 0 and len(list(tmp_path.iterdir())) == 6 + 5 + 2 * 3 + 2 * 2 * 2
     assert (tmp_path / "spectra.csv").exists() and (tmp_path / "map_atoms-2.png").exists()
 
@@ -41,12 +41,12 @@ def test_molecules_that_are_explained_for_different_classes(capsys):
         (("low", "low"), "logit of low: red towards low, blue away; a note\n"),
         (("low", "mid"), "the class named with each molecule: red towards it, blue away from it; a note\n"),
     ):
-        _say(SimpleNamespace(left_out=[], found=[one(name) for name in names], target=0), ["grade"])
+        _print_summary(SimpleNamespace(left_out=[], found=[one(name) for name in names], target=0), ["grade"])
         assert capsys.readouterr().out.endswith(said)
 
 
-def test_as_it_was_called_once(cli, run_folder, tmp_path):
-    code, out, _ = cli("inspect", run_folder, "--smiles", "CCO", "CC", "-o", tmp_path, "--target", "GAP")
+def test_as_it_was_called_once(cli, run_directory, tmp_path):
+    code, out, _ = cli("inspect", run_directory, "--smiles", "CCO", "CC", "-o", tmp_path, "--target", "GAP")
     assert code == 0 and "CCO\n" in out and "\nCC\n" in out
 
 
@@ -60,21 +60,21 @@ def test_as_it_was_called_once(cli, run_folder, tmp_path):
         (["none.csv"], "none.csv"),
     ],
 )
-def test_what_cannot_be_used(cli, run_folder, tmp_path, words, said):
-    code, out, err = cli("inspect", run_folder, *words, "-o", tmp_path / "j")
+def test_what_cannot_be_used(cli, run_directory, tmp_path, words, said):
+    code, out, err = cli("inspect", run_directory, *words, "-o", tmp_path / "j")
     assert (code, out) == (2, "") and said in err and err.count("\n") == 1 and not (tmp_path / "j").exists()
 
 
-def test_many_molecules(cli, run_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "MOST_DRAWN", 2)
+def test_many_molecules(cli, run_directory, tmp_path, monkeypatch):
+    monkeypatch.setattr(inspection, "MAX_DRAWN", 2)
     smiles = ["oops"] * 7 + ["C" * n for n in range(1, 5)]
     pd.DataFrame({"smiles": smiles}).to_csv(tmp_path / "m.csv", index=False)
-    code, out, err = cli("inspect", run_folder, tmp_path / "m.csv", "-o", tmp_path / "i")
+    code, out, err = cli("inspect", run_directory, tmp_path / "m.csv", "-o", tmp_path / "i")
     assert code == 0 and "the first 2 molecules are drawn; there are more" in out
     assert err.count("left out 'oops'") == 5 and "left out 2 more" in err
 
 
-def test_a_large_molecule_says_its_error(cli, run_folder, tmp_path, demo_smiles):
+def test_a_large_molecule_says_its_error(cli, run_directory, tmp_path, demo_smiles):
     smiles = max(demo_smiles[:60], key=lambda text: Chem.MolFromSmiles(text).GetNumAtoms())
-    code, out, _ = cli("inspect", run_folder, smiles, "--orders", 8, "-o", tmp_path)
+    code, out, _ = cli("inspect", run_directory, smiles, "--orders", 8, "-o", tmp_path)
     assert code == 0 and "; each ± " in out and "or less (standard error)\n" in out

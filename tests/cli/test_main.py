@@ -42,25 +42,25 @@ def test_version(cli):
     assert cli("--version") == (0, f"graphslice {gs.__version__}\n", "")
 
 
-def test_a_reader_that_has_seen_enough(cli, run_folder, tmp_path, monkeypatch):
+def test_a_reader_that_has_seen_enough(cli, run_directory, tmp_path, monkeypatch):
     """``graphslice predict run molecules.csv | head``, with more output than a pipe's buffer."""
     (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * 500)
     reader, writer = os.pipe()
     os.close(reader)
     with monkeypatch.context() as patch, os.fdopen(writer, "w") as stdout:
         patch.setattr(sys, "stdout", stdout)
-        code, _, err = cli("predict", run_folder, tmp_path / "in.csv")
+        code, _, err = cli("predict", run_directory, tmp_path / "in.csv")
     assert (code, err) == (0, "")
 
 
-def test_an_interrupt_waits_until_libraries_are_loaded(cli, run_folder, tmp_path, monkeypatch):
+def test_an_interrupt_waits_until_libraries_are_loaded(cli, run_directory, tmp_path, monkeypatch):
     """Half loaded, they would answer it with errors of their own."""
     (tmp_path / "slow_library.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nloaded = True\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("graphslice.cli.predict.MODULE", "slow_library")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which processes in the background have not
     try:
-        assert cli("predict", run_folder, "CCO") == (130, "", "graphslice: stopped\n")
+        assert cli("predict", run_directory, "CCO") == (130, "", "graphslice: stopped\n")
         assert sys.modules.pop("slow_library").loaded
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
@@ -82,7 +82,7 @@ def test_the_last_of_two_presets(cli, demo_csv, tiny_flags, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_processes_end_with_the_one_that_began_them(start, end_of, demo_smiles, tmp_path):
+def test_processes_end_with_the_one_that_began_them(start, wait_for_exit, demo_smiles, tmp_path):
     (tmp_path / "in.smi").write_text("\n".join(demo_smiles * 20))
     process = start("featurize", tmp_path / "in.smi", "-o", tmp_path / "out.arrow", "--workers", 2)
 
@@ -98,20 +98,20 @@ def test_processes_end_with_the_one_that_began_them(start, end_of, demo_smiles, 
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
     process.kill()
-    assert end_of(process)[0] == -signal.SIGKILL  # which waits for the others too
+    assert wait_for_exit(process)[0] == -signal.SIGKILL  # which waits for the others too
 
 
-def test_a_gpu_that_is_full(cli, run_folder, monkeypatch):
+def test_a_gpu_that_is_full(cli, run_directory, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
-    code, out, err = cli("predict", run_folder, "CCO")
+    code, out, err = cli("predict", run_directory, "CCO")
     assert (
         (code, out) == (2, "") and err.startswith("graphslice: the GPU is short of memory: ") and err.count("\n") == 1
     )
 
 
-def test_what_a_command_needs(cli, run_folder):
-    code, _, err = cli("predict", run_folder)
+def test_what_a_command_needs(cli, run_directory):
+    code, _, err = cli("predict", run_directory)
     assert (code, err) == (2, "graphslice: predict needs molecules: see graphslice predict --help\n")

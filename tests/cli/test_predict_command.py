@@ -9,8 +9,8 @@ import pytest
 import graphslice as gs
 
 
-def test_smiles_to_stdout(cli, run_folder, predictor):
-    code, out, err = cli("predict", run_folder, "CCO", "oops", "c1ccccc1", "--device", "cpu")
+def test_smiles_to_stdout(cli, run_directory, predictor):
+    code, out, err = cli("predict", run_directory, "CCO", "oops", "c1ccccc1", "--device", "cpu")
     lines = [line.split(",", 2) for line in out.splitlines()]
     assert code == 0 and lines[0] == ["smiles", "gap_ev_pred", "error"]
     assert [line[0] for line in lines[1:]] == ["CCO", "oops", "c1ccccc1"]
@@ -22,9 +22,9 @@ def test_smiles_to_stdout(cli, run_folder, predictor):
 
 @pytest.mark.parametrize("out_name", ["out.csv", "out.tsv", "out.parquet", "new/folder/out.csv.gz", None])
 @pytest.mark.parametrize("model", ["", "best.ckpt", "last.ckpt"])
-def test_predict_a_file(out_name, model, cli, run_folder, demo_csv, demo_rows, tmp_path):
+def test_predict_a_file(out_name, model, cli, run_directory, demo_csv, demo_rows, tmp_path):
     flags = [] if out_name is None else ["-o", tmp_path / out_name]
-    code, out, err = cli("predict", run_folder / model, demo_csv, *flags)
+    code, out, err = cli("predict", run_directory / model, demo_csv, *flags)
     assert (code, err) == (0, "")
     if out_name is None:
         (tmp_path / "stdout.csv").write_text(out)
@@ -36,25 +36,25 @@ def test_predict_a_file(out_name, model, cli, run_folder, demo_csv, demo_rows, t
     )
     assert list(found) == ["smiles", "gap_ev", "split", "gap_ev_pred", "error"]
     assert found["smiles"].tolist() == demo_rows["smiles"].tolist() and found["error"].isna().all()
-    expected = gs.load(run_folder / model, "cpu").predict(demo_rows["smiles"])[:, 0]
+    expected = gs.load(run_directory / model, "cpu").predict(demo_rows["smiles"])[:, 0]
     np.testing.assert_allclose(found["gap_ev_pred"], expected, rtol=1e-5)
 
 
-def test_smiles_to_a_file(cli, run_folder, tmp_path):
-    assert cli("predict", run_folder, "CCO", "-o", tmp_path / "out.parquet")[0] == 0
+def test_smiles_to_a_file(cli, run_directory, tmp_path):
+    assert cli("predict", run_directory, "CCO", "-o", tmp_path / "out.parquet")[0] == 0
     assert list(pd.read_parquet(tmp_path / "out.parquet")) == ["smiles", "gap_ev_pred", "error"]
 
 
-def test_bytes_of_another_encoding_to_stdout(cli, run_folder, tmp_path):
+def test_bytes_of_another_encoding_to_stdout(cli, run_directory, tmp_path):
     (tmp_path / "in.csv").write_bytes(b"smiles,name\nCCO,caf\xe9\n")
-    code, out, err = cli("predict", run_folder, tmp_path / "in.csv")
+    code, out, err = cli("predict", run_directory, tmp_path / "in.csv")
     assert code in (0, 2) and "Traceback" not in err
     assert out.startswith("smiles,name,gap_ev_pred,error\nCCO,caf") if code == 0 else len(err.splitlines()) == 1
 
 
-def test_evaluate_says_which_rows_it_leaves_out(cli, run_folder, tmp_path):
+def test_evaluate_says_which_rows_it_leaves_out(cli, run_directory, tmp_path):
     (tmp_path / "t.csv").write_text("smiles,gap_ev\nCCO,1\nCCN\nCCC,\nCCF,high\noops,2\n")
-    code, out, err = cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv")
+    code, out, err = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
     assert code == 0 and "on 1 molecule" in out
     assert err.splitlines() == [
         "2 rows are left out; the first, row 2: 1 field where the header has 2 (line 3 of t.csv)",

@@ -22,7 +22,7 @@ def listing(folder: Path) -> dict[Path, bytes | None]:
 
 
 @pytest.fixture(scope="module")
-def bad_inputs(run_folder, tmp_path_factory):
+def bad_inputs(run_directory, tmp_path_factory):
     """A folder of things that do not work."""
     folder = tmp_path_factory.mktemp("bad inputs")
     files = {
@@ -51,11 +51,11 @@ def bad_inputs(run_folder, tmp_path_factory):
     }
     for name, text in files.items():
         (folder / name).write_text(text)
-    best = (run_folder / "best.ckpt").read_bytes()
+    best = (run_directory / "best.ckpt").read_bytes()
     (folder / "truncated.ckpt").write_bytes(best[: len(best) // 2])
     torch.save({"state_dict": {"layer.weight": torch.ones(3)}}, folder / "foreign.ckpt")
     torch.save([1, 2], folder / "list.ckpt")
-    contents = torch.load(run_folder / "best.ckpt", weights_only=True)
+    contents = torch.load(run_directory / "best.ckpt", weights_only=True)
     torch.save({**contents, "callbacks": Malicious(folder / "code was run")}, folder / "malicious.ckpt")
     contents["graphslice"]["config"]["model"]["dim"] = 32
     torch.save(contents, folder / "unfit.ckpt")
@@ -210,28 +210,28 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case, cli, run_folder, bad_inputs, tmp_path, monkeypatch):
+def test_refused(case, cli, run_directory, bad_inputs, tmp_path, monkeypatch):
     """Exit code 2, one sentence on stderr, and nothing written."""
     monkeypatch.chdir(tmp_path)
     arguments, reason = REFUSED[case]
-    before = listing(bad_inputs), listing(run_folder)
-    code, out, err = cli(*(text.format(run=run_folder, bad=bad_inputs, tmp=tmp_path) for text in arguments))
+    before = listing(bad_inputs), listing(run_directory)
+    code, out, err = cli(*(text.format(run=run_directory, bad=bad_inputs, tmp=tmp_path) for text in arguments))
     lines = [line for line in err.splitlines() if line.startswith("graphslice: ")]
     assert (code, out, len(lines)) == (2, "", 1), err
     assert re.search(reason, lines[0]), lines[0]
-    assert "Traceback" not in err and (listing(bad_inputs), listing(run_folder)) == before
+    assert "Traceback" not in err and (listing(bad_inputs), listing(run_directory)) == before
     assert listing(tmp_path) == {}
     if "molecules" not in err:  # nothing but the sentence, until the data are read
         assert err.splitlines() == lines
 
 
-def test_no_row_could_be_predicted(cli, run_folder, bad_inputs, tmp_path):
+def test_no_row_could_be_predicted(cli, run_directory, bad_inputs, tmp_path):
     not_possible = "not a possible"
     for molecules, reason in (
         ([bad_inputs / "bad.csv"], not_possible),
         (["oops"], not_possible),
         ([bad_inputs / "ragged.csv"], r"4 fields where the header has 2 \(line 2 of ragged\.csv\)"),
     ):
-        code, _, err = cli("predict", run_folder, *molecules, "-o", tmp_path / "out.csv")
+        code, _, err = cli("predict", run_directory, *molecules, "-o", tmp_path / "out.csv")
         assert code == 2 and len(err.splitlines()) == 1
         assert re.search(rf"none of the \d rows could be predicted; the first: {reason}", err)

@@ -9,14 +9,14 @@ from jsonargparse import ArgumentParser
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
-from graphslice.cli.options import add_config_options, config_of
+from graphslice.cli.options import add_config_options, build_config
 
 
 @pytest.mark.slow
-def test_train_predict_evaluate_in_a_terminal(start, end_of, cli, tiny_flags, demo_csv, tmp_path):
+def test_train_predict_evaluate_in_a_terminal(start, wait_for_exit, cli, tiny_flags, demo_csv, tmp_path):
     """The installed entry point in its own process, and nothing on stdout but the answers."""
     process = start("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")
-    code, out, err = end_of(process)
+    code, out, err = wait_for_exit(process)
     assert (code, out) == (0, "") and "test MAE" in err and "Warning" not in err
     assert cli("predict", tmp_path / "run", "CCO")[0] == 0
     assert re.search(r"test: MAE [\d.]+, .* on 6 molecules", cli("evaluate", tmp_path / "run")[1])
@@ -53,15 +53,15 @@ def test_settings_of_a_mixer_one_by_one(cli, tiny_flags, demo_csv, tmp_path):
     assert read_checkpoint(tmp_path / "run").config.model.mixer_settings == {"groups": 2, "shifts": "linear"}
 
 
-def test_the_start_that_is_given_beats_that_of_the_file(run_folder, tmp_path):
+def test_the_start_that_is_given_beats_that_of_the_file(run_directory, tmp_path):
     """Every config.yaml of a run that began with the package's model names that."""
     (tmp_path / "c.yaml").write_text("init_from: small\n")
-    for given, start in ((run_folder, str(run_folder)), ("none", "none"), (None, "small")):
+    for given, start in ((run_directory, str(run_directory)), ("none", "none"), (None, "small")):
         flags = ["--config", str(tmp_path / "c.yaml"), *([] if given is None else ["--init-from", str(given)])]
         parser = ArgumentParser()
         parser.add_argument("--init-from", "--init_from")
         add_config_options(parser, flags)
-        assert config_of(parser.parse_args(flags)).init_from == start
+        assert build_config(parser.parse_args(flags)).init_from == start
 
 
 def test_a_column_of_descriptors_with_a_comma_in_its_name(demo_rows, cli, tiny_flags, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def tiny_yaml(tiny_config, demo_csv, tmp_path_factory):
-    """The configuration of the session's ``run_folder``."""
+    """The configuration of the session's ``run_directory``."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(tiny_config(demo_csv).to_yaml())
     return path
@@ -19,13 +19,13 @@ def command(tiny_yaml, out, mixers: str, budget: str) -> list[object]:
     return ["compare", "--config", tiny_yaml, "--mixers", mixers, "--seeds", 1, "--budget", budget, "--out", out]
 
 
-def test_a_run_is_what_train_makes_of_it(cli, tiny_yaml, run_folder, tmp_path):
+def test_a_run_is_what_train_makes_of_it(cli, tiny_yaml, run_directory, tmp_path):
     """Trained in a process of its own, with its share of the cores."""
     code, out, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "2epochs"))
     assert code == 0 and "| `slice-max` |" in out and "1 runs of 2epochs, 1 to do" in err
     found, expected = (
         json.loads((folder / "metrics.json").read_text())["test"]["mae"]
-        for folder in (tmp_path / "c" / "slice-max" / "seed-0", run_folder)
+        for folder in (tmp_path / "c" / "slice-max" / "seed-0", run_directory)
     )
     assert found == pytest.approx(expected, rel=1e-3)
 
@@ -53,11 +53,11 @@ def test_what_a_comparison_decides_itself(words, reason, cli, tiny_yaml, tmp_pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_runs_and_says_how_to_go_on(start, wait_for, end_of, tiny_yaml, tmp_path):
+def test_ctrl_c_stops_the_runs_and_says_how_to_go_on(start, wait_for, wait_for_exit, tiny_yaml, tmp_path):
     process = start(*command(tiny_yaml, tmp_path / "c", "slice-max,map-only", "99999steps"))
     wait_for(process, tmp_path / "c" / "slice-max" / "seed-0" / "last.ckpt")
     os.killpg(process.pid, signal.SIGINT)
-    code, _, err = end_of(process)
+    code, _, err = wait_for_exit(process)
     assert code == 130 and "the same command continues" in err and "Traceback" not in err
     assert not (tmp_path / "c" / "slice-max" / "seed-0" / "metrics.json").exists()
     assert not (tmp_path / "c" / "map-only").exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphslice.compare.plan import parse_variants, plan_runs
-from graphslice.compare.report import _side_by_side, by_variant, draw, read_run, table, validation_error
+from graphslice.compare.report import _align_curves, draw, group_by_variant, read_run, table, validation_error
 
 
 def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
@@ -41,7 +41,7 @@ def result() -> dict:
 
 
 def test_the_smallest_validation_error_comes_first(result):
-    assert list(by_variant(result)) == ["b", "a"]
+    assert list(group_by_variant(result)) == ["b", "a"]
 
 
 def test_a_line_has_mean_and_deviation_over_the_seeds(result):
@@ -63,7 +63,7 @@ def test_metrics_that_are_not_defined(result, tmp_path):
     """As the AUROC of a split of one class alone: null in its file."""
     result["runs"] += [record("d", 0, None, None), record("d", 1, 0.1, None), record("e", 0, 0.9, None)]
     result["runs"].append(record("e lr=1", 0, None, None, not_selected=True))
-    assert list(by_variant(result)) == ["b", "a", "e", "d"]
+    assert list(group_by_variant(result)) == ["b", "a", "e", "d"]
     lines = table(result).splitlines()
     assert lines[4].startswith("| `e` |  | 0.9000 |") and lines[5].startswith("| `d` |  | 0.1000 |")
     assert "`e lr=1` undefined" in lines[7]
@@ -80,12 +80,12 @@ def test_curves_of_seeds_side_by_side():
     """By time where that is the budget, else by steps; and a point where nothing lies between validations of all."""
     fast = np.array([[1.0, 10, 0.9], [2.0, 20, 0.7], [3.0, 30, 0.5]])
     slow = fast * [10, 1, 1]
-    times, errors = _side_by_side([fast, slow], by=1)
+    times, errors = _align_curves([fast, slow], by=1)
     assert times[[0, -1]].tolist() == [5.5, 16.5] and np.allclose(errors[0], errors[1])
     assert errors[0, [0, -1]].tolist() == [0.9, 0.5]
-    times, errors = _side_by_side([fast, slow], by=0)  # when the slow one is validated first, the fast one has ended
+    times, errors = _align_curves([fast, slow], by=0)  # when the slow one is validated first, the fast one has ended
     assert times.tolist() == [16.5] and errors.tolist() == [[0.5], [0.5]]
-    times, errors = _side_by_side([fast, fast * [0.5, 1, 1]], by=0)
+    times, errors = _align_curves([fast, fast * [0.5, 1, 1]], by=0)
     assert times[[0, -1]].tolist() == [1.0, 1.5] and errors[1, -1] == 0.5
 
 
@@ -137,7 +137,7 @@ def test_more_is_better_of_some_metrics(tmp_path, tiny_config):
     result = {"budget": "10m", "runs": [run | {"metric": "auroc"} for run in runs]}
     lines = table(result).splitlines()
     assert lines[0].startswith("| mixer | test AUROC | validation AUROC |") and lines[2].startswith("| `b` |")
-    assert list(by_variant(result)) == ["b", "a"]
+    assert list(group_by_variant(result)) == ["b", "a"]
     draw(result, tmp_path / "c.png")
     scores = {"metric": "auroc", "valid": {"auroc": 0.75}, "test": {"auroc": 0.5}}
     (tmp_path / "metrics.json").write_text(json.dumps(scores))

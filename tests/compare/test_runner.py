@@ -12,11 +12,11 @@ import torch
 from filelock import FileLock
 
 from graphslice.compare import compare, parse_variants
-from graphslice.compare.report import by_variant
+from graphslice.compare.report import group_by_variant
 from graphslice.errors import InputError
-from graphslice.machine import visible_gpus
+from graphslice.hardware import visible_gpus
 from graphslice.nn.mixers import mixer_class
-from graphslice.processes import call
+from graphslice.processes import error_of_call
 
 FILES = {"comparison.json", "comparison.md", "comparison.png", ".lock"}
 
@@ -26,10 +26,10 @@ def in_this_process():
     def each_here(function, tasks, jobs, gpus=()):
         assert not gpus  # the configurations of these tests name the CPU
         for key, arguments in tasks.items():
-            yield key, call(function, *arguments)
+            yield key, error_of_call(function, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphslice.compare.runner.each_in_a_process", each_here)
+        patch.setattr("graphslice.compare.runner.in_processes", each_here)
         yield
 
 
@@ -103,13 +103,13 @@ def test_the_gpus_of_the_runs(accelerator, named, there, expected, monkeypatch):
 def test_a_run_on_every_gpu(given, jobs, tmp_path, tiny_config, demo_csv, monkeypatch):
     called = []
 
-    def each_in_a_process(function, tasks, jobs, gpus):
+    def in_processes(function, tasks, jobs, gpus):
         called.append((jobs, gpus))
         for key, arguments in tasks.items():
-            yield key, call(function, *arguments)
+            yield key, error_of_call(function, *arguments)
 
     monkeypatch.setattr("graphslice.compare.runner.visible_gpus", lambda accelerator: ["0", "1"])
-    monkeypatch.setattr("graphslice.compare.runner.each_in_a_process", each_in_a_process)
+    monkeypatch.setattr("graphslice.compare.runner.in_processes", in_processes)
     compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "c", jobs=given)
     assert called == [(jobs, ["0", "1"])]
 
@@ -287,7 +287,7 @@ def test_what_was_not_selected_is_told_apart(tuned):
     assert not_selected == {
         f"{mixer} peak_lr={rate}" for mixer in ("map-only", "slice-max") for rate in ("1e-9", "1e30")
     }
-    assert set(by_variant(tuned[1])) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
+    assert set(group_by_variant(tuned[1])) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
 
 
 def test_a_finished_tuning_is_only_read(tuned, tiny_config, demo_csv, tmp_path):

@@ -73,7 +73,7 @@ import numpy as np
 from graphslice.data.featurize import featurize
 from graphslice.config import GraphConfig
 from graphslice.data.tables import open_table, write_table
-from graphslice.inference.files import Predictions, with_answers
+from graphslice.inference.files import Predictions, with_predictions
 import pyarrow as pa
 from graphslice.data.arrow import text_array
 from graphslice.tasks import Task
@@ -81,7 +81,7 @@ store, _ = featurize(["CCO", "oops"], GraphConfig())
 store.errors, store[0]
 answers = Predictions(np.ones((2, 1), np.float32), [None, "no"], [Task("y")])
 with write_table(None) as sink:
-    sink.write(with_answers(pa.table({"smiles": text_array(["CCO", "oops"])}), answers))
+    sink.write(with_predictions(pa.table({"smiles": text_array(["CCO", "oops"])}), answers))
 (path := Path(sys.argv[1])).write_text("smiles,y\\nCCO,1\\n")
 with open_table(path) as table:
     assert sum(map(len, table.chunks)) == 1

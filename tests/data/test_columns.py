@@ -11,15 +11,15 @@ import pytest
 
 from graphslice import InputError
 from graphslice.batch import GraphBatch
-from graphslice.chem.descriptors import read_descriptors
+from graphslice.chem.descriptors import compute_descriptors
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig, RunConfig
 from graphslice.data.collate import collate_rows
 from graphslice.data.columns import as_descriptors
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.featurize import featurize_dataset, store_of
-from graphslice.data.pyg_source import pyg_source
-from graphslice.data.sources import load_source
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.featurize import cached_store, featurize_dataset
+from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.data.store import GraphStore
 
 CSV = """smiles,y,t,word,t2
@@ -39,7 +39,7 @@ def table(tmp_path) -> Path:
 
 
 def own(path: Path, **settings) -> np.ndarray:
-    found = load_source(DataConfig(str(path), targets="y", **settings)).columns
+    found = load_dataset(DataConfig(str(path), targets="y", **settings)).columns
     assert found is not None and found.dtype == np.float32
     return found
 
@@ -56,11 +56,11 @@ def test_columns_are_what_pandas_reads(table):
 def test_cells_that_are_no_numbers_are_told(tmp_path):
     (tmp_path / "t.csv").write_text('smiles,y,t,u\nC,1,20,5\nN,2,"20,5",\nO,3,,6\nF,4,<0.1,7\n')
     path = str(tmp_path / "t.csv")
-    (note,) = load_source(DataConfig(path, targets="y", features="t,u")).notes
+    (note,) = load_dataset(DataConfig(path, targets="y", features="t,u")).notes
     assert note.startswith("2 cells of the column 't' of --features are no numbers, the first '20,5' in row 2 (write 2")
-    assert load_source(DataConfig(path, targets="y", features="u")).notes == ()
+    assert load_dataset(DataConfig(path, targets="y", features="u")).notes == ()
     (tmp_path / "main.csv").write_text("smiles,y,t\nCC,1,5\n")
-    (note,) = load_source(DataConfig(str(tmp_path / "main.csv"), targets="y", features="t", test_file=path)).notes
+    (note,) = load_dataset(DataConfig(str(tmp_path / "main.csv"), targets="y", features="t", test_file=path)).notes
     assert note.startswith(f"{path}: 2 cells of the column 't'")
 
 
@@ -70,14 +70,14 @@ def test_true_is_one_and_false_is_zero(suffix, tmp_path):
     path = tmp_path / f"t.{suffix}"
     frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
     np.testing.assert_array_equal(own(path, features="t")[:, 0], np.array([1, 0, np.nan, 1], np.float32))
-    assert load_source(DataConfig(str(path), targets="y", features="t")).notes == ()
+    assert load_dataset(DataConfig(str(path), targets="y", features="t")).notes == ()
 
 
 def test_a_column_without_a_number_in_training(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t,split\nC,1,,train\nN,2,,train\nO,3,5,valid\nF,4,7,test\n")
     config = RunConfig.from_dict({"data": {"dataset": str(tmp_path / "t.csv"), "targets": "y", "features": "t"}})
     with pytest.raises(InputError, match="no training row has a number in the column 't' of --features: leave it out"):
-        MoleculeData(load_source(config.data), config)
+        MoleculeData(load_dataset(config.data), config)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.tsv"])
@@ -105,7 +105,7 @@ def test_other_files_hold_the_same(name, table, tmp_path):
 )
 def test_columns_that_cannot_be_features(features, reason, table, tmp_path):
     with pytest.raises(InputError, match=reason):
-        load_source(DataConfig(str(table), targets="y", features=features))
+        load_dataset(DataConfig(str(table), targets="y", features=features))
     with pytest.raises(InputError, match=reason):
         featurize_dataset(DataConfig(str(table), targets="y", features=features), GraphConfig(), tmp_path / "s.arrow")
     assert not (tmp_path / "s.arrow").exists()
@@ -113,10 +113,10 @@ def test_columns_that_cannot_be_features(features, reason, table, tmp_path):
 
 def test_a_feature_is_no_candidate_for_the_target(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t\nC,1,2\nN,2,3\n")
-    assert load_source(DataConfig(str(tmp_path / "t.csv"), features="t")).target_names == ["y"]
+    assert load_dataset(DataConfig(str(tmp_path / "t.csv"), features="t")).target_names == ["y"]
     (tmp_path / "two.csv").write_text("smiles,y,t,t\nC,1,2,3\n")
     with pytest.raises(InputError, match="two columns called 't'"):
-        load_source(DataConfig(str(tmp_path / "two.csv"), targets="y", features="t"))
+        load_dataset(DataConfig(str(tmp_path / "two.csv"), targets="y", features="t"))
     with pytest.raises(InputError, match="names one twice"):
         DataConfig(features="t, t")
 
@@ -124,11 +124,11 @@ def test_a_feature_is_no_candidate_for_the_target(tmp_path):
 def test_collections_have_no_columns(make_ogb, tmp_path):
     make_ogb(tmp_path)
     with pytest.raises(InputError, match="pcqm4m has no column 't'"):
-        load_source(DataConfig("pcqm4m", root=str(tmp_path), features="t"))
+        load_dataset(DataConfig("pcqm4m", root=str(tmp_path), features="t"))
     items = [smiles_to_graph("C").to_pyg()]
     items[0].y = 1.0
     with pytest.raises(InputError, match="graphs have neither: leave out"):
-        store_of(pyg_source(items), GraphConfig(), tmp_path, descriptors=["morgan"])
+        cached_store(dataset_from_pyg(items), GraphConfig(), tmp_path, descriptors=["morgan"])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -142,7 +142,7 @@ def test_a_store_of_them_has_what_was_computed(workers, table, tmp_path, monkeyp
     store = GraphStore.open(tmp_path / "s.arrow")
     assert store.info.descriptors == tuple(names)
     smiles = pd.read_csv(table)["smiles"].tolist()
-    of_smiles, columns = read_descriptors(smiles, ["rdkit2d", "morgan"]), own(table, features="t,t2")
+    of_smiles, columns = compute_descriptors(smiles, ["rdkit2d", "morgan"]), own(table, features="t,t2")
     expected = np.hstack([columns[:, :1], of_smiles["rdkit2d"], columns[:, 1:], of_smiles["morgan"]])
     np.testing.assert_array_equal(store.descriptors(np.arange(6), names), expected)
     rows = np.array([5, 0, 3, 3])
@@ -158,9 +158,9 @@ def test_a_store_of_them_has_what_was_computed(workers, table, tmp_path, monkeyp
 
 def test_a_store_without_the_features_is_refused(table, tmp_path):
     featurize_dataset(DataConfig(str(table), targets="y", features="t"), GraphConfig(), tmp_path / "s.arrow")
-    assert load_source(DataConfig(str(tmp_path / "s.arrow"), features="t")).store is not None
+    assert load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t")).store is not None
     with pytest.raises(InputError, match=r"no descriptors morgan.*--features t,morgan"):
-        load_source(DataConfig(str(tmp_path / "s.arrow"), features="t,morgan"))
+        load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t,morgan"))
 
 
 def test_stores_without_features_are_as_they_were(table, tmp_path):
@@ -174,8 +174,8 @@ def test_the_cache_keeps_them_apart(table, tmp_path):
     """By their names, and by the numbers of the table."""
 
     def files(*features: str) -> int:
-        source = load_source(DataConfig(str(table), targets="y", features=",".join(features) or None))
-        found = store_of(source, GraphConfig(), tmp_path / "cache", descriptors=features)
+        source = load_dataset(DataConfig(str(table), targets="y", features=",".join(features) or None))
+        found = cached_store(source, GraphConfig(), tmp_path / "cache", descriptors=features)
         assert found.info.descriptors == features
         return len([path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")])
 
@@ -195,9 +195,9 @@ def test_training_rows_say_how_descriptors_are_distributed(tmp_path, monkeypatch
     rows = [f"{'C' * n},{n},{100 * n},{'train' if n < 9 else 'valid'}" for n in range(1, 12)]
     (tmp_path / "t.csv").write_text("smiles,y,t,split\n" + "\n".join(rows))
     config = RunConfig(data=DataConfig(str(tmp_path / "t.csv"), targets="y", features="t", cache=str(tmp_path)))
-    data = MoleculeData(load_source(config.data), config)
+    data = MoleculeData(load_dataset(config.data), config)
     assert data.train_descriptors()[:, 0].tolist() == [100 * n for n in range(1, 9)]
-    monkeypatch.setattr("graphslice.data.datamodule._MOST_DESCRIBED", 5)
+    monkeypatch.setattr("graphslice.data.datamodule._MAX_DESCRIPTOR_ROWS", 5)
     some = data.train_descriptors()[:, 0].tolist()
     assert len(set(some)) == 5 and max(some) <= 800
 

@@ -8,9 +8,9 @@ import torch
 import graphslice as gs
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.pyg_source import pyg_source
-from graphslice.data.source import Source
-from graphslice.data.sources import load_source
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
@@ -23,10 +23,10 @@ def config(split: str | None = None, max_atoms: int = 512, **data) -> RunConfig:
 def table(tmp_path):
     """``table(smiles=[...], y=[...], ...)``: a file with these columns, whose targets are y and z."""
 
-    def make(features: str | None = None, **columns: list) -> Source:
+    def make(features: str | None = None, **columns: list) -> LabelledDataset:
         pd.DataFrame(columns).to_csv(tmp_path / "t.csv", index=False)
         targets = "y" + ",z" * ("z" in columns)
-        return load_source(DataConfig(str(tmp_path / "t.csv"), targets=targets, features=features))
+        return load_dataset(DataConfig(str(tmp_path / "t.csv"), targets=targets, features=features))
 
     return make
 
@@ -38,7 +38,7 @@ def test_rejected_rows_leave_the_splits(table):
     assert set(data.rejected) == {1, 4, 6} and "9 atoms" in data.rejected[4] and "'y'" in data.rejected[6]
     splits = {split: rows.tolist() for split, rows in data.splits.items()}
     assert splits == {"train": [0, 2], "valid": [3, 7], "test": [5]}
-    assert data.kept.tolist() == [0, 2, 3, 5, 7]
+    assert data.usable_rows.tolist() == [0, 2, 3, 5, 7]
     assert data.train_labels.tolist() == [[1], [3]]
 
 
@@ -81,11 +81,11 @@ def test_pyg_graphs():
     for n in range(1, 13):
         items.append(gs.smiles_to_graph("C" * n).to_pyg())
         items[-1].y = torch.tensor([float(n)])
-    data = MoleculeData(pyg_source(items), config(max_atoms=10))
+    data = MoleculeData(dataset_from_pyg(items), config(max_atoms=10))
     assert set(data.rejected) == {10, 11} and "11 atoms" in data.rejected[10]
-    assert [data.store[i].num_atoms for i in data.kept] == list(range(1, 11))
+    assert [data.store[i].num_atoms for i in data.usable_rows] == list(range(1, 11))
     with pytest.raises(InputError, match="12 of 1 scaffold are too few to be split: give --split random"):
-        MoleculeData(pyg_source(items), config("scaffold"))
+        MoleculeData(dataset_from_pyg(items), config("scaffold"))
 
 
 # --- molecules that are the same ----------------------------------------------------------------
@@ -101,20 +101,20 @@ def test_duplicates_are_counted(table):
     """Three of ethanol, two of ethylamine of which one is tested; and a salt of ethanol is tested."""
     found = MoleculeData(table(**SAME), config())
     assert (found.duplicates.molecules, found.duplicates.rows) == (2, 5)
-    assert found.duplicates.contradicting == 1  # of a deviation of 30, 5 and 8 are as good as the same
+    assert found.duplicates.conflicting == 1  # of a deviation of 30, 5 and 8 are as good as the same
     assert found.duplicates.shared == {"valid": 0, "test": 2}
     assert found.splits["train"].tolist() == [0, 1, 2, 6, 8] and not found.rejected
     assert "5 rows are of 2 molecules" in found.duplicates.describe()
 
 
 def test_duplicates_are_merged(table):
-    source = table(**SAME)
-    found = MoleculeData(source, config(duplicates="merge"))
+    dataset = table(**SAME)
+    found = MoleculeData(dataset, config(duplicates="merge"))
     assert found.rejected == {1: "merged with row 1", 8: "merged with row 1"}
     assert found.splits["train"].tolist() == [0, 2, 6] and found.splits["test"].tolist() == [4, 5]
-    assert found.kept.tolist() == [0, 2, 3, 4, 5, 6, 7]
-    assert found.source.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
-    assert source.targets[0, 0] == 1, "the source stays as it was"
+    assert found.usable_rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert found.dataset.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
+    assert dataset.targets[0, 0] == 1, "the source stays as it was"
     np.testing.assert_allclose(found.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
     rows = {int(r): float(y) for b in found.eval_dataloader("train") for r, y in zip(b.rows, b.targets, strict=True)}
     assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
@@ -124,36 +124,36 @@ def test_duplicates_are_merged(table):
 def test_a_molecule_at_two_temperatures_is_no_duplicate(table):
     """Its own columns are a part of what a model reads; unknown ones are the same, as are 0 and -0."""
     same = {key: cells[:4] + cells[6:] for key, cells in SAME.items()}
-    source = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
-    found = MoleculeData(source, config(duplicates="merge", features="celsius"))
-    assert found.rejected == {6: "merged with row 1"} and found.duplicates.contradicting == 1
-    assert found.source.targets[:2, 0].tolist() == [50.5, 3]
+    dataset = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
+    found = MoleculeData(dataset, config(duplicates="merge", features="celsius"))
+    assert found.rejected == {6: "merged with row 1"} and found.duplicates.conflicting == 1
+    assert found.dataset.targets[:2, 0].tolist() == [50.5, 3]
 
 
 def test_classes_that_tie_are_left_out(table):
     smiles = ["C" * n for n in range(1, 13)] + ["C", "CC", "CC", "CCC"]
     labels = [0, 1, 1, *[0, 1, 0] * 3, 1, 1, 0, 1]
-    source = table(smiles=smiles, y=labels, split=["train"] * 9 + ["valid"] * 3 + ["train"] * 4)
-    found = MoleculeData(source, config(duplicates="merge"))
+    dataset = table(smiles=smiles, y=labels, split=["train"] * 9 + ["valid"] * 3 + ["train"] * 4)
+    found = MoleculeData(dataset, config(duplicates="merge"))
     tied = "rows 1, 13 are one molecule, and as many say one value of 'y' as another"
     merged = {13: "merged with row 2", 14: "merged with row 2", 15: "merged with row 3"}
     assert found.rejected == {0: tied, 12: tied, **merged}
-    assert found.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and found.duplicates.contradicting == 2
-    assert found.source.targets[1:3, 0].tolist() == [1, 1] and found.duplicates.dropped == 2
+    assert found.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and found.duplicates.conflicting == 2
+    assert found.dataset.targets[1:3, 0].tolist() == [1, 1] and found.duplicates.dropped == 2
 
 
 def test_nothing_is_left_of_contradictions(table):
     words = ["train"] * 10 + ["valid"]
-    source = table(smiles=["CCO"] * 10 + ["C"], y=[0, 1] * 5 + [1], split=words)
+    dataset = table(smiles=["CCO"] * 10 + ["C"], y=[0, 1] * 5 + [1], split=words)
     with pytest.raises(InputError, match="all rows for training contradict each other"):
-        MoleculeData(source, config(duplicates="merge"))
+        MoleculeData(dataset, config(duplicates="merge"))
 
 
 def test_a_run_that_goes_on_keeps_its_split(table):
-    source = table(smiles=["C" * n for n in range(1, 31)], y=np.arange(30.0))
+    dataset = table(smiles=["C" * n for n in range(1, 31)], y=np.arange(30.0))
     splits = {"train": np.arange(20), "valid": np.arange(20, 25), "test": np.arange(25, 30)}
-    assert MoleculeData(source, config(), splits=splits).splits == splits
-    assert MoleculeData(source, config()).splits["train"].tolist() != splits["train"].tolist()
+    assert MoleculeData(dataset, config(), splits=splits).splits == splits
+    assert MoleculeData(dataset, config()).splits["train"].tolist() != splits["train"].tolist()
 
 
 def test_validation_is_taken_from_training(table):
@@ -173,7 +173,7 @@ def test_a_split_of_graphs_is_that_of_their_smiles(split, demo_smiles, table):
         items.append(gs.smiles_to_graph(text).to_pyg())
         items[-1].y = torch.tensor([label])
     graphs, texts = (
-        MoleculeData(data, config(split)).splits for data in (pyg_source(items), table(smiles=smiles, y=y))
+        MoleculeData(data, config(split)).splits for data in (dataset_from_pyg(items), table(smiles=smiles, y=y))
     )
     assert {k: v.tolist() for k, v in graphs.items()} == {k: v.tolist() for k, v in texts.items()}
 
@@ -183,6 +183,8 @@ def test_two_thousand_targets(demo_smiles, tmp_path):
     rng = np.random.default_rng(0)
     targets = np.where(rng.random((300, 2000)) < 0.1, (rng.random((300, 2000)) < 0.1).astype(float), np.nan)
     targets[:, 0] = 0
-    source = Source("t", demo_smiles[:300], targets, [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)])
-    found = MoleculeData(source, config("random", cache=str(tmp_path)))
+    dataset = LabelledDataset(
+        "t", demo_smiles[:300], targets, [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)]
+    )
+    found = MoleculeData(dataset, config("random", cache=str(tmp_path)))
     assert all(len(rows) for rows in found.splits.values())

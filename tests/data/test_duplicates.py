@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, merge_rows, with_columns
+from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 
 NAN = np.nan
 
@@ -22,7 +22,7 @@ def test_nothing_is_repeated():
 
 
 @pytest.mark.parametrize(
-    ("labels", "is_class", "contradicting"),
+    ("labels", "is_class", "conflicting"),
     [
         ([0.0, 0.09, 10, -10], False, 0),  # a deviation of 7.07: a tenth is 0.7
         ([0.0, 0.9, 10, -10], False, 1),
@@ -34,10 +34,10 @@ def test_nothing_is_repeated():
         ([5, 5, 5, 5], False, 0),
     ],
 )
-def test_contradictions(labels, is_class, contradicting):
+def test_contradictions(labels, is_class, conflicting):
     targets = np.array([labels, [1.0] * 4]).T
     found = count_duplicates(ids("aabc"), targets, np.array([is_class, False]))
-    assert (found.molecules, found.rows, found.contradicting) == (1, 2, contradicting)
+    assert (found.molecules, found.rows, found.conflicting) == (1, 2, conflicting)
 
 
 ROWS = st.lists(
@@ -57,13 +57,13 @@ def test_against_a_loop(rows):
     repeated = {letter: members for letter, members in groups.items() if len(members) > 1}
 
     deviation = np.nanstd(targets[:, 1]) if not np.isnan(targets[:, 1]).all() else 0
-    contradicting = 0
+    conflicting = 0
     expected, reasons = {}, {}
     for members in repeated.values():
         votes = [targets[i, 0] for i in members if targets[i, 0] == targets[i, 0]]
         values = [targets[i, 1] for i in members if targets[i, 1] == targets[i, 1]]
         spread = max(values) - min(values) if values else 0
-        contradicting += len(set(votes)) > 1 or spread > 0.1 * deviation
+        conflicting += len(set(votes)) > 1 or spread > 0.1 * deviation
         best = [v for v in set(votes) if votes.count(v) > len(votes) / 2]
         merged = [best[0] if best else NAN, np.mean(values) if values else NAN]
         if np.isnan(merged).all():
@@ -73,7 +73,7 @@ def test_against_a_loop(rows):
             reasons |= {int(numbers[i]): f"merged with row {numbers[members[0]] + 1}" for i in members[1:]}
     counted = count_duplicates(identity, targets, classes)
     assert (counted.molecules, counted.rows) == (len(repeated), sum(map(len, repeated.values())))
-    assert counted.contradicting == contradicting
+    assert counted.conflicting == conflicting
 
     unlabelled = {int(numbers[i]) for i, row in enumerate(rows) if np.isnan(row[1:]).all()}
     if any(set(numbers[m].tolist()) <= unlabelled for m in repeated.values()):
@@ -101,7 +101,7 @@ def test_many_rows_of_one_molecule_are_not_all_named():
 def test_columns_tell_rows_of_one_molecule_apart():
     columns = np.array([[0, np.nan], [-0.0, np.nan], [0, 1], [0, 1], [0, np.nan]], np.float32)
     columns[1, 1] = np.uint32(0x7FC00001).view(np.float32)  # another nan
-    found = with_columns(ids("aaaab"), columns)
+    found = keys_with_columns(ids("aaaab"), columns)
     assert found.dtype == np.uint64 and (found[:, None] == found).tolist() == [
         [True, True, False, False, False],
         [True, True, False, False, False],

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphslice.config import DataConfig
-from graphslice.data.cells import parse_numbers
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.labels import (
     LabelColumns,
     find_columns,
     find_smiles_column,
-    find_target,
-    joined_names,
+    infer_target,
+    join_names,
     labelled_rows,
     parse_chunk,
     parse_chunks,
     parse_splits,
     target_names,
 )
-from graphslice.data.sources import load_source
+from graphslice.data.parse_cells import parse_numbers
 from graphslice.errors import InputError
 
 METHODS = ("random", "scaffold")
@@ -139,7 +139,7 @@ def test_two_columns_of_a_name_that_is_not_used():
 
 
 def target_of(*chunks: dict, split: str | None = None) -> str:
-    return find_target([pa.table(chunk) for chunk in chunks], LabelColumns("smiles", [], split), "t.csv")[0]
+    return infer_target([pa.table(chunk) for chunk in chunks], LabelColumns("smiles", [], split), "t.csv")[0]
 
 
 def test_the_one_numeric_column_is_the_target():
@@ -154,7 +154,7 @@ def test_a_number_far_down_makes_a_column_numeric():
 def test_columns_without_names_are_no_targets():
     """Commas at the ends of lines, as spreadsheets write them."""
     table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
-    assert find_target([table], LabelColumns("smiles", [], None), "t.csv")[0] == "y"
+    assert infer_target([table], LabelColumns("smiles", [], None), "t.csv")[0] == "y"
 
 
 def test_dates_that_python_has_not_are_no_targets():
@@ -179,10 +179,10 @@ def test_classes_that_were_not_meant_are_told(tmp_path):
     rows = "".join(f"C{'C' * n},{n / 7},{'high' if n % 2 else 'low'},name {n}\n" for n in range(12))
     (tmp_path / "t.csv").write_text("smiles,y,activity,id\n" + rows)
     path = str(tmp_path / "t.csv")
-    source = load_source(DataConfig(path))
+    source = load_dataset(DataConfig(path))
     assert source.target_names == ["y"]
     assert source.notes == ("only 'y' is predicted: for classes too name --targets; there are 'activity'",)
-    assert load_source(DataConfig(path, targets="y")).notes == ()
+    assert load_dataset(DataConfig(path, targets="y")).notes == ()
 
 
 def test_the_only_other_column_is_the_target_even_without_a_number():
@@ -384,7 +384,7 @@ def test_quoted_target_names(text, columns, expected):
     )
 )
 def test_names_of_targets_and_back(names):
-    assert target_names(joined_names(names), names) == names
+    assert target_names(join_names(names), names) == names
 
 
 def test_a_target_is_no_split():

@@ -15,12 +15,12 @@ import torch
 
 from graphslice.config import DataConfig
 from graphslice.data import ogb_lsc
-from graphslice.data.ogb_lsc import FOLDERS, load_pcqm4m
-from graphslice.data.sources import load_source
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.ogb_lsc import OGB_FOLDERS, load_pcqm4m
 from graphslice.errors import InputError
 
 SPLITS = {"pcqm4m": ["train", "valid", "test"], "pcqm4mv2": ["train", "valid", "test-dev", "test-challenge"]}
-both = pytest.mark.parametrize("name", FOLDERS)
+both = pytest.mark.parametrize("name", OGB_FOLDERS)
 
 
 def _with_old_numpy_names(data: bytes) -> bytes:
@@ -49,14 +49,14 @@ def test_ogbs_folder(name, make_ogb, tmp_path, offline, capsys):
 @both
 def test_as_a_source(name, make_ogb, tmp_path, offline):
     make_ogb(tmp_path, name)
-    source = load_source(DataConfig(dataset=name, root=str(tmp_path)))
+    source = load_dataset(DataConfig(dataset=name, root=str(tmp_path)))
     assert source.is_pcqm4m and source.name == name and source.target_names == ["homolumogap"]
     assert source.targets.shape == (40, 1) and list(source.splits) == SPLITS[name]
     known = np.concatenate([source.splits["train"], source.splits["valid"]])
     assert np.isfinite(source.targets[known]).all()
     assert np.isnan(np.delete(source.targets, known)).all() and not source.rejected
     with pytest.raises(InputError, match=f"{name} has the one target homolumogap, not 'gap'"):
-        load_source(DataConfig(dataset=name, root=str(tmp_path), targets="gap"))
+        load_dataset(DataConfig(dataset=name, root=str(tmp_path), targets="gap"))
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
@@ -79,7 +79,7 @@ def test_absent_and_no_network(name, tmp_path, offline):
     with pytest.raises(InputError) as error:
         load_pcqm4m(name, tmp_path / "data")
     message = str(error.value)
-    assert message.startswith(f"{name} is not in {tmp_path / 'data' / FOLDERS[name]}")
+    assert message.startswith(f"{name} is not in {tmp_path / 'data' / OGB_FOLDERS[name]}")
     assert "--root" in message and "cannot be downloaded" in message and "connect to the network" in message
     assert "\n" not in message
 
@@ -100,12 +100,12 @@ def test_download_asks_nothing(name, make_ogb, tmp_path, offline, monkeypatch):
 
     def download_url(url: str, folder: str) -> str:
         wanted.append(url)
-        return shutil.make_archive(f"{folder}/{FOLDERS[name]}", "zip", tmp_path / "there")
+        return shutil.make_archive(f"{folder}/{OGB_FOLDERS[name]}", "zip", tmp_path / "there")
 
     monkeypatch.setattr(module, "download_url", download_url)
     root = tmp_path / "new" / "root"
     assert len(load_pcqm4m(name, root)[0]) == 40
-    assert len(wanted) == 1 and [path.name for path in root.iterdir()] == [FOLDERS[name]]
+    assert len(wanted) == 1 and [path.name for path in root.iterdir()] == [OGB_FOLDERS[name]]
     assert len(load_pcqm4m(name, root)[0]) == 40 and len(wanted) == 1  # not again
 
 
@@ -165,7 +165,7 @@ def test_a_row_without_smiles_is_a_bad_row(make_ogb, tmp_path, offline):
     table = pd.read_csv(file)
     table.loc[3, "smiles"] = None
     table.to_csv(file, index=False)
-    source = load_source(DataConfig(dataset="pcqm4m", root=str(tmp_path)))
+    source = load_dataset(DataConfig(dataset="pcqm4m", root=str(tmp_path)))
     assert source.smiles[3] == "" and len(source.fingerprint()) == 16
 
 

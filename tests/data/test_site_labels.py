@@ -14,13 +14,13 @@ from rdkit import Chem
 
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.cells import cells_of, number_list
+from graphslice.data.atom_bond_labels import AtomBondLabels, pointers, ragged_indices
 from graphslice.data.collate import collate, collate_rows
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.featurize import featurize_dataset
-from graphslice.data.frames import frame_source
-from graphslice.data.sites import SiteLabels, pointers, rows_of_sites
-from graphslice.data.sources import load_source
+from graphslice.data.frames import dataset_from_frame
+from graphslice.data.parse_cells import column_cells, parse_number_list
 from graphslice.errors import InputError
 
 
@@ -57,7 +57,7 @@ def written(path, smiles, cells, **more):
     ],
 )
 def test_cells(cell, numbers):
-    found = number_list(cell)
+    found = parse_number_list(cell)
     assert (found is None) == (numbers is None)
     if numbers is not None:
         np.testing.assert_array_equal(found, numbers)
@@ -66,7 +66,7 @@ def test_cells(cell, numbers):
 @pytest.mark.parametrize("cell", ["5.3", 5.3, "[1, x]", "[[1], 2]", "[1, inf]", "1, 2", "[1_0]", [[1], [2]], "[1;2]"])
 def test_cells_that_are_no_lists_of_numbers(cell):
     with pytest.raises(ValueError, match=r"no list|no number|not finite"):
-        number_list(cell)
+        parse_number_list(cell)
 
 
 # --- one behind another ---------------------------------------------------------------------------
@@ -75,13 +75,13 @@ def test_cells_that_are_no_lists_of_numbers(cell):
 def test_rows_of_sites_are_those_of_a_loop():
     counts = np.array([3, 0, 2, 1])
     ptr = pointers(counts)
-    labels = SiteLabels("atom", np.arange(12.0).reshape(6, 2), ptr)
+    labels = AtomBondLabels("atom", np.arange(12.0).reshape(6, 2), ptr)
     for rows in ([0, 1, 2, 3], [3, 0, 3], [1], []):
         expected = [i for row in rows for i in range(ptr[row], ptr[row + 1])]
-        assert rows_of_sites(ptr, rows).tolist() == expected
+        assert ragged_indices(ptr, rows).tolist() == expected
         np.testing.assert_array_equal(labels[rows], labels.values[expected])
     assert labels.counts.tolist() == counts.tolist() and len(labels) == 4
-    joined = SiteLabels.join([labels, labels.without([0, 3])])
+    joined = AtomBondLabels.join([labels, labels.without([0, 3])])
     assert joined.counts.tolist() == [3, 0, 2, 1, 0, 0, 2, 0]
     np.testing.assert_array_equal(joined[[6]], labels[[2]])
 
@@ -90,12 +90,12 @@ def test_some_cells_of_any_kind_of_texts():
     """Views of texts are what some writers of Parquet store."""
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
         chunk = pa.table({"y": pa.array(["[1]", None, "2"]).cast(kind)})
-        assert cells_of(chunk, "y") == ["[1]", None, "2"] and cells_of(chunk, "y", [2, 1]) == ["2", None]
+        assert column_cells(chunk, "y") == ["[1]", None, "2"] and column_cells(chunk, "y", [2, 1]) == ["2", None]
 
 
 def test_means_leave_out_what_is_unknown():
     values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, 4.0]])
-    means = SiteLabels("atom", values, pointers([2, 1, 0])).means()
+    means = AtomBondLabels("atom", values, pointers([2, 1, 0])).means()
     np.testing.assert_array_equal(means, [[2, np.nan], [np.nan, 4], [np.nan, np.nan]])
 
 
@@ -117,13 +117,13 @@ def test_labels_follow_their_atoms_into_batches(level, suffix, tmp_path):
     else:
         pq.write_table(pa.table({"smiles": smiles, "q": cells}), path)
     config = RunConfig(data=DataConfig(dataset=str(path), targets="q", level=level))
-    source = load_source(config.data)
+    source = load_dataset(config.data)
     data = MoleculeData(source, config)
     without = {"C[N"} | ({"C", "[Na+].[Cl-]"} if level == "bond" else set())
     assert {smiles[row] for row in data.rejected} == without
-    batch = collate_rows(data.store, data.kept[::-1].copy(), targets=data.labels, level=level)
-    assert len(batch.sites) == len(batch.targets) == batch.site_counts().sum()
-    molecule, first, second, kind = batch.sites.T
+    batch = collate_rows(data.store, data.usable_rows[::-1].copy(), targets=data.labels, level=level)
+    assert len(batch.atom_bond_index) == len(batch.targets) == batch.atom_bond_counts().sum()
+    molecule, first, second, kind = batch.atom_bond_index.T
     of_atoms = batch.atoms[:, :, 0].double() + 1 + 100 * batch.degrees.double()
     found = of_atoms[molecule, first] + (of_atoms[molecule, second] if level == "bond" else 0)
     np.testing.assert_array_equal(found, batch.targets[:, 0].double())
@@ -140,7 +140,7 @@ def test_bad_rows_have_reasons(tmp_path):
     other = ["[1,2,3]", "[1,2]", "[null,1,2]", "[1,2,3]", "[1]", "", "[1,2,3]"] + ["[1,2]"] * 9 + ["[1,2,3]"]
     path = written(tmp_path / "t.csv", smiles, cells, r=other)
     config = RunConfig(data=DataConfig(dataset=path, targets="q,r", level="atom"))
-    rejected = MoleculeData(load_source(config.data), config).rejected
+    rejected = MoleculeData(load_dataset(config.data), config).rejected
     assert rejected[1] == "the targets have 2 numbers for 3 atoms"
     assert rejected[3] == "target 'q' is no list of numbers: '5'"
     assert "not a valid SMILES" in rejected[4] or "not a possible" in rejected[4]
@@ -150,36 +150,38 @@ def test_bad_rows_have_reasons(tmp_path):
     path = written(tmp_path / "u.csv", ["CCO"] * 3, ["[1,2,3]"] * 3)
     one = RunConfig(data=DataConfig(dataset=path, targets="q", level="bond"))
     with pytest.raises(InputError, match="row 1: target 'q' has 3 numbers for 2 bonds"):
-        MoleculeData(load_source(one.data), one)
+        MoleculeData(load_dataset(one.data), one)
 
 
 def test_classes_are_those_of_the_numbers(tmp_path):
     path = written(tmp_path / "t.csv", ["CCO"] * 12, ["[0,1,1]"] * 12, k=["[1,2,3]"] * 11 + ["[1,2,7]"])
-    source = load_source(DataConfig(dataset=path, targets="q,k", level="atom", task="k=multiclass"))
+    source = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom", task="k=multiclass"))
     assert [(task.kind, task.classes) for task in source.tasks] == [
         ("binary", ("0", "1")),
         ("multiclass", ("1", "2", "3", "7")),
     ]
     np.testing.assert_array_equal(source.labels(np.array([11])), [[0, 0], [1, 1], [1, 3]])
     known = [source.tasks[0], replace(source.tasks[1], classes=("1", "2", "3"))]
-    again = load_source(DataConfig(dataset=path, targets="q,k", level="atom"), known)
+    again = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom"), known)
     assert again.rejected == {11: "target 'k' has a number that is none of its classes: 7"}
 
 
 def test_two_files_and_a_fingerprint_of_the_lists(tmp_path):
     path = written(tmp_path / "t.csv", ["CCO", "CC"] * 10, ["[1,2,3]", "[1,2]"] * 10)
     test = written(tmp_path / "u.csv", ["OC"], ["[5,6]"])
-    source = load_source(DataConfig(dataset=path, test_file=test, targets="q", level="atom"))
+    source = load_dataset(DataConfig(dataset=path, test_file=test, targets="q", level="atom"))
     np.testing.assert_array_equal(source.labels(source.splits["test"])[:, 0], [5, 6])
     swapped = written(tmp_path / "v.csv", ["CCO", "CC"] * 10, ["[1,3,2]", "[1,2]"] * 10)  # of the same means
-    found = [load_source(DataConfig(dataset=p, targets="q", level="atom")).fingerprint() for p in (path, path, swapped)]
+    found = [
+        load_dataset(DataConfig(dataset=p, targets="q", level="atom")).fingerprint() for p in (path, path, swapped)
+    ]
     assert found[0] == found[1] != found[2]
 
 
 def test_the_only_column_of_lists_is_the_target(tmp_path):
     path = written(tmp_path / "t.csv", ["CCO"] * 12, ["[1,2,3]"] * 12, note=["[Na+]"] * 12, y=range(12))
-    assert load_source(DataConfig(dataset=path, level="atom")).target_names == ["q"]
-    assert load_source(DataConfig(dataset=path)).target_names == ["y"]
+    assert load_dataset(DataConfig(dataset=path, level="atom")).target_names == ["q"]
+    assert load_dataset(DataConfig(dataset=path)).target_names == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_the_only_column_of_lists_is_the_target(tmp_path):
 def test_lists_without_a_level(smiles, cell, said, tmp_path):
     path = written(tmp_path / "t.csv", [smiles] * 8, [cell] * 8)
     with pytest.raises(InputError, match="holds lists of numbers") as error:
-        load_source(DataConfig(dataset=path, targets="q"))
+        load_dataset(DataConfig(dataset=path, targets="q"))
     assert said in str(error.value)
     with pytest.raises(InputError, match=r"holds lists .* --level"):
         featurize_dataset(DataConfig(dataset=path, targets="q"), RunConfig().graph, tmp_path / "s.arrow")
@@ -202,29 +204,29 @@ def test_lists_without_a_level(smiles, cell, said, tmp_path):
 
 def test_what_has_no_lists_is_refused(tmp_path, demo_csv):
     with pytest.raises(InputError, match="list of numbers"):
-        load_source(DataConfig(dataset=str(demo_csv), targets="gap_ev", level="atom"))
+        load_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev", level="atom"))
     store = tmp_path / "s.arrow"
     featurize_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev"), RunConfig().graph, store)
     for dataset in (str(store), "pcqm4m"):
         with pytest.raises(InputError, match="takes a table with lists"):
-            load_source(DataConfig(dataset=dataset, level="atom"))
+            load_dataset(DataConfig(dataset=dataset, level="atom"))
     with pytest.raises(InputError, match=r"data\.level is molecule, atom, bond, not 'atoms' \(did you mean 'atom'"):
         DataConfig(level="atoms")
 
 
 def test_frames(tmp_path):
     frame = pd.DataFrame({"smiles": ["CCO", "C"] * 6, "q": [np.array([1, 2, np.nan]), [4.0]] * 6})
-    source = frame_source(frame, DataConfig(targets="q", level="atom"))
+    source = dataset_from_frame(frame, DataConfig(targets="q", level="atom"))
     np.testing.assert_array_equal(source.labels(np.array([1, 0]))[:, 0], [4, 1, 2, np.nan])
     molecules = frame.assign(smiles=[Chem.MolFromSmiles(s) for s in frame.smiles])
     with pytest.raises(InputError, match="these are RDKit molecules"):
-        frame_source(molecules, DataConfig(targets="q", smiles_column="smiles", level="atom"))
+        dataset_from_frame(molecules, DataConfig(targets="q", smiles_column="smiles", level="atom"))
 
 
 def test_a_batch_whose_sites_are_not_there():
     batch = collate([smiles_to_graph("CCO")], level="bond")
-    assert batch.sites[:, 0].tolist() == [0, 0]
-    values = {**vars(batch), "sites": batch.sites + 3}
+    assert batch.atom_bond_index[:, 0].tolist() == [0, 0]
+    values = {**vars(batch), "sites": batch.atom_bond_index + 3}
     with pytest.raises(ValueError, match="sites of the batch"):
         type(batch)(**values)
     with pytest.raises(InputError, match="level is"):

@@ -12,9 +12,9 @@ import pytest
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.molecule import read_smiles
+from graphslice.data.copy_rows import ATOM_VALUES, BOND_KINDS, column_starts
 from graphslice.data.featurize import build_store
-from graphslice.data.gather import ATOM_VALUES, BOND_KINDS, column_starts
-from graphslice.data.rows import Rows
+from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.store import FEATURES, GraphStore, StoreInfo
 from graphslice.errors import InputError
@@ -23,11 +23,11 @@ SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1
 BAD = [1, 4]
 
 
-def rows(smiles: list[str], targets: int = 1, rejected: dict[int, str] | None = None) -> Rows:
+def rows(smiles: list[str], targets: int = 1, rejected: dict[int, str] | None = None) -> LabelledRows:
     values = np.arange(len(smiles) * targets, dtype=float).reshape(len(smiles), targets)
     values[::3] = np.nan
     split = (np.arange(len(smiles)) % 4 - 1).astype(np.int8)
-    return Rows(smiles, values, split, rejected or {})
+    return LabelledRows(smiles, values, split, rejected or {})
 
 
 def build(path, smiles: list[str] | None = None, targets: tuple[str, ...] = ("y",), **more) -> GraphStore:
@@ -139,7 +139,7 @@ def test_a_rejected_label_leaves_the_molecule(tmp_path):
 
 def test_every_split_has_a_number(tmp_path):
     numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
-    chunks = [Rows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
+    chunks = [LabelledRows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
     found = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
     np.testing.assert_array_equal(found.split, numbers)
     assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)
@@ -233,7 +233,7 @@ def content(tmp_path_factory) -> bytes:
     return path.read_bytes()
 
 
-def refused(path, content: bytes) -> str:
+def assert_rejected(path, content: bytes) -> str:
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         GraphStore.open(path)
@@ -245,7 +245,7 @@ def refused(path, content: bytes) -> str:
 def test_every_truncation_is_noticed(content, tmp_path):
     lengths = {*range(40), *range(40, len(content), 37), *range(len(content) - 40, len(content))}
     for n, length in enumerate(sorted(lengths)):
-        message = refused(tmp_path / f"{n}.arrow", content[:length])
+        message = assert_rejected(tmp_path / f"{n}.arrow", content[:length])
         assert ("truncated" in message and "featurize" in message) or length < 16
 
 
@@ -258,7 +258,7 @@ def test_every_flipped_bit_is_noticed(bit, content, tmp_path):
     for n, place in enumerate(sorted(place for place in places if place < len(content))):
         damaged = bytearray(content)
         damaged[place] ^= bit
-        message = refused(tmp_path / f"{n}.arrow", bytes(damaged))
+        message = assert_rejected(tmp_path / f"{n}.arrow", bytes(damaged))
         assert any(word in message for word in ("damaged", "truncated", "no Arrow file")), place
 
 
@@ -274,7 +274,7 @@ def test_more_damage(kind, content, tmp_path):
         "text": b"smiles,y\nCCO,1\nCCN,2\n",
         "zeros": bytes(4096),
     }
-    message = refused(tmp_path / "s.arrow", damaged[kind])
+    message = assert_rejected(tmp_path / "s.arrow", damaged[kind])
     assert any(word in message for word in ("damaged", "truncated", "no Arrow file"))
 
 

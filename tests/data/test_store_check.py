@@ -12,10 +12,10 @@ import pytest
 
 from graphslice import InputError
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
-from graphslice.data.checksum import seal
+from graphslice.data.checksum import write_checksum
+from graphslice.data.copy_rows import column_starts
 from graphslice.data.featurize import build_store
-from graphslice.data.gather import column_starts
-from graphslice.data.rows import Rows
+from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore, StoreInfo, record_batch
 
@@ -36,11 +36,11 @@ def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **
     with pa.ipc.new_file(str(path), schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         for batch in batches:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    seal(path)
+    write_checksum(path)
     return path
 
 
-def refusal(path: Path) -> str:
+def error_message(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         GraphStore.open(path)
     message = str(caught.value)
@@ -74,13 +74,13 @@ def test_rows_that_are_no_molecules(name, index, value, reason, tmp_path):
     if name == "bonds" and len(index) == 1:
         changed.bonds[0] = value  # of the two of the first molecule
     getattr(changed, name)[index] = value
-    assert f"is damaged: {reason}" in refusal(write(tmp_path / "s.arrow", batch_of(changed)))
+    assert f"is damaged: {reason}" in error_message(write(tmp_path / "s.arrow", batch_of(changed)))
 
 
 def test_more_atoms_than_the_store_says(tmp_path):
     metadata = {"graphslice.max_atoms": "6"}
     path = write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
-    assert "row 2 has 7 atoms, more than the limit of 6" in refusal(path)
+    assert "row 2 has 7 atoms, more than the limit of 6" in error_message(path)
 
 
 def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
@@ -113,7 +113,7 @@ BATCHES = {
 @pytest.mark.parametrize("kind", BATCHES)
 def test_columns_that_are_not_those_of_a_store(kind, tmp_path):
     make, reason = BATCHES[kind]
-    assert reason in refusal(write(tmp_path / "s.arrow", make()))
+    assert reason in error_message(write(tmp_path / "s.arrow", make()))
 
 
 SITES = replace(INFO, atom_targets=("charge", "spin"), bond_targets=("order",))
@@ -132,8 +132,8 @@ def test_labels_of_atoms_and_bonds(tmp_path):
     nan = float("nan")
     batch = with_sites([[[1, 2], [3, nan], [5, 6]], [], [[7, 8]]], [[], [[float(i)] for i in range(7)], []])
     store = GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=SITES.to_metadata()))
-    assert store.info == SITES and store.info.site_targets == {"atom": ("charge", "spin"), "bond": ("order",)}
-    atoms, bonds = store.site_labels("atom"), store.site_labels("bond")
+    assert store.info == SITES and store.info.atom_bond_targets == {"atom": ("charge", "spin"), "bond": ("order",)}
+    atoms, bonds = store.atom_bond_labels("atom"), store.atom_bond_labels("bond")
     np.testing.assert_array_equal(atoms.values, [[1, 2], [3, nan], [5, 6], [7, 8]])
     assert atoms.ptr.tolist() == [0, 3, 3, 4] and atoms.names == ("charge", "spin")
     np.testing.assert_array_equal(bonds[np.array([1])][:, 0], np.arange(7.0))
@@ -150,7 +150,7 @@ def test_labels_of_atoms_and_bonds(tmp_path):
 )
 def test_labels_of_other_atoms_and_bonds(atoms, bonds, reason, tmp_path):
     path = write(tmp_path / "s.arrow", with_sites(atoms, bonds), metadata=SITES.to_metadata())
-    assert reason in refusal(path)
+    assert reason in error_message(path)
 
 
 def test_fewer_splits_are_fine(tmp_path):
@@ -162,17 +162,17 @@ def test_fewer_splits_are_fine(tmp_path):
 def test_a_split_that_has_no_name(number, tmp_path):
     numbers = pa.array([0, number, 0], pa.int8())
     split = pa.DictionaryArray.from_arrays(numbers, pa.array(SPLITS), safe=False)
-    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", replaced("split", split)))
+    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", replaced("split", split)))
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_columns_lie_outside_the_file(codec, tmp_path):
-    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec))
+    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec))
 
 
 def test_batches_of_other_sizes(tmp_path):
     batch = batch_of(arrays())
-    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch, batch))
+    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch, batch))
     assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
 
 
@@ -184,13 +184,13 @@ def test_batches_of_other_sizes(tmp_path):
 )
 def test_metadata_of_another_type(name, value, tmp_path):
     metadata = {f"graphslice.{name}": value.encode(errors="surrogateescape")}
-    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
+    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
 
 
 @pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
 def test_arrays_of_a_length_that_cannot_be(length, tmp_path):
     """Arrow ends the process when a child of an array of negative length is asked for."""
-    rows = Rows(SMILES, np.zeros((4, 1)), np.zeros(4, np.int8), {})
+    rows = LabelledRows(SMILES, np.zeros((4, 1)), np.zeros(4, np.int8), {})
     build_store(tmp_path / "s.arrow", [rows], INFO, workers=1)
     content = (tmp_path / "s.arrow").read_bytes()
     nodes = struct.pack("<4q", 4, 1, 11, 0)  # lengths and nulls of the rows and of their atoms
@@ -200,8 +200,8 @@ def test_arrays_of_a_length_that_cannot_be(length, tmp_path):
             continue
         assert content.count(nodes) == 1
         (tmp_path / "t.arrow").write_bytes(content.replace(nodes, changed))
-        seal(tmp_path / "t.arrow")
-        assert "no GraphStore" in refusal(tmp_path / "t.arrow")
+        write_checksum(tmp_path / "t.arrow")
+        assert "no GraphStore" in error_message(tmp_path / "t.arrow")
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
@@ -230,10 +230,10 @@ def test_descriptors_that_are_none(name, array, reason, tmp_path):
     GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=metadata))
     at = batch.schema.get_field_index(f"descriptor {name}")
     wrong = batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
-    assert reason in refusal(write(tmp_path / "s.arrow", wrong, metadata=metadata))
+    assert reason in error_message(write(tmp_path / "s.arrow", wrong, metadata=metadata))
 
 
 @pytest.mark.parametrize("value", ["7", "[1]", '{"a": 1}', "x", '["morgan"]'])
 def test_names_of_descriptors_that_are_none(value, tmp_path):
     metadata = {"graphslice.descriptors": value}
-    assert "no GraphStore" in refusal(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
+    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.featurize import featurize_dataset
-from graphslice.data.sources import load_source
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
@@ -26,7 +26,7 @@ def table_and_store(folder, labels, task=None, tasks=None):
     data = DataConfig(str(folder / "t.csv"), targets="y")
     featurize_dataset(data, GraphConfig(), folder / "t.arrow", workers=1)
     data = replace(data, task=task)
-    return load_source(data, tasks), load_source(replace(data, dataset=str(folder / "t.arrow")), tasks)
+    return load_dataset(data, tasks), load_dataset(replace(data, dataset=str(folder / "t.arrow")), tasks)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_is_asked_of_some_targets(tmp_path):
     featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)
     for task in ('"x,y"=regression', "word=binary,n=binary", 'n=binary,"x,y"=binary', None):
         found = [
-            load_source(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
+            load_dataset(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
         ]
         assert found[0] == found[1]
     for task, words in (
@@ -93,4 +93,4 @@ def test_what_is_asked_of_some_targets(tmp_path):
         ("none=binary", "target 'none' .*that is not predicted"),
     ):
         with pytest.raises(InputError, match=words):
-            load_source(replace(data, task=task, dataset=str(tmp_path / "t.arrow")))
+            load_dataset(replace(data, task=task, dataset=str(tmp_path / "t.arrow")))

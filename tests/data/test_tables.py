@@ -13,8 +13,8 @@ import pytest
 
 from graphslice.data.tables import (
     TableStream,
-    as_in_file,
     count_rows,
+    file_columns,
     is_table_name,
     malformed_rows,
     open_table,
@@ -31,7 +31,7 @@ def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
         assert isinstance(table, TableStream)
         chunks = list(table.chunks)
     assert not any(map(malformed_rows, chunks))
-    chunks = [as_in_file(chunk) for chunk in chunks]
+    chunks = [file_columns(chunk) for chunk in chunks]
     assert all(chunk.column_names == table.columns for chunk in chunks)
     assert all(len(chunk) == rows for chunk in chunks[:-1]) and 0 < len(chunks[-1]) <= rows
     cells = [list(row) for chunk in chunks for row in zip(*(texts(c) for c in chunk.columns), strict=True)]
@@ -41,7 +41,7 @@ def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
 def copy(source, out, rows: int = 2) -> None:
     with open_table(source, rows) as table, write_table(out) as sink:
         for chunk in table.chunks:
-            sink.write(as_in_file(chunk))
+            sink.write(file_columns(chunk))
 
 
 ROWS = [
@@ -234,7 +234,7 @@ def test_a_folder_of_shards(tmp_path):
     for rows in (3, 8192):
         with open_table(folder, rows) as table:
             assert table.columns == ["smiles", "n"] and table.estimated_rows > 0
-            chunks = [as_in_file(chunk) for chunk in table.chunks]
+            chunks = [file_columns(chunk) for chunk in table.chunks]
         assert max(map(len, chunks)) <= rows
         assert [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)] == expected
     assert count_rows(folder) == 29
@@ -243,7 +243,7 @@ def test_a_folder_of_shards(tmp_path):
 def test_files_of_several_kinds(tmp_path):
     fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.parquet": "smiles,y\nC,1\n"})
     with open_table(tmp_path) as table:
-        chunks = map(as_in_file, table.chunks)
+        chunks = map(file_columns, table.chunks)
         cells = [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)]
     assert cells == [["C", "1"], ["N", "2"], ["O", "3"]]
 
@@ -254,7 +254,7 @@ def test_shards_without_rows_are_left_out(empty, tmp_path):
     fill(tmp_path, {"a.csv": empty, "b.csv": "smiles,y\nN,2\n", "c.csv": empty, "d.csv": "smiles,y\nO,3\n"})
     with open_table(tmp_path) as table:
         cells = [
-            list(row) for chunk in table.chunks for row in zip(*map(texts, as_in_file(chunk).columns), strict=True)
+            list(row) for chunk in table.chunks for row in zip(*map(texts, file_columns(chunk).columns), strict=True)
         ]
     assert cells == [["N", "2"], ["O", "3"]]
     for name in ("b.csv", "d.csv"):

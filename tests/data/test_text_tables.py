@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from graphslice.config import DataConfig
 from graphslice.data import text_tables
-from graphslice.data.sources import table_source
-from graphslice.data.tables import as_in_file, malformed_rows, open_table, texts, write_table
+from graphslice.data.dataset_loaders import dataset_from_table
+from graphslice.data.tables import file_columns, malformed_rows, open_table, texts, write_table
 from graphslice.errors import InputError
 
 
@@ -33,7 +33,7 @@ def read(path: Path, rows: int = 8192) -> tuple[list[str], list[list[str]], dict
     with open_table(path, rows) as table:
         for chunk in table.chunks:
             malformed |= {len(cells) + row: reason for row, reason in malformed_rows(chunk).items()}
-            cells += map(list, zip(*map(texts, as_in_file(chunk).columns), strict=True))
+            cells += map(list, zip(*map(texts, file_columns(chunk).columns), strict=True))
     return table.columns, cells, malformed
 
 
@@ -232,7 +232,7 @@ def test_well_formed_tables(rows, delimiter, end, size):
         found = read(path, size)
         with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
             for chunk in table.chunks:
-                sink.write(as_in_file(chunk))
+                sink.write(file_columns(chunk))
         again = read(path.with_name("again.csv"))
         assert read_by_another(path, delimiter) == rows
     assert found == (header, rows, {}) and again == (header, rows, {})
@@ -271,7 +271,7 @@ def test_arbitrary_labels(content, name, targets):
     """One sentence, or for every row a label or a reason."""
     with file_of(content, name) as path:
         try:
-            source = table_source(path, DataConfig(dataset=str(path), targets=targets))
+            source = dataset_from_table(path, DataConfig(dataset=str(path), targets=targets))
         except InputError as error:
             assert name in str(error) and "\n" not in str(error)
             return

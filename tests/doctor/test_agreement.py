@@ -12,16 +12,16 @@ from graphslice.data.store import GraphStore
 from graphslice.doctor.agreement import (
     Step,
     compile_checked,
-    disagreement,
+    compute_step,
     extreme_batches,
     faulty_backends,
-    step_of,
+    step_mismatch,
 )
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import aggregate_sort, column_sort
-from graphslice.ops.dispatch import OPERATORS, only_references
-from graphslice.ops.program import programs_off
+from graphslice.ops.dispatch import OPERATORS, reference_only
+from graphslice.ops.program import programs_disabled
 
 SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1", "[Na+].[Cl-]", "CC(C)C", "OCC#N"]
 
@@ -55,7 +55,7 @@ def test_without_a_compiler_nothing_is_said_to_be_compiled(batches, monkeypatch)
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no kernel image")])
 def test_what_cannot_be_compiled_goes_on_without(error, batches, monkeypatch):
     model = model_of("slice-quantile")
-    expected = step_of(model, batches[0]).predictions
+    expected = compute_step(model, batches[0]).predictions
 
     def compiled(*args, **kwargs):
         raise error
@@ -68,14 +68,14 @@ def test_what_cannot_be_compiled_goes_on_without(error, batches, monkeypatch):
     monkeypatch.setattr(model, "run_eagerly", lambda: monkeypatch.undo())
     reason = compile_checked(model, batches[:1])
     assert reason == ("out of memory" if isinstance(error, torch.OutOfMemoryError) else "RuntimeError: no kernel image")
-    assert torch.equal(step_of(model, batches[0]).predictions, expected)
+    assert torch.equal(compute_step(model, batches[0]).predictions, expected)
 
 
-def lie_forward(*args, **kwargs):
+def wrong_forward(*args, **kwargs):
     return aggregate_sort.reference(*args, **kwargs).flip(1)
 
 
-def lie_backward(weights, v, *args, **kwargs):
+def wrong_backward(weights, v, *args, **kwargs):
     return 2 * aggregate_sort.reference(weights, v, *args, **kwargs).detach() - aggregate_sort.reference(
         weights, v, *args, **kwargs
     )
@@ -88,8 +88,8 @@ def fail(*args, **kwargs):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lie_forward, "predictions differ by"),
-        (lie_backward, "gradients differ by"),
+        (wrong_forward, "predictions differ by"),
+        (wrong_backward, "gradients differ by"),
         (fail, "RuntimeError: no kernel image is available for execution on the device"),
     ],
 )
@@ -98,13 +98,13 @@ def test_a_backend_that_fails_or_lies_is_named(function, reason, batches, monkey
     monkeypatch.setattr(aggregate_sort.backends["numba"], "function", function)
     found = faulty_backends(model, batches)
     assert found == {}  # the model has no use for it, but where it is no program
-    with programs_off():
+    with programs_disabled():
         found = faulty_backends(model, batches)
     assert list(found) == ["aggregate_sort"] and found["aggregate_sort"].startswith(f"the numba backend: {reason}")
     aggregate_sort_before = aggregate_sort._fastest_first
     try:
-        aggregate_sort.avoid("numba")
-        with programs_off():
+        aggregate_sort.disable("numba")
+        with programs_disabled():
             assert faulty_backends(model, batches) == {}
     finally:
         aggregate_sort._fastest_first = aggregate_sort_before
@@ -117,7 +117,7 @@ def test_a_backend_that_the_model_does_not_use_is_not_asked(batches, monkeypatch
 
 def test_a_step_changes_neither_gradients_nor_mode(batches):
     model = model_of("slice-max").train()
-    step_of(model, batches[0])
+    compute_step(model, batches[0])
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -125,7 +125,7 @@ def test_gradients_of_a_step_are_those_of_finite_differences(batches):
     model = model_of("softmax").double()
     model.pairs.double()
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
-    gradients = step_of(model, batches[0]).gradients
+    gradients = compute_step(model, batches[0]).gradients
     at = [name for name, _ in model.named_parameters()].index("head.bias")
     assert gradients[at].item() == pytest.approx(signs.sum().item(), abs=1e-6)
     weight = model.head.weight
@@ -141,18 +141,18 @@ def test_gradients_of_a_step_are_those_of_finite_differences(batches):
 
 def test_what_is_not_finite_disagrees():
     right = Step(torch.ones(3, 1), [torch.ones(4)])
-    assert disagreement(right, right) is None
-    assert disagreement(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), right) == "predictions differ by nan%"
-    assert disagreement(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), right) == "gradients differ by inf%"
+    assert step_mismatch(right, right) is None
+    assert step_mismatch(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), right) == "predictions differ by nan%"
+    assert step_mismatch(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), right) == "gradients differ by inf%"
 
 
 def test_only_references_gives_the_backends_back():
     before = {name: op._fastest_first for name, op in OPERATORS.items()}
-    with pytest.raises(KeyError), only_references():
+    with pytest.raises(KeyError), reference_only():
         assert column_sort.choose(torch.ones(1, 2, 3)) == "torch"
         raise KeyError
     assert before == {name: op._fastest_first for name, op in OPERATORS.items()}
-    with only_references(but=(column_sort, "numba")):
+    with reference_only(but=(column_sort, "numba")):
         assert column_sort.choose(torch.ones(1, 2, 3)) == "numba"
         assert OPERATORS["gelu"].choose(torch.ones(2, 32)) == "torch"
 

@@ -69,4 +69,4 @@ def test_the_largest_batch_that_fits():
         if size > 100:
             raise torch.OutOfMemoryError
 
-    assert presets._tried(run, 256) == 81 and presets._tried(run, 90) == 90
+    assert presets._largest_fitting_batch(run, 256) == 81 and presets._largest_fitting_batch(run, 90) == 90

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from graphslice.evaluation.coverage import add_coverage, coverage
-from graphslice.evaluation.report import describe_doubt
-from graphslice.inference.predictions import Interval
+from graphslice.evaluation.format_scores import describe_coverage
+from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
 TASKS = [Task("y"), Task("kind", "multiclass", ("a", "b", "c"))]
@@ -18,18 +18,18 @@ def test_by_hand():
     high = low + np.array([[1], [3], [2], [1]], np.float32)
     sets = {"kind": np.array([[1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 0]], bool)}
     labels = np.array([[1.0, 0], [4, 1], [np.nan, 1], [np.nan, np.nan]])
-    found = coverage(Interval(90, low, high, sets), labels, np.arange(4), TASKS)
+    found = coverage(PredictionInterval(90, low, high, sets), labels, np.arange(4), TASKS)
     assert found["y"] == {"coverage": 0.5, "width": 2.0}
     assert found["kind"] == {"coverage": 2 / 3, "classes": 1.0}
     renamed = [replace(task, name=f"other {task.name}") for task in TASKS]  # as the table calls them that is judged on
-    found = coverage(Interval(90, low, high, sets), labels, np.arange(4), renamed)
+    found = coverage(PredictionInterval(90, low, high, sets), labels, np.arange(4), renamed)
     assert found["other kind"] == {"coverage": 2 / 3, "classes": 1.0}
-    none = coverage(Interval(90, low, high, sets), labels * np.nan, np.arange(4), TASKS)
+    none = coverage(PredictionInterval(90, low, high, sets), labels * np.nan, np.arange(4), TASKS)
     assert all(math.isnan(value) for one in none.values() for value in one.values())
 
 
 def said(targets: dict, level: int, many: str = "molecules") -> list[str]:
-    return describe_doubt("test", {"targets": targets, many: 7}, level)
+    return describe_coverage("test", {"targets": targets, many: 7}, level)
 
 
 def test_what_is_said():
@@ -59,8 +59,8 @@ def test_what_is_kept_is_finite():
 
 
 def test_parts_of_a_table():
-    one = Interval(90, np.zeros((2, 1)), np.ones((2, 1)), {"k": np.ones((2, 3), bool)})
-    joined = Interval.joined([one, one])
+    one = PredictionInterval(90, np.zeros((2, 1)), np.ones((2, 1)), {"k": np.ones((2, 3), bool)})
+    joined = PredictionInterval.concatenate([one, one])
     assert joined.low.shape == (4, 1) and joined.sets["k"].shape == (4, 3) and joined.level == 90
 
 
@@ -68,7 +68,7 @@ def test_of_atoms_by_hand():
     """The mean over molecules: the first has one atom of two with a label inside, the second three of three, the third
     no atom, the fourth no label."""
     labels = np.array([[0.5], [2.0], [np.nan], [0.0], [1.0], [0.1], [np.nan]])
-    interval = Interval(90, np.zeros((7, 1)), np.array([[1.0], [1], [9], [2], [2], [2], [9]]), {})
+    interval = PredictionInterval(90, np.zeros((7, 1)), np.array([[1.0], [1], [9], [2], [2], [2], [9]]), {})
     found = coverage(interval, labels, np.array([0, 0, 0, 1, 1, 1, 3]), TASKS[:1])
     assert found["y"] == {"coverage": 0.75, "width": 1.5}
     number = {"kind": "regression", "coverage_90": 0.912, "width_90": 1.23456}

@@ -11,19 +11,19 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 import graphslice as gs
-from graphslice.calibration.domain import BITS
+from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.featurize import featurize_dataset
-from graphslice.data.sources import load_source
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, load_labelled, predict_rows, splits_of_run
+from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows, read_splits
 from graphslice.inference.predictor import load
 from graphslice.training import train
 
 
 @pytest.fixture
 def source(demo_csv):
-    return load_source(DataConfig(dataset=str(demo_csv)))
+    return load_dataset(DataConfig(dataset=str(demo_csv)))
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test", "all"])
@@ -35,11 +35,11 @@ def test_by_hand(split, source, predictor, demo_rows):
     assert found["molecules"] == len(rows) and found["unanswered"] == 0 and list(found["targets"]) == ["gap_ev"]
 
 
-def test_molecules_that_were_learned_are_told(source, run_folder, demo_rows, monkeypatch):
+def test_molecules_that_were_learned_are_told(source, run_directory, demo_rows, monkeypatch):
     """And those of one fingerprint with such; whatever the chunks."""
-    model = load(run_folder, "cpu")
+    model = load(run_directory, "cpu")
     learned = demo_rows["smiles"][demo_rows["split"] == "train"]
-    fingerprints = AllChem.GetMorganGenerator(2, fpSize=BITS)
+    fingerprints = AllChem.GetMorganGenerator(2, fpSize=DOMAIN_BITS)
     known = {fingerprints.GetFingerprint(Chem.MolFromSmiles(one)).ToBitString() for one in learned}
     among = [fingerprints.GetFingerprint(Chem.MolFromSmiles(one)).ToBitString() in known for one in source.smiles]
     monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK_ROWS", 7)
@@ -47,24 +47,24 @@ def test_molecules_that_were_learned_are_told(source, run_folder, demo_rows, mon
     assert evaluate(model, source, "all", None)["learned"] == sum(among) >= len(learned)
 
 
-def test_scores_are_those_of_the_run(source, predictor, run_folder):
-    metrics = json.loads((run_folder / "metrics.json").read_text())
+def test_scores_are_those_of_the_run(source, predictor, run_directory):
+    metrics = json.loads((run_directory / "metrics.json").read_text())
     for split in ("valid", "test"):
-        found = evaluate(predictor, source, split, splits_of_run(run_folder))
+        found = evaluate(predictor, source, split, read_splits(run_directory))
         assert found["mae"] == pytest.approx(metrics[split]["mae"], rel=1e-6)
 
 
-def test_splits_of_run(run_folder, demo_rows, tmp_path):
-    splits = splits_of_run(run_folder)
+def test_splits_of_run(run_directory, demo_rows, tmp_path):
+    splits = read_splits(run_directory)
     for split in ("train", "valid", "test"):
         assert splits[split].tolist() == np.flatnonzero(demo_rows["split"] == split).tolist()
-    assert splits_of_run(tmp_path) is None
+    assert read_splits(tmp_path) is None
 
 
 def test_rows_without_label_or_prediction(tmp_path, predictor):
     table = pd.DataFrame({"smiles": ["CCO", "oops", "CCN", "CCC"], "gap_ev": [1.0, 2.0, None, 4.0]})
     table.to_csv(tmp_path / "t.csv", index=False)
-    source = load_source(DataConfig(dataset=str(tmp_path / "t.csv")))
+    source = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv")))
     found = evaluate(predictor, source, "all", None)
     predicted = predictor.predict(["CCO", "CCC"])[:, 0]
     assert found["unanswered"] == 1 and found["molecules"] == 2
@@ -83,7 +83,7 @@ def test_rows_without_label_or_prediction(tmp_path, predictor):
 def test_nothing_to_judge(rows, split, splits, reason, tmp_path, predictor):
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=reason):
-        evaluate(predictor, load_source(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
+        evaluate(predictor, load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
 
 
 def test_predict_rows_in_the_order_asked_for(source, predictor, monkeypatch):
@@ -102,21 +102,21 @@ def _mae(out: str) -> tuple[str, float]:
     return (m := re.search(r" (\w+): MAE ([\d.]+), .* on", out))[1], float(m[2])
 
 
-def test_command(cli, run_folder, source, predictor):
+def test_command(cli, run_directory, source, predictor):
     for split in ("test", "valid", "all"):
-        code, out, err = cli("evaluate", run_folder, "--split", split, "--device", "cpu")
+        code, out, err = cli("evaluate", run_directory, "--split", split, "--device", "cpu")
         assert code == 0 and err.startswith("at least 47 of the molecules") == (split == "all")
         assert err.count("\n") == (split == "all")
         assert _mae(out) == (split, pytest.approx(evaluate(predictor, source, split, source.splits)["mae"], abs=1e-6))
-    assert cli("evaluate", run_folder)[1] == cli("evaluate", run_folder, "--split", "test")[1]
-    assert cli("evaluate", run_folder / "best.ckpt")[1] == cli("evaluate", run_folder)[1]
+    assert cli("evaluate", run_directory)[1] == cli("evaluate", run_directory, "--split", "test")[1]
+    assert cli("evaluate", run_directory / "best.ckpt")[1] == cli("evaluate", run_directory)[1]
 
 
-def test_other_labelled_file(cli, run_folder, predictor, tmp_path):
+def test_other_labelled_file(cli, run_directory, predictor, tmp_path):
     table = pd.DataFrame({"mol": ["CCO", "oops"], "gap": [1.5, 2.0], "smiles": ["no", "no"]})
     table.to_csv(tmp_path / "other.csv", index=False)
     flags = ("--dataset", tmp_path / "other.csv", "--smiles-column", "mol", "--targets", "gap")
-    code, out, err = cli("evaluate", run_folder, *flags)
+    code, out, err = cli("evaluate", run_directory, *flags)
     assert code == 0 and "1 molecules have no prediction" in err
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
 
@@ -168,7 +168,7 @@ def test_another_column_of_the_same_table(demo_rows, tiny_config, tmp_path):
     demo_rows[:20].assign(again=demo_rows["smiles"][:20].to_numpy()[::-1]).to_csv(table, index=False)
     train(tiny_config(table, data={"smiles_column": "smiles"}), tmp_path / "run")
     predictor = load(tmp_path / "run", "cpu")
-    source, splits = load_labelled(predictor, tmp_path / "run", {"smiles_column": "again"})
+    source, splits = load_evaluation_data(predictor, tmp_path / "run", {"smiles_column": "again"})
     assert source.smiles == demo_rows["smiles"][:20].tolist()[::-1] and splits is None
 
 
@@ -179,7 +179,7 @@ def test_the_column_of_smiles_that_was_learned(predictor, tmp_path, monkeypatch)
     for name, column in (("with.csv", "compound"), ("without.csv", "smiles")):
         frame = pd.DataFrame(rows).drop(columns=[] if column == "compound" else "compound")
         frame.to_csv(tmp_path / name, index=False)
-        source, _ = load_labelled(predictor, None, {"dataset": str(tmp_path / name)})
+        source, _ = load_evaluation_data(predictor, None, {"dataset": str(tmp_path / name)})
         assert source.smiles == rows[column]
 
 
@@ -188,33 +188,33 @@ def test_a_column_that_was_learned_and_data_without_columns(predictor, demo_csv,
     data = replace(predictor.config.data, smiles_column="compound")
     monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
     featurize_dataset(DataConfig(str(demo_csv), targets="gap_ev"), GraphConfig(), tmp_path / "t.arrow", workers=1)
-    source, _ = load_labelled(predictor, None, {"dataset": str(tmp_path / "t.arrow")})
+    source, _ = load_evaluation_data(predictor, None, {"dataset": str(tmp_path / "t.arrow")})
     assert len(source) == 60
     (tmp_path / "demo").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert len(load_labelled(predictor, None, {"dataset": "demo"})[0]) > 4_000
+    assert len(load_evaluation_data(predictor, None, {"dataset": "demo"})[0]) > 4_000
 
 
-def test_all_rows_of_a_table_with_other_splits(cli, run_folder, predictor, tmp_path):
+def test_all_rows_of_a_table_with_other_splits(cli, run_directory, predictor, tmp_path):
     rows = pd.DataFrame({"smiles": ["CCO", "CC"], "gap_ev": [1.5, 2.0], "split": ["A", "B"]})
     rows.to_csv(tmp_path / "t.csv", index=False)
-    assert cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv")[0] == 2
-    code, out, _ = cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv", "--split", "all")
+    assert cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")[0] == 2
+    code, out, _ = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv", "--split", "all")
     expected = np.abs(predictor.predict(rows["smiles"])[:, 0] - rows["gap_ev"]).mean()
     assert code == 0 and _mae(out) == ("all", pytest.approx(expected, abs=1e-5))
-    assert gs.load(run_folder, "cpu").evaluate(rows, split="all")["mae"] == pytest.approx(expected, rel=1e-6)
+    assert gs.load(run_directory, "cpu").evaluate(rows, split="all")["mae"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_why_there_is_no_label_is_told(cli, run_folder, tmp_path):
+def test_why_there_is_no_label_is_told(cli, run_directory, tmp_path):
     pd.DataFrame({"smiles": ["CCO"], "gap_ev": ["high"]}).to_csv(tmp_path / "t.csv", index=False)
-    code, _, err = cli("evaluate", run_folder, "--dataset", tmp_path / "t.csv")
+    code, _, err = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
     assert code == 2 and "no labels in all" in err and "the first, row 1: target 'gap_ev' is not a finite" in err
 
 
 def test_the_demo_set_where_a_folder_is_called_so(predictor, tmp_path, monkeypatch):
     (tmp_path / "demo").mkdir()
     monkeypatch.chdir(tmp_path)
-    source, splits = load_labelled(predictor, None, {"dataset": "demo"})
+    source, splits = load_evaluation_data(predictor, None, {"dataset": "demo"})
     assert source.name == "demo" and len(source) > 4_000 and list(splits) == ["train", "valid", "test"]
 
 

@@ -11,7 +11,7 @@ from graphslice.data.ogb_lsc import import_ogb_lsc
 from graphslice.errors import InputError
 from graphslice.evaluation import METRICS, score, scores
 from graphslice.evaluation.metrics import check_metric, default_metric
-from graphslice.tasks import Task, regressions
+from graphslice.tasks import Task, regression_tasks
 
 RANDOM = np.random.default_rng(0)
 TRUE = RANDOM.normal(size=(50, 3))
@@ -26,8 +26,8 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_by_hand():
     true, predicted = np.array([[1.0, np.nan], [2.0, 5.0], [4.0, np.nan]]), np.array([[2.0, 9], [2.0, 7.0], [1.0, 9]])
-    assert score("mae", "t.csv", regressions("ab"), true, predicted) == pytest.approx((4 / 3 + 2) / 2)
-    found = scores("t.csv", regressions("ab"), true, predicted)
+    assert score("mae", "t.csv", regression_tasks("ab"), true, predicted) == pytest.approx((4 / 3 + 2) / 2)
+    found = scores("t.csv", regression_tasks("ab"), true, predicted)
     assert found["molecules"] == 3 and found["mae"] == pytest.approx((4 / 3 + 2) / 2)
     a, b = found["targets"]["a"], found["targets"]["b"]
     assert (a["molecules"], b["molecules"]) == (3, 1)
@@ -40,14 +40,14 @@ def test_by_hand():
 @pytest.mark.parametrize("number", [0.1, 0.3, 1234.567])
 def test_equal_labels_have_no_spread(number):
     """Whose mean may be another number by a rounding."""
-    found = scores("t.csv", regressions("a"), np.full((3, 1), number), np.full((3, 1), number + 0.5))
+    found = scores("t.csv", regression_tasks("a"), np.full((3, 1), number), np.full((3, 1), number + 0.5))
     assert np.isnan(found["r2"]) and found["loss"] == pytest.approx(0.5)
 
 
 def test_numbers_against_scikit_learn_and_scipy():
     true = TRUE.copy()
     true[::7, 1] = np.nan
-    for t, (name, found) in enumerate(scores("t.csv", regressions("abc"), true, PREDICTED)["targets"].items()):
+    for t, (name, found) in enumerate(scores("t.csv", regression_tasks("abc"), true, PREDICTED)["targets"].items()):
         known = ~np.isnan(true[:, t])
         assert name == "abc"[t] and found["molecules"] == known.sum()
         pair = true[known, t], PREDICTED[known, t]
@@ -119,9 +119,9 @@ def test_ogbs_evaluator_judges_pcqm4m(name, evaluator, monkeypatch):
     monkeypatch.setattr(
         getattr(import_ogb_lsc(), evaluator), "eval", lambda self, d: asked.append(d) or original(self, d)
     )
-    assert score("mae", name, regressions("y"), true, PREDICTED[:, :1]) == pytest.approx(by_hand, rel=1e-12)
+    assert score("mae", name, regression_tasks("y"), true, PREDICTED[:, :1]) == pytest.approx(by_hand, rel=1e-12)
     assert len(asked) == 1 and asked[0]["y_true"].shape == (49,)
-    assert score("mae", "t.csv", regressions("y"), true, PREDICTED[:, :1]) == pytest.approx(by_hand, rel=1e-12)
+    assert score("mae", "t.csv", regression_tasks("y"), true, PREDICTED[:, :1]) == pytest.approx(by_hand, rel=1e-12)
     assert len(asked) == 1
 
 
@@ -130,7 +130,7 @@ def test_a_target_without_labels_is_left_out_of_the_mean():
     true = TRUE.copy()
     true[:, 1] = np.nan
     expected = np.abs(TRUE - PREDICTED)[:, [0, 2]].mean()
-    assert score("mae", "t.csv", regressions("abc"), true, PREDICTED) == pytest.approx(expected)
+    assert score("mae", "t.csv", regression_tasks("abc"), true, PREDICTED) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -148,7 +148,7 @@ def test_a_better_answer_has_a_better_score(name):
     good, bad = np.where(y == 1, 0.9, 0.1) + RANDOM.uniform(-0.05, 0.05, y.shape), RANDOM.uniform(size=y.shape)
     values = [score(name, "t.csv", tasks, y, answers) for answers in (good, bad)]
     assert METRICS[name].loss(values[0]) < METRICS[name].loss(values[1])
-    assert (values[0] > values[1]) == METRICS[name].higher
+    assert (values[0] > values[1]) == METRICS[name].higher_is_better
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_the_number_of_rows_must_be_ogbs(dataset, cli, offline, ogb_run, root, t
 
 def test_submission_is_what_ogb_writes(cli, offline, ogb_run, root, tmp_path, monkeypatch):
     """Of the rows of OGB's split, in its order."""
-    monkeypatch.setitem(submission.SUBMITTED, "pcqm4m", {"test": 10})
+    monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
     code, out, _ = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
     assert code == 0
     file = tmp_path / "new" / "folder" / "y_pred_pcqm4m.npz"
@@ -140,7 +140,7 @@ def test_a_molecule_without_prediction_stops_the_submission(offline, ogb_run, ma
     row = int(torch.load(folder / "split_dict.pt", weights_only=False)["test"][4])
     table.loc[row, "smiles"] = "oops"
     table.to_csv(folder / "raw" / "data.csv.gz", index=False)
-    monkeypatch.setitem(submission.SUBMITTED, "pcqm4m", {"test": 10})
+    monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
     with pytest.raises(InputError, match=f"1 molecules of pcqm4m test have no prediction; row {row}: "):
         submit(load(ogb_run, "cpu"), "pcqm4m", tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -154,13 +154,13 @@ def test_nothing_to_submit(dataset, reason, cli, ogb_run, tmp_path):
     assert code == 2 and reason in err and not (tmp_path / "out").exists()
 
 
-def test_a_model_of_another_target(cli, offline, run_folder, root):
-    code, _, err = cli("submit", run_folder, "--dataset", "pcqm4m", "--root", root)
+def test_a_model_of_another_target(cli, offline, run_directory, root):
+    code, _, err = cli("submit", run_directory, "--dataset", "pcqm4m", "--root", root)
     assert code == 2 and "the model predicts gap_ev, and pcqm4m asks for homolumogap" in err
 
 
 def test_unwritable_folder(cli, offline, ogb_run, root, tmp_path, monkeypatch):
-    monkeypatch.setitem(submission.SUBMITTED, "pcqm4m", {"test": 10})
+    monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
     (tmp_path / "file").touch()
     code, out, err = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "file")
     assert code == 2 and out == "" and len(err.splitlines()) == 1

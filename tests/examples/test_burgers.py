@@ -35,11 +35,11 @@ def test_mass_stays_and_a_moving_frame_moves_the_solution():
 def test_grids_hold_the_same_functions():
     fine, coarse = (burgers.initial_functions(3, points, seed=3) for points in (512, 256))
     torch.testing.assert_close(fine[:, ::2], coarse)
-    train, tests = burgers.generated(3, 2, points=32, viscosity=0.01)
+    train, tests = burgers.generate_data(3, 2, points=32, viscosity=0.01)
     assert train.inputs.shape == (3, 32, 3) and train.targets.shape == (3, 32)
     torch.testing.assert_close(tests["finer"].inputs[:, ::2], tests["test"].inputs)
     torch.testing.assert_close(tests["finer"].targets[:, ::2], tests["test"].targets)
-    assert burgers.generated(1, 1, points=100, viscosity=0.1)[1]["finer"].targets.shape == (1, 200)
+    assert burgers.generate_data(1, 1, points=100, viscosity=0.1)[1]["finer"].targets.shape == (1, 200)
 
 
 @pytest.mark.parametrize(("mixer", "limit"), [("galerkin", 0.6), ("slice-quantile", 0.75)])
@@ -71,13 +71,13 @@ def test_files_of_neuraloperator(learned, tmp_path):
 @pytest.mark.parametrize("viscosity", [0.002, 0.001])
 def test_a_small_viscosity_has_a_finer_grid(viscosity):
     """That 1,024 points would change nothing."""
-    _, tests = burgers.generated(1, 3, points=64, viscosity=viscosity)
+    _, tests = burgers.generate_data(1, 3, points=64, viscosity=viscosity)
     exact = burgers.solve(burgers.initial_functions(4, 1024, seed=0), viscosity)[1:, ::16].float()
     assert experiment.relative_error(tests["test"].targets[:, :, None], exact).max() < 1e-3
     with pytest.raises(InputError, match="leaves nothing to learn"):
-        burgers.generated(1, 1, points=64, viscosity=1.0)
+        burgers.generate_data(1, 1, points=64, viscosity=1.0)
     with pytest.raises(InputError, match="too fine a grid"):
-        burgers.generated(1, 1, points=64, viscosity=1e-4)
+        burgers.generate_data(1, 1, points=64, viscosity=1e-4)
 
 
 def test_one_point_has_no_deviation(learned, monkeypatch):

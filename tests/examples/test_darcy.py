@@ -41,7 +41,7 @@ def test_fields_have_two_values_and_no_preferred_one():
 
 
 def test_the_finer_grid_holds_the_coarser():
-    train, tests = darcy.generated(2, 2, grid=7)
+    train, tests = darcy.generate_data(2, 2, grid=7)
     assert train.inputs.shape == (2, 49, 3)
     fine, coarse = tests["finer"], tests["test"]
     torch.testing.assert_close(fine.inputs.view(2, 15, 15, 3)[:, 1::2, 1::2].flatten(1, 2), coarse.inputs)

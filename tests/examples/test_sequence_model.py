@@ -63,7 +63,7 @@ def test_positions_are_told_apart(generator):
 )
 def test_what_is_asked_wrongly_is_said(capsys, asked, message):
     with pytest.raises(SystemExit) as stopped:
-        experiment.start(lambda: digits.main(asked))
+        experiment.run_main(lambda: digits.main(asked))
     out, err = capsys.readouterr()
     assert stopped.value.code == 2 and message in err and out == ""
 

@@ -8,23 +8,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from promises import check_molecule_alone
+from promises import check_batch_independence
 
 import graphslice as gs
 from graphslice import InputError
+from graphslice.analysis.activations import activations
 from graphslice.analysis.attribution import attribute
-from graphslice.analysis.inspection import inspect, read_listed
-from graphslice.analysis.trace import trace
+from graphslice.analysis.inspection import inspect, read_input_molecules
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from graphslice.chem.descriptors import descriptor_width, read_descriptors
+from graphslice.chem.descriptors import compute_descriptors, descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
-from graphslice.data.featurize import featurize_dataset, featurizers
-from graphslice.doctor.agreement import step_of
-from graphslice.evaluation.evaluate import evaluate, load_labelled
+from graphslice.data.featurize import featurize_dataset, featurizer_pool
+from graphslice.doctor.agreement import compute_step
+from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.inference.files import predict_file
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
-from graphslice.tasks import regressions
+from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
 
 TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16, "mixer": "slice-max"}
@@ -41,11 +41,11 @@ def predictor_of(features: str, smiles: list[str], scale: float = 8.0, **model) 
         for parameter in net.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(scale)
-    found = read_descriptors(smiles, ["morgan", "rdkit2d"])
+    found = compute_descriptors(smiles, ["morgan", "rdkit2d"])
     ramp = np.linspace(0, 10, len(smiles))[:, None]
     columns = [found.get(name, ramp) for name in data.descriptors]
     net.descriptors.fit(torch.from_numpy(np.hstack(columns).astype(np.float32)))
-    return Predictor(Checkpoint(RunConfig(data=data, model=config), regressions(["y"]), net.state_dict()), "cpu")
+    return Predictor(Checkpoint(RunConfig(data=data, model=config), regression_tasks(["y"]), net.state_dict()), "cpu")
 
 
 # --- a prediction depends on the molecule alone; every molecule gets an answer ------------------
@@ -54,7 +54,7 @@ def predictor_of(features: str, smiles: list[str], scale: float = 8.0, **model) 
 @pytest.mark.parametrize("scale", [1.0, 8.0], ids=["untrained", "enlarged"])
 def test_neither_the_batch_nor_the_spelling_matters(scale, demo_smiles):
     model = predictor_of("morgan,rdkit2d", demo_smiles[:40], scale, mixer="slice-quantile", layers=2)
-    check_molecule_alone(lambda smiles: model.predict(smiles)[:, 0], ODD + demo_smiles[:12])
+    check_batch_independence(lambda smiles: model.predict(smiles)[:, 0], ODD + demo_smiles[:12])
 
 
 def test_descriptors_matter_and_bad_rows_keep_their_places(demo_smiles):
@@ -146,7 +146,7 @@ def test_a_store(demo_smiles, tmp_path):
 def test_processes_compute_what_this_one_does(demo_smiles):
     model = predictor_of("morgan,rdkit2d", demo_smiles[:40])
     smiles = demo_smiles[:300]
-    with featurizers(300, 2, model.kinds) as pool:
+    with featurizer_pool(300, 2, model.kinds) as pool:
         assert pool is not None
         (streamed,) = model.predict_stream([smiles], pool)
     np.testing.assert_allclose(streamed.values, model.predict(smiles), rtol=1e-5)
@@ -171,16 +171,16 @@ def test_a_run_keeps_all_that_predictions_need(described, demo_rows):
     model, table = load(run, "cpu"), pd.read_csv(path)
     assert model.config.data.features == "size,rdkit2d,morgan" and model.config.model.descriptors == 2252
     train_rows = table[table["split"] == "train"]
-    weight = read_descriptors(train_rows["smiles"].tolist(), ["rdkit2d"])["rdkit2d"][:, 0]
+    weight = compute_descriptors(train_rows["smiles"].tolist(), ["rdkit2d"])["rdkit2d"][:, 0]
     encoder = model.model.descriptors
     assert encoder.low[1] >= weight.min() and encoder.high[1] <= weight.max() and encoder.scale[1] > 1
     assert train_rows["size"].min() <= encoder.centre[0] <= train_rows["size"].max()
-    source, splits = load_labelled(model, run, {})
+    source, splits = load_evaluation_data(model, run, {})
     scores = evaluate(model, source, "test", splits)
     test = table[table["split"] == "test"]
     found = model.predict(test["smiles"], columns={"size": test["size"]})[:, 0]
     assert scores["mae"] == pytest.approx(np.abs(found - test["gap_ev"]).mean(), rel=1e-4)
-    other, _ = load_labelled(model, run, {"dataset": str(path), "targets": "gap_ev"})
+    other, _ = load_evaluation_data(model, run, {"dataset": str(path), "targets": "gap_ev"})
     assert other.columns is not None
 
 
@@ -218,10 +218,12 @@ def test_the_command_line(described, cli, tiny_flags, tmp_path):
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["from descriptors", "to descriptors"])
-def test_a_run_from_another_with_other_descriptors(there, described, run_folder, demo_csv, cli, tmp_path, weights_of):
+def test_a_run_from_another_with_other_descriptors(
+    there, described, run_directory, demo_csv, cli, tmp_path, weights_of
+):
     """What fits is taken, and a line says what not."""
     path, run = described
-    origin, dataset = (run, demo_csv) if there else (run_folder, path)
+    origin, dataset = (run, demo_csv) if there else (run_directory, path)
     features = [] if there else ["--features", "rdkit2d"]
     code, _, err = cli(
         *("train", "--dataset", dataset, "--targets", "gap_ev", *features, "--init-from", origin),
@@ -272,8 +274,8 @@ def test_contributions_of_atoms_leave_the_descriptors_as_they_are(demo_smiles):
     found = attribute(model, graph, descriptors=known)
     assert found.prediction == pytest.approx(model.predict("CCO")[0], rel=1e-5)
     assert found.values.sum(0) == pytest.approx(found.prediction - found.baseline, rel=1e-5)
-    assert trace(model, graph, known).prediction == pytest.approx(found.prediction, rel=1e-5)
-    for look in (attribute, trace):
+    assert activations(model, graph, known).prediction == pytest.approx(found.prediction, rel=1e-5)
+    for look in (attribute, activations):
         with pytest.raises(InputError, match="reads rdkit2d beside the graph"):
             look(model, graph)
 
@@ -295,11 +297,11 @@ def test_contributions_by_columns_of_a_table(demo_smiles, tmp_path):
         with pytest.raises(InputError, match=reason):
             attribute(model, ["CCO", "CC"], columns=columns)
     (tmp_path / "in.csv").write_text("t,smiles\n0,CCO\n10,CCO\n,CC\n")
-    found = inspect(model, read_listed(model, [tmp_path / "in.csv"]), tmp_path / "out", everything=True)
+    found = inspect(model, read_input_molecules(model, [tmp_path / "in.csv"]), tmp_path / "out", everything=True)
     assert [each.attribution.prediction[0] for each in found.found[:2]] == [one.prediction[0], other.prediction[0]]
     (tmp_path / "no.csv").write_text("smiles\nCCO\n")
     with pytest.raises(InputError, match="no column 't', which the model reads"):
-        list(read_listed(model, [tmp_path / "no.csv"]))
+        list(read_input_molecules(model, [tmp_path / "no.csv"]))
 
 
 def test_checked_steps_draw_no_dropout(demo_smiles):
@@ -307,4 +309,6 @@ def test_checked_steps_draw_no_dropout(demo_smiles):
 
     model = predictor_of("t", demo_smiles[:40], dropout=0, input_dropout=0, attention_dropout=0).model.train()
     batch = collate([gs.smiles_to_graph("CCO")] * 3, {"t": np.arange(3.0)}, descriptors=["t"])
-    assert torch.equal(step_of(model, batch).predictions, step_of(model, batch).predictions) and model.training
+    assert (
+        torch.equal(compute_step(model, batch).predictions, compute_step(model, batch).predictions) and model.training
+    )

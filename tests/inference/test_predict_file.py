@@ -27,14 +27,14 @@ def test_a_file(predictor, tmp_path):
     table = pd.DataFrame({"id": ["007", "a,b", "x"], "smiles": ["CCO", "oops", "C"], "note": ["", 'q"', "two\nlines"]})
     table.to_csv(tmp_path / "in.csv", index=False)
     report = predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
-    assert (report.rows, report.failed) == (3, 1) and report.first_reason.startswith("not a possible molecule")
+    assert (report.rows, report.failed) == (3, 1) and report.first_error.startswith("not a possible molecule")
     found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
     assert list(found) == ["id", "smiles", "note", "gap_ev_pred", "error"]
     assert pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)[list(table)].equals(table.astype(str))
     values = predictor.predict(table["smiles"])[:, 0]
     assert found["gap_ev_pred"].tolist()[1] == "" and found["error"].tolist()[::2] == ["", ""]
     assert [float(x) for x in found["gap_ev_pred"][::2]] == pytest.approx(values[::2].tolist(), rel=1e-6)
-    assert found["error"][1] == report.first_reason
+    assert found["error"][1] == report.first_error
 
 
 def test_a_file_is_streamed(predictor, tmp_path, monkeypatch):

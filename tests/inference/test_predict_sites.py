@@ -12,17 +12,17 @@ from rdkit import Chem
 
 import graphslice as gs
 from graphslice.analysis import attribute
-from graphslice.calibration import Calibration, Domain, Scores, TargetCalibration
-from graphslice.calibration.domain import BITS
+from graphslice.calibration import ApplicabilityDomain, Calibration, NonconformityScores, TargetCalibration
+from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.featurize import featurize_dataset
-from graphslice.data.hashes import fingerprint_rows
+from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, load_labelled
+from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.inference import Predictor
-from graphslice.inference.embedding import represent
+from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.files import predict_file
-from graphslice.inference.predictions import Interval
+from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
 MOLECULES = [
@@ -39,7 +39,7 @@ def predictors(make_predictor):
     return {level: make_predictor(8.0, level=level, layers=2) for level in LEVELS}
 
 
-def respelled(smiles: str, seed: int) -> tuple[str, list[int]]:
+def random_smiles(smiles: str, seed: int) -> tuple[str, list[int]]:
     """Another spelling, and for each of its atoms which of the first one it is."""
     mol = Chem.MolFromSmiles(smiles)
     order = np.random.default_rng(seed).permutation(mol.GetNumAtoms()).tolist()
@@ -68,7 +68,7 @@ def test_neither_the_batch_nor_the_spelling_matters(level, predictors, demo_smil
         np.testing.assert_allclose(model.predict([smiles])[0], found, atol=1e-5 * spread)
     moved = 0
     for seed in (1, 2, 3):
-        spelled = [respelled(smiles, seed) for smiles in molecules]
+        spelled = [random_smiles(smiles, seed) for smiles in molecules]
         answers = model.predict([text for text, _ in spelled])
         for smiles, (text, atoms), before, after in zip(molecules, spelled, together, answers, strict=True):
             expected = in_other_order(before, level, smiles, text, atoms)
@@ -159,17 +159,19 @@ def test_classes_and_several_models(make_predictor, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def doubtful(make_predictor):
+def calibrated_predictors(make_predictor):
     """By level: a number and yes or no, calibrated on 30 molecules, which are harder far from phenol."""
     found = {}
     for level in LEVELS:
         (part,) = make_predictor(8.0, ("a", "b"), level=level, layers=2).checkpoints
         random, of = np.random.default_rng(0), np.repeat(np.arange(30), 3)
-        scores = [Scores.of(random.random(90), of) for _ in range(3)]
+        scores = [NonconformityScores.from_rows(random.random(90), of) for _ in range(3)]
         number = TargetCalibration((scores[0],), {"constant": 1.0, "distance": 2.0})
         classes = TargetCalibration(tuple(scores[1:]), {"constant": 1.0}, 1.5)
-        store = Predictor(part, "cpu").store_of(["c1ccccc1O"])
-        domain = Domain.of(fingerprint_rows(store, np.arange(1), BITS), np.arange(1), 0)
+        store = Predictor(part, "cpu").featurize_molecules(["c1ccccc1O"])
+        domain = ApplicabilityDomain.from_fingerprints(
+            fingerprint_rows(store, np.arange(1), DOMAIN_BITS), np.arange(1), 0
+        )
         tasks = [Task("q"), Task("k", "binary", ("no", "yes"))]
         made = Checkpoint(part.config, tasks, part.weights, calibration=Calibration((number, classes), domain))
         found[level] = Predictor(made, "cpu")
@@ -177,9 +179,9 @@ def doubtful(make_predictor):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_intervals_in_the_order_of_the_smiles(level, doubtful):
+def test_intervals_in_the_order_of_the_smiles(level, calibrated_predictors):
     """As wide as the molecule is far, around the answers, whatever the spelling and the batch."""
-    model, molecules = doubtful[level], ["oops", *MOLECULES]
+    model, molecules = calibrated_predictors[level], ["oops", *MOLECULES]
     found = model.predict(molecules, interval=80, nearest=True)
     near, values = found.neighbours.similarity, found.values
     assert len(near) == len(molecules) and np.isnan(near[0]) and found.neighbours.nearest[:2] == [None, "row 1"]
@@ -193,7 +195,7 @@ def test_intervals_in_the_order_of_the_smiles(level, doubtful):
     differs = found.interval.sets["k"] != (lacking <= borders)
     assert not (differs & (np.abs(lacking - borders) > 1e-4)).any()
     for place, smiles in enumerate(molecules[1:], 1):
-        text, atoms = respelled(smiles, place)
+        text, atoms = random_smiles(smiles, place)
         again = model.predict(text, interval=80).interval
         low = found.interval.low[found.ptr[place] : found.ptr[place + 1], :1]
         np.testing.assert_allclose(
@@ -204,7 +206,7 @@ def test_intervals_in_the_order_of_the_smiles(level, doubtful):
 def test_bounds_of_what_is_alike():
     """Means of bounds, without end where one has none; every class that one of them may have."""
     low, sets = np.array([[1.0], [-np.inf], [3], [5]], np.float32), np.array([[1, 0], [0, 0], [0, 1], [0, 0]], bool)
-    found = Interval(90, low, low + 1, {"k": sets}).alike(np.array([0, 1, 0, 1]))
+    found = PredictionInterval(90, low, low + 1, {"k": sets}).average_groups(np.array([0, 1, 0, 1]))
     assert found.low[:, 0].tolist() == [2, -np.inf, 2, -np.inf] and found.high[:, 0].tolist() == [
         3,
         -np.inf,
@@ -214,8 +216,8 @@ def test_bounds_of_what_is_alike():
     assert found.sets["k"].tolist() == [[True, True], [False, False]] * 2
 
 
-def test_files_with_intervals(doubtful, tmp_path):
-    model = doubtful["bond"]
+def test_files_with_intervals(calibrated_predictors, tmp_path):
+    model = calibrated_predictors["bond"]
     pd.DataFrame({"smiles": ["CCO", "C", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
     report = predict_file(model, tmp_path / "in.csv", tmp_path / "out.parquet", interval=80)
     table = pq.read_table(tmp_path / "out.parquet")
@@ -231,7 +233,7 @@ def test_files_with_intervals(doubtful, tmp_path):
 
 def test_embeddings_are_of_molecules(predictors):
     model = predictors["bond"]
-    found = represent(model, model.store_of(["CCO", "oops", "OCC"]))
+    found = compute_embeddings(model, model.featurize_molecules(["CCO", "oops", "OCC"]))
     assert found.shape == (3, 16) and np.isnan(found[1]).all()
     np.testing.assert_allclose(found[0], found[2], rtol=1e-4, atol=1e-5)
 
@@ -243,7 +245,7 @@ def test_scores_are_of_all_atoms(predictors, tmp_path):
     cells = [json.dumps((values + 0.5).tolist()) for values in answers] + ["[1, 2]", "[1]"]
     table = pd.DataFrame({"smiles": [*MOLECULES, "CCO", "oops"], "y": cells})
     table.to_csv(tmp_path / "t.csv", index=False)
-    source, splits = load_labelled(model, None, {"dataset": str(tmp_path / "t.csv")})
+    source, splits = load_evaluation_data(model, None, {"dataset": str(tmp_path / "t.csv")})
     found = evaluate(model, source, "all", splits)
     assert found["mae"] == pytest.approx(0.5, rel=1e-4)
     assert found["atoms"] == sum(map(len, answers)) and found["molecules"] == len(MOLECULES)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from promises import check_molecule_alone
+from promises import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs
@@ -21,7 +21,7 @@ MOLECULES = [
 ]  # fmt: skip
 
 
-def respelled(smiles: str, seed: int) -> str:
+def random_smiles(smiles: str, seed: int) -> str:
     return Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), 1, seed)[0]
 
 
@@ -32,7 +32,7 @@ def respelled(smiles: str, seed: int) -> str:
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_neither_the_batch_nor_the_spelling_matters(mixer, scale, make_predictor, demo_smiles):
     model = make_predictor(scale, mixer=mixer, layers=2)
-    check_molecule_alone(lambda smiles: model.predict(smiles)[:, 0], MOLECULES + demo_smiles[:12])
+    check_batch_independence(lambda smiles: model.predict(smiles)[:, 0], MOLECULES + demo_smiles[:12])
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -140,16 +140,19 @@ def test_an_answer_that_is_no_number_is_none(make_predictor):
     assert np.isnan(result.values).all() and result.errors == ["the model's answer is not a finite number"]
 
 
-def test_predicting_twice_is_the_same(run_folder):
+def test_predicting_twice_is_the_same(run_directory):
     molecules = MOLECULES * 3
-    np.testing.assert_array_equal(load(run_folder).predict(molecules), load(run_folder).predict(molecules))
+    np.testing.assert_array_equal(load(run_directory).predict(molecules), load(run_directory).predict(molecules))
 
 
 def test_a_store_answers_as_its_smiles(predictor):
     smiles = [*MOLECULES, "oops", *MOLECULES[::-1]]
     store, reasons = featurize(smiles, predictor.config.graph)
     rows = np.array([3, 13, 0, 26, 3])
-    found, expected = predictor.answers(store, rows), predictor.predict([smiles[i] for i in rows], details=True)
+    found, expected = (
+        predictor.predict_store_rows(store, rows),
+        predictor.predict([smiles[i] for i in rows], details=True),
+    )
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-6)
     assert found.errors == expected.errors == [None, reasons[13], None, None, None] and reasons[13]
 

@@ -75,8 +75,8 @@ def test_in_mixed_precision_the_blocks_get_the_weights_as_they_are(monkeypatch):
 
 def test_on_a_gpu_that_the_compiler_has_no_code_for_blocks_run_as_they_are(monkeypatch):
     bf16 = torch.bfloat16
-    assert [compiled.inductor_takes(c, bf16) for c in ((7, 0), (7, 5), (8, 0), (9, 0))] == [False, False, True, True]
-    assert [compiled.inductor_takes(c, torch.float32) for c in ((6, 1), (7, 0), (7, 5))] == [False, True, True]
+    assert [compiled.inductor_supports(c, bf16) for c in ((7, 0), (7, 5), (8, 0), (9, 0))] == [False, False, True, True]
+    assert [compiled.inductor_supports(c, torch.float32) for c in ((6, 1), (7, 0), (7, 5))] == [False, True, True]
     monkeypatch.setattr(compiled, "capability", lambda device: (7, 5))
     ran = []
     run = compiled.compiled_or_eager(lambda x, _: x + 1, backend=lambda graph, _: ran.append(graph) or graph)

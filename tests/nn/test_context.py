@@ -30,9 +30,9 @@ def test_weights_and_bias_are_rounded_each_by_itself():
         context = AttentionContext.from_bias(torch.tensor([5, 3]), bias.float())
         for name in (first, "attn_weights", "attn_bias", first):
             tensor = getattr(context, name)
-            assert torch.equal(context.rounded(tensor, torch.bfloat16), tensor.to(torch.bfloat16))
+            assert torch.equal(context.cast(tensor, torch.bfloat16), tensor.to(torch.bfloat16))
     plain = AttentionContext(torch.tensor([5, 3]), 5)
-    assert plain.rounded(plain.attn_bias, torch.bfloat16)[1, 0, 0].isinf().tolist() == [False] * 3 + [True] * 2
+    assert plain.cast(plain.attn_bias, torch.bfloat16)[1, 0, 0].isinf().tolist() == [False] * 3 + [True] * 2
 
 
 @pytest.mark.parametrize("name", ["attn_weights", "attn_bias"])

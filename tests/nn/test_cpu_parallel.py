@@ -13,10 +13,10 @@ from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
 from graphslice.data.collate import collate
 from graphslice.nn import GraphTransformer
-from graphslice.nn.cpu_parallel import num_shares, run_in_shares
+from graphslice.nn.cpu_parallel import num_chunks, run_in_chunks
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import dropout
-from graphslice.ops.program import programs_off
+from graphslice.ops.program import programs_disabled
 
 #: Of the later Graphormer: other norms, and another head.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp", "activation_dropout": 0.1}
@@ -28,13 +28,13 @@ ARCHITECTURES = pytest.mark.parametrize("settings", [{}, POST], ids=["pre", "pos
 
 @pytest.fixture(autouse=True)
 def modules_run(request):
-    with nullcontext() if "programs" in request.fixturenames else programs_off():
+    with nullcontext() if "programs" in request.fixturenames else programs_disabled():
         yield
 
 
 @pytest.fixture
 def three_threads(monkeypatch):
-    monkeypatch.setattr("graphslice.nn.cpu_parallel._LEAST", 100)  # the batches here are small
+    monkeypatch.setattr("graphslice.nn.cpu_parallel._MIN_CHUNK_VALUES", 100)  # the batches here are small
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(1)
@@ -72,9 +72,9 @@ def test_parallel_matches_serial(mixer, settings, batch, three_threads, monkeypa
 
     def counted(*arguments):
         calls.append(arguments[-1])
-        return run_in_shares(*arguments)
+        return run_in_chunks(*arguments)
 
-    monkeypatch.setattr("graphslice.nn.model.run_in_shares", counted)
+    monkeypatch.setattr("graphslice.nn.model.run_in_chunks", counted)
     parallel = step(model, batch)
     with torch.inference_mode():
         torch.testing.assert_close(model(batch), parallel[0], rtol=1e-5, atol=1e-5)
@@ -90,7 +90,7 @@ def test_float32_gradients_match_double_precision(mixer, programs):
     """No two atoms of a molecule are alike: equal values would have no order that both precisions agree on."""
     batch = collate([smiles_to_graph(smiles) for smiles in ASYMMETRIC])
     model = model_of(mixer, **NO_DROPOUT)
-    with nullcontext() if programs else programs_off():
+    with nullcontext() if programs else programs_disabled():
         single = step(model, batch)
     double = [tensor.float() for tensor in step(model.double(), batch)]
     torch.testing.assert_close(single[0], double[0], rtol=1e-4, atol=1e-6)
@@ -113,7 +113,7 @@ def test_the_seed_decides_what_is_dropped(mixer, batch, three_threads):
 def test_every_share_drops_differently(three_threads):
     torch.manual_seed(0)
     x = torch.ones(30, 16, requires_grad=True)
-    found = run_in_shares(lambda x, tensors: dropout(x, 0.5), x, {}, [], 3)
+    found = run_in_chunks(lambda x, tensors: dropout(x, 0.5), x, {}, [], 3)
     first, second, third = found.detach().chunk(3)
     assert not torch.equal(first, second) and not torch.equal(second, third)
     found.sum().backward()
@@ -128,7 +128,7 @@ def test_unused_parameters_and_tensors_without_gradients(three_threads):
     def run(x, tensors):
         return x * scale * tensors["weights"] + tensors["lengths"][:, None]
 
-    found = run_in_shares(run, x, tensors, [scale, unused], 4)
+    found = run_in_chunks(run, x, tensors, [scale, unused], 4)
     torch.testing.assert_close(found, run(x, tensors))
     grads = [
         torch.autograd.grad(out.square().sum(), (x, scale, tensors["weights"]), retain_graph=True)
@@ -149,10 +149,10 @@ def test_grad_mode_and_autocast_reach_the_shares(three_threads):
         return x @ torch.ones(16, 16)
 
     with torch.inference_mode():
-        run_in_shares(run, x, {}, [], 3)
+        run_in_chunks(run, x, {}, [], 3)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert run_in_shares(run, x, {}, [], 3).dtype == torch.bfloat16
-    assert run_in_shares(run, x.requires_grad_(), {}, [], 3).dtype == torch.float32
+        assert run_in_chunks(run, x, {}, [], 3).dtype == torch.bfloat16
+    assert run_in_chunks(run, x.requires_grad_(), {}, [], 3).dtype == torch.float32
     assert seen == 3 * [(False, True)] + 3 * [(False, False)] + 3 * [(True, False)]
 
 
@@ -161,15 +161,15 @@ def test_an_error_in_a_share_is_raised(three_threads):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        run_in_shares(run, torch.randn(9, 2), {}, [], 3)
+        run_in_chunks(run, torch.randn(9, 2), {}, [], 3)
 
 
 def test_large_models_and_small_batches_are_not_cut(three_threads):
-    assert num_shares(torch.empty(100, 20), 10) == 3
-    assert num_shares(torch.empty(2, 200), 10) == 2
-    assert num_shares(torch.empty(100, 1), 10) == 1
-    assert num_shares(torch.empty(100, 20), 10**9) == 1
-    assert num_shares(torch.empty(100, 20, device="meta"), 10) == 1
+    assert num_chunks(torch.empty(100, 20), 10) == 3
+    assert num_chunks(torch.empty(2, 200), 10) == 2
+    assert num_chunks(torch.empty(100, 1), 10) == 1
+    assert num_chunks(torch.empty(100, 20), 10**9) == 1
+    assert num_chunks(torch.empty(100, 20, device="meta"), 10) == 1
 
 
 @ARCHITECTURES

@@ -91,17 +91,19 @@ def test_shifts_alone_turn_every_channel():
     x = torch.randn(1, 7, 12, dtype=torch.float64)
     context = AttentionContext(torch.tensor([5]), 7)
     mixer = without_projections(mixer_of("csp", shifts="linear", sort=False))
-    found, steps = mixer(x, context)[0], mixer.steps(torch.tensor([5]))[0].tolist()
-    assert steps == [c % 5 for c in range(12)]  # ceil(5 / 12) = 1
-    for c, step in enumerate(steps):
+    found, shift_steps = mixer(x, context)[0], mixer.shift_steps(torch.tensor([5]))[0].tolist()
+    assert shift_steps == [c % 5 for c in range(12)]  # ceil(5 / 12) = 1
+    for c, step in enumerate(shift_steps):
         assert torch.equal(found[:5, c], torch.roll(x[0, :5, c], -step))
         assert torch.equal(found[5:, c], x[0, 5:, c])
 
 
 def test_power_shifts_grow_over_the_channels_of_all_layers():
     layers, lengths = 3, torch.tensor([1000])
-    steps = torch.cat([mixer_of("csp", shifts="power", layer=n, layers=layers).steps(lengths)[0] for n in (1, 2, 3)])
+    shift_steps = torch.cat(
+        [mixer_of("csp", shifts="power", layer=n, layers=layers).shift_steps(lengths)[0] for n in (1, 2, 3)]
+    )
     base = 1000 ** (1 / (layers * 12 - 1))
     expected = [int(base**c - 1 + 1e-9) for c in range(layers * 12)]
-    assert steps.tolist() == expected and steps[0] == 0 and steps[-1] == 999
-    assert (steps.diff() >= 0).all()
+    assert shift_steps.tolist() == expected and shift_steps[0] == 0 and shift_steps[-1] == 999
+    assert (shift_steps.diff() >= 0).all()

@@ -14,7 +14,7 @@ from graphslice import smiles_to_graph
 from graphslice.config import ModelConfig
 from graphslice.data.collate import collate
 from graphslice.nn import GraphTransformer
-from graphslice.nn.descriptors import DescriptorEncoder, standard_of
+from graphslice.nn.descriptors import DescriptorEncoder, fit_standardisation
 
 TINY = {"layers": 1, "dim": 16, "heads": 2, "ffn_dim": 16}
 
@@ -41,7 +41,7 @@ def test_unknown_values_are_left_out_and_become_the_mean():
     known = np.where(np.isinf(values), np.nan, values)
     span = high - low
     cut = known.clip(np.maximum(np.nanmin(known, 0), low - span), np.minimum(np.nanmax(known, 0), high + span))
-    centre, scale, *_ = (found.numpy() for found in standard_of(torch.from_numpy(values)))
+    centre, scale, *_ = (found.numpy() for found in fit_standardisation(torch.from_numpy(values)))
     scaler = StandardScaler().fit(cut.astype(float))
     np.testing.assert_allclose(centre, scaler.mean_, rtol=1e-5)
     np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-5)

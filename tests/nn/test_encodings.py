@@ -9,7 +9,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.data.collate import collate
-from graphslice.nn.encodings import AtomEncoder, PairEncoder, encodes_on, feature_rows
+from graphslice.nn.encodings import AtomEncoder, PairEncoder, encodings_supported, feature_rows
 
 SMILES = ["c1ccc2c(c1)ccc1ccccc12", "C", "C/C=C/C#N.[Na+].[Cl-]", "C12C3C4C1C5C2C3C45", "C" * 14, "OC1CCC(=O)CC1"]
 HEADS, DIM = 3, 8
@@ -132,10 +132,10 @@ def test_the_tables_have_room_for_every_value():
 
 
 def test_a_device_without_sums_of_embeddings_is_told(monkeypatch):
-    assert encodes_on("cpu")
+    assert encodings_supported("cpu")
 
     def missing(*_, **__):
         raise NotImplementedError("aten::_embedding_bag is not implemented for the MPS device")
 
     monkeypatch.setattr(torch.nn.functional, "embedding_bag", missing)
-    assert not encodes_on("cpu")
+    assert not encodings_supported("cpu")

@@ -13,7 +13,7 @@ from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smil
 from graphslice.config import READOUTS
 from graphslice.data.collate import collate
 from graphslice.nn.mixers import MIXERS
-from graphslice.resources import CONFIGS
+from graphslice.package_data import CONFIGS
 
 #: The settings of the later Graphormer, and those of its pre-norm variant.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp"}

@@ -61,7 +61,7 @@ def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
         for linear, weight in ((mixer.query, torch.eye(2)), (mixer.key, torch.eye(2)), (mixer.value, value)):
             linear.weight.copy_(torch.as_tensor(weight).T)
             linear.bias.zero_()
-    mixer._normed = lambda part, which: part
+    mixer._head_normed = lambda part, which: part
     return x, basis, mixer(basis[None], AttentionContext(torch.tensor([rows]), rows))[0].detach()
 
 

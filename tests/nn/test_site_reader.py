@@ -13,7 +13,7 @@ from graphslice.data.collate import collate
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.nn.recorded import run_recorded
+from graphslice.nn.traced_model import run_traced
 
 MOLECULES = ["OCC", "C", "[Na+].[Cl-]", "CC(=O)Nc1ccc(O)cc1", "N->[Pt](Cl)(Cl)<-N"]
 
@@ -59,10 +59,10 @@ def test_program_and_modules_agree(level, monkeypatch):
     """Answers and gradients."""
     batch = collate([smiles_to_graph(smiles) for smiles in MOLECULES], level=level)
     recorded = model_of(level)
-    rows = run_recorded(recorded, batch, recorded.context(batch), rows=True)
+    rows = run_traced(recorded, batch, recorded.context(batch), rows=True)
     assert rows is not None and rows.shape == (5, 12, 16)
     found = [_with_gradients(recorded, batch)]
-    monkeypatch.setattr("graphslice.nn.model.run_recorded", lambda *_, **__: None)
+    monkeypatch.setattr("graphslice.nn.model.run_traced", lambda *_, **__: None)
     found.append(_with_gradients(model_of(level), batch))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
@@ -77,7 +77,7 @@ def _with_gradients(model: GraphTransformer, batch: GraphBatch) -> list[torch.Te
 def test_molecules_are_still_represented():
     batch = collate([smiles_to_graph(smiles) for smiles in MOLECULES], level="atom")
     model = model_of("atom", readout="mean+max")
-    assert model.represent(batch).shape == (5, 32) and model(batch).shape == (22, 1)
+    assert model.compute_embeddings(batch).shape == (5, 32) and model(batch).shape == (22, 1)
     with pytest.raises(ValueError, match="has no sites"):
         model(collate([smiles_to_graph("C")]))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
-from graphslice.doctor.operators import arguments, is_float, results
+from graphslice.doctor.operators import arguments, is_float, outputs_and_gradients
 from graphslice.ops import OPERATORS, threads
 from graphslice.ops.dispatch import DEVICE_TYPES, Operator
 
@@ -44,7 +44,7 @@ TOLERANCES = {
 def test_a_backend_computes_what_the_reference_does(name, backend, dtype, case):
     op, device = OPERATORS[name], DEVICES[backend]
     args = arguments(case, dtype, torch.device(device))
-    if backend in case.refused_by:
+    if backend in case.unsupported_by:
         with pytest.raises(ValueError, match=f"the {backend} backend of {name} does not take"):
             op.using(backend)(*args)
         assert op.choose(*args) != backend
@@ -54,9 +54,9 @@ def test_a_backend_computes_what_the_reference_does(name, backend, dtype, case):
 
 def check(op: Operator, backend: str, dtype: torch.dtype, case: Case) -> None:
     args = arguments(case, dtype, torch.device(DEVICES[backend]))
-    found = results(op.using(backend), args, case.valid)
+    found = outputs_and_gradients(op.using(backend), args, case.valid)
     plain = arguments(case, dtype if case.same_dtype else torch.float64, torch.device(DEVICES[backend]))
-    for one, other in zip(found, results(op.reference, plain, case.valid), strict=True):
+    for one, other in zip(found, outputs_and_gradients(op.reference, plain, case.valid), strict=True):
         torch.testing.assert_close(one.double(), other.double(), equal_nan=True, **TOLERANCES[dtype])
     with torch.no_grad():
         again = op.using(backend)(*args)
@@ -93,7 +93,7 @@ def test_every_operator_compiles(name):
 def largest_cases() -> list:
     """The last case that each backend for the CPU takes."""
     taken = {
-        param.values[0]: param for param in calls() if param.values[1] == "numba" and not param.values[3].refused_by
+        param.values[0]: param for param in calls() if param.values[1] == "numba" and not param.values[3].unsupported_by
     }
     return [pytest.param(*param.values, id=name) for name, param in taken.items()]
 
@@ -105,7 +105,9 @@ def test_threads_change_nothing(name, backend, dtype, case, monkeypatch):
     for count in (1, 3):
         torch.set_num_threads(count)
         try:
-            found.append(results(OPERATORS[name].using(backend), arguments(case, dtype, torch.device("cpu"))))
+            found.append(
+                outputs_and_gradients(OPERATORS[name].using(backend), arguments(case, dtype, torch.device("cpu")))
+            )
         finally:
             torch.set_num_threads(1)
     for one, other in zip(*found, strict=True):
@@ -120,8 +122,8 @@ def test_what_is_not_contiguous_gives_the_same(name, backend, dtype, case):
         return arg.detach().transpose(-1, -2).contiguous().transpose(-1, -2).requires_grad_()
 
     args = arguments(case, dtype, torch.device("cpu"))
-    found = results(OPERATORS[name].using(backend), [strided(arg) for arg in args])
-    for one, other in zip(found, results(OPERATORS[name].using(backend), args), strict=True):
+    found = outputs_and_gradients(OPERATORS[name].using(backend), [strided(arg) for arg in args])
+    for one, other in zip(found, outputs_and_gradients(OPERATORS[name].using(backend), args), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 

@@ -10,7 +10,7 @@ BACKENDS = ["torch", *bond_messages.backends]
 shapes = st.tuples(st.integers(0, 2**20), st.integers(1, 3), st.integers(1, 9), st.sampled_from([16, 48]))
 
 
-def problem_of(shape, dtype=torch.float32):
+def make_inputs(shape, dtype=torch.float32):
     """Rows, bonds both ways, a table of five types and one of three rings."""
     seed, batch, width, channels = shape
     random = np.random.default_rng(seed)
@@ -24,7 +24,7 @@ def problem_of(shape, dtype=torch.float32):
 @settings(max_examples=30)
 @given(shapes)
 def test_against_a_loop(shape):
-    x, bonds, types, rings = problem_of(shape)
+    x, bonds, types, rings = make_inputs(shape)
     for backend in BACKENDS:
         found = bond_messages.using(backend)(x, bonds, types, rings)
         for b in range(len(x)):
@@ -38,7 +38,7 @@ def test_against_a_loop(shape):
 
 
 def test_gradcheck():
-    x, bonds, types, rings = problem_of((3, 2, 5, 4), torch.float64)
+    x, bonds, types, rings = make_inputs((3, 2, 5, 4), torch.float64)
     asked = [tensor.requires_grad_() for tensor in (x, types, rings)]
     assert torch.autograd.gradcheck(lambda x, types, rings: bond_messages(x, bonds, types, rings), asked)
 
@@ -47,7 +47,7 @@ def test_gradcheck():
 @settings(max_examples=20)
 @given(shapes)
 def test_gradients_of_the_backends_agree(shape):
-    x, bonds, types, rings = problem_of(shape)
+    x, bonds, types, rings = make_inputs(shape)
     upstream, found = torch.randn(x.shape), []
     for backend in BACKENDS:
         leaves = [tensor.clone().requires_grad_() for tensor in (x, types, rings)]
@@ -82,7 +82,7 @@ def test_nan_is_not_lost_and_nothing_is_nothing():
 
 @pytest.mark.skipif("numba" not in BACKENDS, reason="no kernel for a CPU")
 def test_the_kernel_of_a_cpu_refuses_words_that_the_tables_have_not():
-    x, bonds, types, rings = problem_of((0, 2, 5, 16))
+    x, bonds, types, rings = make_inputs((0, 2, 5, 16))
     for words in (bonds + 5, bonds - 1):  # of 15
         with pytest.raises(ValueError, match="does not take"):
             bond_messages.using("numba")(x, words, types[:2], rings[:2])
@@ -90,7 +90,7 @@ def test_the_kernel_of_a_cpu_refuses_words_that_the_tables_have_not():
 
 def test_what_is_compiled_is_the_same(monkeypatch):
     """The form for compilers, without a compiler."""
-    problem = problem_of((5, 2, 7, 16))
+    problem = make_inputs((5, 2, 7, 16))
     wanted = bond_messages.reference(*problem)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     torch.testing.assert_close(bond_messages.reference(*problem), wanted)
@@ -98,6 +98,6 @@ def test_what_is_compiled_is_the_same(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision(dtype):
-    x, bonds, types, rings = problem_of((1, 2, 6, 16), dtype)
+    x, bonds, types, rings = make_inputs((1, 2, 6, 16), dtype)
     wanted = bond_messages(x.float(), bonds, types.float(), rings.float())
     torch.testing.assert_close(bond_messages(x, bonds, types, rings).float(), wanted, rtol=0.05, atol=0.05)

@@ -9,7 +9,7 @@ from graphslice.ops import broadcast_max
 shapes = st.tuples(st.integers(0, 2**20), st.integers(1, 4), st.integers(1, 9), st.integers(1, 40))
 
 
-def problem_of(shape, dtype=torch.float64):
+def make_inputs(shape, dtype=torch.float64):
     seed, batch, rows, channels = shape
     random = np.random.default_rng(seed)
     v = torch.from_numpy(random.permutation(batch * rows * channels).reshape(batch, rows, channels)).to(dtype)
@@ -20,7 +20,7 @@ def problem_of(shape, dtype=torch.float64):
 @settings(max_examples=60)
 @given(shapes)
 def test_against_a_loop(shape):
-    v, mask, local_channels = problem_of(shape)
+    v, mask, local_channels = make_inputs(shape)
     found = broadcast_max(v, mask, local_channels)
     for b in range(len(v)):
         for c in range(v.shape[2]):
@@ -29,7 +29,7 @@ def test_against_a_loop(shape):
 
 
 def test_gradcheck():
-    v, mask, local_channels = problem_of((3, 2, 5, 6))
+    v, mask, local_channels = make_inputs((3, 2, 5, 6))
     assert torch.autograd.gradcheck(lambda x: broadcast_max(x, mask, local_channels), v.requires_grad_())
 
 
@@ -49,5 +49,5 @@ def test_ties_padding_nan_and_nothing():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision(dtype):
-    v, mask, local_channels = problem_of((1, 2, 6, 8), dtype)
+    v, mask, local_channels = make_inputs((1, 2, 6, 8), dtype)
     assert torch.equal(broadcast_max(v, mask, local_channels).double(), broadcast_max(v.double(), mask, local_channels))

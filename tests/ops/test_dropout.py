@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphslice.ops import Dropout, dropout
-from graphslice.ops.dropout import drawing_from
+from graphslice.ops.dropout import dropout_seed
 
 
 @pytest.mark.parametrize("p", [0.03, 0.1, 0.5, 0.9])
@@ -37,9 +37,9 @@ def test_threads_of_their_own_seed_do_not_touch_the_generator():
     torch.manual_seed(0)
     expected = dropout(torch.ones(100), 0.5)
     torch.manual_seed(0)
-    with drawing_from(7):
+    with dropout_seed(7):
         one = dropout(torch.ones(100), 0.5)
-    with drawing_from(7):
+    with dropout_seed(7):
         assert torch.equal(dropout(torch.ones(100), 0.5), one)
     assert torch.equal(dropout(torch.ones(100), 0.5), expected)
 

@@ -10,9 +10,9 @@ import torch
 
 import graphslice.nn
 import graphslice.ops
-from graphslice.nn.context import _Rounded
+from graphslice.nn.context import _Cast
 from graphslice.ops import gelu
-from graphslice.ops.dispatch import only_references
+from graphslice.ops.dispatch import reference_only
 
 
 def functions() -> list[type[torch.autograd.Function]]:
@@ -21,7 +21,7 @@ def functions() -> list[type[torch.autograd.Function]]:
             if "triton" not in module.name:
                 importlib.import_module(module.name)
     found = torch.autograd.Function.__subclasses__()
-    return [each for each in found if each.__module__.startswith("graphslice.") and each is not _Rounded]
+    return [each for each in found if each.__module__.startswith("graphslice.") and each is not _Cast]
 
 
 def test_every_backward_says_so():
@@ -35,9 +35,9 @@ def test_the_hessian_of_a_kernel():
         (first,) = torch.autograd.grad((gelu(x) * x).sum(), x, create_graph=True)
         return torch.autograd.grad(first.sum(), x)[0]
 
-    with pytest.raises(RuntimeError, match=r"no second derivatives: .*only_references"):
+    with pytest.raises(RuntimeError, match=r"no second derivatives: .*reference_only"):
         hessian()
-    with only_references():
+    with reference_only():
         x = torch.linspace(-1, 1, 16, dtype=torch.float64, requires_grad=True)
         (first,) = torch.autograd.grad((torch.nn.functional.gelu(x) * x).sum(), x, create_graph=True)
         torch.testing.assert_close(hessian().double(), torch.autograd.grad(first.sum(), x)[0], rtol=1e-5, atol=1e-5)

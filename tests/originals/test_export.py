@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig
-from graphslice.checkpoint import Checkpoint, write_run_folder
+from graphslice.checkpoint import Checkpoint, write_run_directory
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import GraphConfig
 from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
-from graphslice.tasks import Task, regressions
-from graphslice.trees import Blend
-from graphslice.trees.beside import KINDS, fit_trees
+from graphslice.tasks import Task, regression_tasks
+from graphslice.trees import Stacking
+from graphslice.trees.stacking import TREE_DESCRIPTORS, fit_trees
 
 SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
 
@@ -37,7 +37,7 @@ def trained(head: str = "mlp", tasks: int = 1, **settings) -> Checkpoint:
         model.head.output.bias.data[:] = model.head.output.bias[0].item()
     run = RunConfig(model=config, graph=GraphConfig(atom_order="input", path_ties="floyd-warshall"))
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    return Checkpoint(run, regressions(f"t{i}" for i in range(tasks)), weights)
+    return Checkpoint(run, regression_tasks(f"t{i}" for i in range(tasks)), weights)
 
 
 SETTINGS = [
@@ -128,10 +128,10 @@ def test_a_full_disk_leaves_nothing_behind(layout, head, tmp_path, full_disk):
     with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):
         export_checkpoint(checkpoint, tmp_path / "out", layout)
     with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):
-        write_run_folder(checkpoint, tmp_path / "run")
+        write_run_directory(checkpoint, tmp_path / "run")
     assert [*(tmp_path / "out").iterdir(), *(tmp_path / "run").iterdir()] == []
     assert export_checkpoint(checkpoint, tmp_path / "out", layout)
-    write_run_folder(checkpoint, tmp_path / "run")
+    write_run_directory(checkpoint, tmp_path / "run")
 
 
 def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
@@ -139,11 +139,11 @@ def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
     for task, words in ((Task("t0", transform="log"), "what is learned of t0 is its log"), (Task("t0"), "")):
         checkpoint.tasks = [task]
         folder = tmp_path / task.transform
-        write_run_folder(checkpoint, folder)
+        write_run_directory(checkpoint, folder)
         code, _, err = cli("export-checkpoint", folder, "-o", folder / "v1", "--format", "graphormer-v1")
         assert (code, words in err, (folder / "v1").exists()) == ((2, True, False) if words else (0, True, True))
     checkpoint.tasks = [Task("t0", "binary", ("no", "yes"))]
-    write_run_folder(checkpoint, tmp_path / "classes")
+    write_run_directory(checkpoint, tmp_path / "classes")
     flags = ("-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert "of t0 the files give logits" in cli("export-checkpoint", tmp_path / "classes", *flags)[2]
 
@@ -166,12 +166,12 @@ def test_no_run_is_replaced_by_a_model_that_is_taken_in(tmp_path):
         (folder / file).parent.mkdir(parents=True)
         (folder / file).write_text("mine")
         with pytest.raises(InputError, match="holds a run already"):
-            write_run_folder(trained(), folder)
+            write_run_directory(trained(), folder)
         assert [each.read_text() for each in folder.rglob("*") if each.is_file()] == ["mine"]
 
 
 def test_what_was_taken_in_is_judged_by_data_that_is_named(tmp_path, cli):
-    write_run_folder(trained(), tmp_path / "own")
+    write_run_directory(trained(), tmp_path / "own")
     export_checkpoint(trained(), tmp_path / "out", "huggingface")
     assert cli("import-checkpoint", tmp_path / "out", "-o", tmp_path / "run", "--target", "toxicity")[0] == 0
     code, _, err = cli("evaluate", tmp_path / "run")
@@ -181,16 +181,16 @@ def test_what_was_taken_in_is_judged_by_data_that_is_named(tmp_path, cli):
 def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
     checkpoint = trained(head="linear")
-    trees = fit_trees(np.tile(x, descriptor_width(KINDS)), y, checkpoint.tasks, seed=0, threads=1)
-    checkpoint.blend = Blend(KINDS, trees, np.array([[0.4], [0.3], [0.3]]))
-    write_run_folder(checkpoint, tmp_path / "run")
+    trees = fit_trees(np.tile(x, descriptor_width(TREE_DESCRIPTORS)), y, checkpoint.tasks, seed=0, threads=1)
+    checkpoint.stacking = Stacking(TREE_DESCRIPTORS, trees, np.array([[0.4], [0.3], [0.3]]))
+    write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert code == 0 and out.split()[-1].endswith("graphormer_v1.pt")
     assert "the network alone, which has a weight of 0.40" in err
 
 
 def test_the_command(tmp_path, cli):
-    write_run_folder(trained(norm="post"), tmp_path / "run")
+    write_run_directory(trained(norm="post"), tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "out")
     assert (code, err) == (0, "") and [Path(line).name for line in out.split()] == ["config.json", "model.safetensors"]
     code, _, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")

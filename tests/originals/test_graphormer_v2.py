@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import graphslice as gs
 from graphslice import InputError
-from graphslice.checkpoint import write_run_folder
+from graphslice.checkpoint import write_run_directory
 from graphslice.inference import Predictor
 from graphslice.originals import ATOM_ROWS, import_checkpoint
 
@@ -188,7 +188,7 @@ def test_what_is_no_whole_checkpoint(tmp_path):
         import_checkpoint(tmp_path / "empty")
 
 
-def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_folder):
+def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_directory):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm", graphslice_atom_rows="abc")
     with pytest.raises(InputError, match="'abc', neither fairseq nor huggingface"):
         import_checkpoint(folder)
@@ -201,9 +201,9 @@ def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_folder)
     with pytest.raises(InputError, match=r"not finite, in head\.norm\.bias by our names"):
         import_checkpoint(folder, atom_rows="fairseq")
     with pytest.raises(InputError, match="is a run of GraphSlice already"):
-        import_checkpoint(run_folder)
+        import_checkpoint(run_directory)
     with pytest.raises(InputError, match="needs no import"):
-        import_checkpoint(run_folder / "best.ckpt")
+        import_checkpoint(run_directory / "best.ckpt")
     with pytest.raises(InputError, match="graphslice import-checkpoint makes one of it"):
         gs.load(folder)
 
@@ -218,7 +218,7 @@ def test_options_that_are_not_for_it(tmp_path):
 
 @pytest.mark.parametrize("model", MODELS[:2])
 def test_an_imported_run_is_a_run(model, tmp_path, cli):
-    write_run_folder(import_checkpoint(hugging_face_folder(tmp_path / "hf", model)), tmp_path / "run")
+    write_run_directory(import_checkpoint(hugging_face_folder(tmp_path / "hf", model)), tmp_path / "run")
     expected = FIXTURE[f"{model}/output_fairseq"][:, 0]
     assert np.abs(gs.load(tmp_path / "run").predict(SMILES)[:, 0] - expected).max() < 1e-4
     code, out, _ = cli("predict", tmp_path / "run", "CCO")

@@ -11,7 +11,7 @@ from graphslice.config import GraphConfig
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.pretraining.corpus import build_corpus, split_of
+from graphslice.pretraining.corpus import build_corpus, split_by_hash
 from graphslice.pretraining.targets import DESCRIPTOR_KINDS
 
 GRAPH = GraphConfig()
@@ -88,7 +88,7 @@ def test_a_family_lies_in_one_split_and_stays_there(corpus, tables, tmp_path):
     assert shares[0] > 0.85 and shares[1] > 0 and shares[2] > 0
     fewer = build_corpus(tmp_path / "fewer.arrow", tables[0][:1], GRAPH)
     assert np.array_equal(fewer.store.split, split[: len(fewer.store)])
-    many = split_of(np.random.default_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64))
+    many = split_by_hash(np.random.default_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64))
     np.testing.assert_allclose(np.bincount(many, minlength=3) / 1e5, [0.93, 0.02, 0.05], atol=0.005)
 
 
@@ -165,9 +165,9 @@ def test_lists_are_of_atoms_and_of_bonds(with_lists, tmp_path):
     """Each label stands where the graph has its atom or bond, of which the graph says the same."""
     made = build_corpus(tmp_path / "x.arrow", with_lists, GRAPH, labels=["gap", "order", "degree"])
     store = GraphStore.open(made.store.name)
-    assert store.info.site_targets == {"atom": ("degree",), "bond": ("order",)} and made.own == ["gap"]
+    assert store.info.atom_bond_targets == {"atom": ("degree",), "bond": ("order",)} and made.own == ["gap"]
     assert store.info.targets[0] == "gap" and "degree" not in store.info.targets and made.unlabelled == 2
-    atoms, bonds = store.site_labels("atom"), store.site_labels("bond")
+    atoms, bonds = store.atom_bond_labels("atom"), store.atom_bond_labels("bond")
     for row, graph in enumerate(store):
         labels = atoms[np.array([row])][:, 0]
         assert len(labels) in (0, graph.num_atoms)
@@ -186,7 +186,7 @@ def test_an_empty_list_beside_a_full_one(columns, tmp_path):
     rows = pd.concat([pd.DataFrame({"smiles": ["CCO", "CCN"], **lists}), pd.DataFrame(more)])
     rows.to_csv(tmp_path / "t.csv", index=False)
     made = build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=list(columns))
-    assert (made.store.site_labels("atom").counts > 0).sum() == 1 and made.unlabelled == 1
+    assert (made.store.atom_bond_labels("atom").counts > 0).sum() == 1 and made.unlabelled == 1
 
 
 def test_lists_far_down_a_table(tmp_path):
@@ -199,14 +199,14 @@ def test_lists_far_down_a_table(tmp_path):
         frame.to_csv(tmp_path / name, index=False) if name == "t.csv" else frame.to_parquet(tmp_path / name)
         made = build_corpus(tmp_path / "x.arrow", [tmp_path / name], GRAPH, labels=["charge"])
         assert made.store.info.atom_targets == ("charge",) and made.unlabelled == 0
-        assert (made.store.site_labels("atom").counts > 0).sum() == 61
+        assert (made.store.atom_bond_labels("atom").counts > 0).sum() == 61
 
 
 def test_lists_in_the_order_of_the_input(with_lists, tmp_path):
     """Where graphs have their atoms as they are written, only the row that a molecule was taken from can label it."""
     config = GraphConfig(atom_order="input")
     made = build_corpus(tmp_path / "x.arrow", with_lists[::-1], config, labels=["degree"])
-    labels = made.store.site_labels("atom")
+    labels = made.store.atom_bond_labels("atom")
     assert (labels.counts > 0).sum() == 39
     for row in np.flatnonzero(labels.counts).tolist():
         graph = made.store[row]

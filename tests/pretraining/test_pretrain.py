@@ -9,7 +9,7 @@ import torch
 from rdkit import Chem
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.model_files import CORPUS
+from graphslice.run_files import CORPUS
 
 
 @pytest.fixture(scope="module")

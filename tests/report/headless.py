@@ -78,7 +78,7 @@ class Browser:
         """What a piece of JavaScript gives on the page."""
         return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
-    def complaints(self) -> list[dict]:
+    def console_errors(self) -> list[dict]:
         """What the console would show in red, so far."""
         self.value("1")
         wrong = [e for e in self.events if e.get("method") == "Runtime.exceptionThrown"]

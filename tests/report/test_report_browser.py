@@ -38,7 +38,7 @@ def browser(tmp_path_factory):
 def test_a_report_in_a_browser(browser, request, kind, width, scheme):
     path = request.getfixturevalue(kind) / "report.html"
     browser.open(path, width, scheme)
-    assert browser.complaints() == []
+    assert browser.console_errors() == []
     assert browser.requests() == [path.resolve().as_uri()]
     assert browser.value("innerWidth") == width
     assert browser.value("document.documentElement.scrollWidth") <= width

@@ -26,9 +26,9 @@ HOSTILE = "<script>alert(1)</script>"  # a target of the table with hostile name
 
 
 @pytest.fixture
-def regression(run_folder, tmp_path):
+def regression(run_directory, tmp_path):
     """A copy of the run on 60 molecules, with its report."""
-    shutil.copytree(run_folder, tmp_path / "run")
+    shutil.copytree(run_directory, tmp_path / "run")
     write_report(tmp_path / "run")
     return tmp_path / "run"
 
@@ -121,9 +121,9 @@ def test_several_models(ensemble):
     splits = pd.read_csv(ensemble / "split.csv")
     test = splits[splits["split"] == "test"]["row"].to_numpy() - 1
     found = gs.load(ensemble, "cpu").predict(rows["smiles"][test], details=True)
-    order = test[np.argsort(-found.spread[:, 0])] + 1
+    order = test[np.argsort(-found.std[:, 0])] + 1
     assert re.findall(r'card-title">row (\d+)<', unsure) == [str(row) for row in order[:12]]
-    assert f"{found.spread.max():#.2g}" in unsure and "Spearman" in unsure
+    assert f"{found.std.max():#.2g}" in unsure and "Spearman" in unsure
     assert "2 models, whose mean answers" in page.words and "A line a model" in page.words
 
 
@@ -203,13 +203,13 @@ def test_graphs_have_no_drawings(tiny_config, demo_rows, tmp_path):
     assert "which no file holds" in page.words and "test MAE" in page.words and "training loss" in page.source
 
 
-def test_of_many_molecules_a_part_is_shown(run_folder, tmp_path, monkeypatch):
+def test_of_many_molecules_a_part_is_shown(run_directory, tmp_path, monkeypatch):
     from graphslice.report import answers
 
-    shutil.copytree(run_folder, tmp_path / "run")
-    monkeypatch.setattr(answers, "_MOST_ANSWERED", 4)
-    monkeypatch.setattr(answers, "_LEAST_ANSWERED", 2)
-    monkeypatch.setattr(answers, "_MOST_TRAINED", 20)
+    shutil.copytree(run_directory, tmp_path / "run")
+    monkeypatch.setattr(answers, "_MAX_PREDICTED", 4)
+    monkeypatch.setattr(answers, "_MIN_PREDICTED", 2)
+    monkeypatch.setattr(answers, "_MAX_TRAINING", 20)
     page = check_page(write_report(tmp_path / "run"))
     assert "Of 6 test molecules 4, drawn at random, are shown." in page.words and "n = 4, MAE" in page.source
     assert "compared with 20 training molecules of 47, drawn at random" in page.words
@@ -243,8 +243,8 @@ def test_what_is_no_finished_run_is_refused(regression, tmp_path):
         write_report(regression)
 
 
-def test_intervals_and_temperatures_are_told(run_folder, tmp_path):
-    shutil.copytree(run_folder, tmp_path / "run")
+def test_intervals_and_temperatures_are_told(run_directory, tmp_path):
+    shutil.copytree(run_directory, tmp_path / "run")
     path = tmp_path / "run" / "metrics.json"
     metrics = json.loads(path.read_text())
     metrics["test"]["targets"]["gap_ev"] |= {"coverage_90": 0.875, "width_90": 1.2345}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from graphslice.report.drawing import draw_molecule, scaffold_of
-from graphslice.report.errors import errors_by_target, scales, spread_by_target, together
-from graphslice.report.figures import by_similarity, histogram, of_target
-from graphslice.report.svg import Plot, Scale, number, plain, with_deviation
+from graphslice.report.figures import error_by_similarity, histogram, target_figures
+from graphslice.report.molecule_errors import combine_targets, error_scales, errors_by_target, std_by_target
+from graphslice.report.svg import Plot, Scale, number, plain, with_std
 from graphslice.tasks import Task
 
 
@@ -24,20 +24,20 @@ def test_errors_of_every_kind():
     found = errors_by_target(tasks, true, values)
     expected = [[0.5, 0.1, 0.3, 1], [2, 0.25, np.nan, 0], [np.nan] * 4]
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    divided = scales(tasks, true)
+    divided = error_scales(tasks, true)
     np.testing.assert_allclose(divided, [1, 1, 1, 1.5])
-    np.testing.assert_allclose(together(found, divided)[:2], [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3], rtol=1e-6)
-    assert np.isnan(together(found, divided)[2])
-    spread = np.array([[0.2, 0.1, 0.1, 0.3, 0.2, 10]], np.float32)
     np.testing.assert_allclose(
-        spread_by_target(tasks, values[:1], spread), [[0.2, 0.1, 0.3, 1 / math.log(10)]], rtol=1e-6
+        combine_targets(found, divided)[:2], [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3], rtol=1e-6
     )
+    assert np.isnan(combine_targets(found, divided)[2])
+    spread = np.array([[0.2, 0.1, 0.1, 0.3, 0.2, 10]], np.float32)
+    np.testing.assert_allclose(std_by_target(tasks, values[:1], spread), [[0.2, 0.1, 0.3, 1 / math.log(10)]], rtol=1e-6)
 
 
 def test_bars_are_means_of_bins():
     similarity = np.array([0.05, 0.31, 0.39, 1.0, 1 - 1e-9, 0.999])
     error = np.array([1.0, 2.0, 4.0, 0.5, 1.5, 7.0])
-    svg = by_similarity(similarity, error, "absolute error").svgs[0]
+    svg = error_by_similarity(similarity, error, "absolute error").svgs[0]
     said = re.search('aria-label="([^"]*)"', svg)[1]
     assert said.endswith(
         "0.0 to 0.2: 1.00 (n = 1); 0.3 to 0.4: 3.00 (n = 2); 0.9 to below 1: 7.00 (n = 1); 1: 1.00 (n = 2)"
@@ -73,8 +73,8 @@ def test_words_of_an_axis_are_escaped_and_cut():
 def test_numbers_as_they_are_written():
     assert (number(0.5), number(123.0), number(-0.25), number(math.nan)) == ("0.500", "123", "\u22120.250", "\u2013")
     assert (number(123456.0), plain(-3.64), plain(10.0)) == ("123,456", "\u22123.64", "10")
-    assert (with_deviation(0.3931, 0.06), with_deviation(12.3, 4.4)) == ("0.393 ± 0.060", "12.3 ± 4.4")
-    assert with_deviation(3.0, 0.0) == "3.00"
+    assert (with_std(0.3931, 0.06), with_std(12.3, 4.4)) == ("0.393 ± 0.060", "12.3 ± 4.4")
+    assert with_std(3.0, 0.0) == "3.00"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_confusion_matrix_of_many_classes_keeps_every_molecule(count):
     draw = np.random.default_rng(0)
     y = draw.integers(0, count, 500).astype(float)
     given = draw.dirichlet(np.ones(count), 500).astype(np.float32)
-    matrix, _ = of_target(task, y, given, "test")
+    matrix, _ = target_figures(task, y, given, "test")
     cells = re.findall(r'class="heat".*?<text[^>]*>(\d+)</text>', matrix.svgs[0])
     size = min(count, 10)
     assert len(cells) == size**2 and sum(map(int, cells)) == 500

@@ -14,15 +14,15 @@ from rdkit import Chem
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem import smiles_to_graph
 from graphslice.config import GraphConfig, ModelConfig
+from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
 from graphslice.data.collate import collate_rows
-from graphslice.data.sites import SiteLabels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
 from graphslice.training import resume, train
 from graphslice.training.auxiliary import AuxiliaryHead, AuxiliaryHeads
-from graphslice.training.members import _together
-from graphslice.training.run_folder import write_training
+from graphslice.training.ensemble import _together
+from graphslice.training.run_directory import write_training
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
 NAN = float("nan")
@@ -41,21 +41,21 @@ def labels(store):
     atoms[1, 0] = NAN
     bonds = generator.normal(size=(3, 1))
     return {
-        "atom": SiteLabels("atom", atoms, pointers([3, 0, 1, 4]), ("charge", "spin")),
-        "bond": SiteLabels("bond", bonds, pointers([0, 0, 0, 3]), ("order",)),
+        "atom": AtomBondLabels("atom", atoms, pointers([3, 0, 1, 4]), ("charge", "spin")),
+        "bond": AtomBondLabels("bond", bonds, pointers([0, 0, 0, 3]), ("order",)),
     }
 
 
 def test_a_batch_has_the_sites_that_are_labelled(store, labels):
     batch = collate_rows(store, np.array([3, 1, 2]), auxiliary=labels)
-    assert batch.atom_sites[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [2, 0]]
+    assert batch.atom_index[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [2, 0]]
     torch.testing.assert_close(batch.atom_targets, torch.tensor(labels["atom"].values[[4, 5, 6, 7, 3]]).float())
     graph = store[3]
-    assert batch.bond_sites[:, 0].tolist() == [0, 0, 0] and batch.bond_sites[:, 1:3].tolist() == graph.bonds.tolist()
+    assert batch.bond_index[:, 0].tolist() == [0, 0, 0] and batch.bond_index[:, 1:3].tolist() == graph.bonds.tolist()
     plain = collate_rows(store, np.array([3, 1, 2]))
-    assert plain.atom_sites is None and plain.bond_targets is None
+    assert plain.atom_index is None and plain.bond_targets is None
     nothing = collate_rows(store, np.array([1]), auxiliary=labels)
-    assert nothing.atom_sites.shape == (0, 4) and nothing.atom_targets.shape == (0, 2)
+    assert nothing.atom_index.shape == (0, 4) and nothing.atom_targets.shape == (0, 2)
 
 
 def test_errors_are_those_of_a_loop(store, labels):

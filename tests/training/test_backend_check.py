@@ -18,7 +18,7 @@ def backends_come_back():
         op._fastest_first = backends
 
 
-def lie(values, path_types, lengths):
+def return_wrong_values(values, path_types, lengths):
     return path_softmax.reference(values, path_types, lengths).roll(1, dims=1)
 
 
@@ -27,7 +27,8 @@ def fail(*args):
 
 
 @pytest.mark.parametrize(
-    ("function", "reason"), [(lie, "predictions differ by"), (fail, "RuntimeError: CUDA error: an illegal instruction")]
+    ("function", "reason"),
+    [(return_wrong_values, "predictions differ by"), (fail, "RuntimeError: CUDA error: an illegal instruction")],
 )
 def test_a_run_goes_on_without_it(function, reason, cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
     right, wrong = tmp_path / "right", tmp_path / "wrong"

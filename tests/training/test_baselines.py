@@ -9,23 +9,23 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from promises import check_molecule_alone
+from promises import check_batch_independence
 from rich.console import Console
 from scipy.stats import ttest_1samp
 
 import graphslice as gs
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
-from graphslice.chem.descriptors import read_descriptors
+from graphslice.chem.descriptors import compute_descriptors
 from graphslice.evaluation import score
-from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.evaluate import read_splits
 from graphslice.tasks import Task
 from graphslice.training import resume, train
 from graphslice.training.baselines import describe_baselines, describe_seeds
-from graphslice.trees.beside import KINDS, predict_trees
+from graphslice.trees.stacking import TREE_DESCRIPTORS, predict_trees
 
 
 @pytest.fixture(scope="module")
-def blended(demo_rows, tiny_config, tmp_path_factory):
+def stacked_run(demo_rows, tiny_config, tmp_path_factory):
     """A run of 60 molecules with a number and yes or no, its folder, and what it said."""
     folder = tmp_path_factory.mktemp("blended")
     table = demo_rows.assign(wide=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))
@@ -36,42 +36,42 @@ def blended(demo_rows, tiny_config, tmp_path_factory):
     return folder / "run", said.getvalue(), table
 
 
-def test_all_answer_together(blended):
+def test_all_answer_together(stacked_run):
     """The answer is the weighted sum of network, forest and boosting, also after the file was read again."""
-    folder, _, table = blended
+    folder, _, table = stacked_run
     predictor = gs.load(folder, "cpu")
-    (blend,) = predictor.blends
+    (stacking,) = predictor.stackings
     smiles = table["smiles"].tolist()[:20]
     together = predictor.predict(smiles)
-    x = np.concatenate(list(read_descriptors(smiles, KINDS).values()), axis=1, dtype=np.float32)
-    predictor.blends = [None]
-    parts = [predictor.predict(smiles), *(predict_trees(blend.trees[name], x) for name in ("forest", "boosting"))]
-    expected = sum(weights * part for weights, part in zip(blend.weights, parts, strict=True))
+    x = np.concatenate(list(compute_descriptors(smiles, TREE_DESCRIPTORS).values()), axis=1, dtype=np.float32)
+    predictor.stackings = [None]
+    parts = [predictor.predict(smiles), *(predict_trees(stacking.trees[name], x) for name in ("forest", "boosting"))]
+    expected = sum(weights * part for weights, part in zip(stacking.weights, parts, strict=True))
     np.testing.assert_allclose(together, expected, rtol=1e-5)
-    np.testing.assert_allclose(blend.weights.sum(axis=0), 1)
+    np.testing.assert_allclose(stacking.weights.sum(axis=0), 1)
 
 
-def test_neither_the_batch_nor_the_spelling_matters(blended):
-    predictor = gs.load(blended[0], "cpu")
-    molecules = ["OCC", "c1ccccc1O", "[Na+].[Cl-]", "C[Si](C)(C)[U]", *blended[2]["smiles"][:12]]
+def test_neither_the_batch_nor_the_spelling_matters(stacked_run):
+    predictor = gs.load(stacked_run[0], "cpu")
+    molecules = ["OCC", "c1ccccc1O", "[Na+].[Cl-]", "C[Si](C)(C)[U]", *stacked_run[2]["smiles"][:12]]
     for target in range(2):
-        check_molecule_alone(lambda smiles, target=target: predictor.predict(smiles)[:, target], molecules)
+        check_batch_independence(lambda smiles, target=target: predictor.predict(smiles)[:, target], molecules)
 
 
-def test_every_molecule_gets_an_answer_or_a_reason(blended):
-    found = gs.load(blended[0], "cpu").predict(["CCO", "oops", "", "[Na+].[Cl-]", "C" * 300], details=True)
+def test_every_molecule_gets_an_answer_or_a_reason(stacked_run):
+    found = gs.load(stacked_run[0], "cpu").predict(["CCO", "oops", "", "[Na+].[Cl-]", "C" * 300], details=True)
     assert [error is None for error in found.errors] == [True, False, False, True, True]
     assert np.isfinite(found.values[[0, 3, 4]]).all() and np.isnan(found.values[1:3]).all()
 
 
-def test_scores_of_the_parts(blended):
-    folder, said, table = blended
+def test_scores_of_the_parts(stacked_run):
+    folder, said, table = stacked_run
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["metric"] == "loss" and set(metrics["baselines"]) == {"valid", "test"}
     for split, values in metrics["baselines"].items():
         assert set(values) == {"network", "forest", "boosting", "blend"}
         assert values["blend"] == pytest.approx(metrics[split]["loss"], rel=1e-5)
-    rows = splits_of_run(folder)["test"]
+    rows = read_splits(folder)["test"]
     answers = gs.load(folder, "cpu").predict(table["smiles"][rows])[:, 0]
     assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
         np.abs(answers - table["gap_ev"][rows]).mean(), rel=1e-5
@@ -81,21 +81,21 @@ def test_scores_of_the_parts(blended):
         assert f"{name} {value:.4f}" in said
 
 
-def test_a_finished_run_is_judged_again_by_its_network(blended):
+def test_a_finished_run_is_judged_again_by_its_network(stacked_run):
     """What continues it finds trees there already, which are no part of the network."""
-    folder, _, _ = blended
+    folder, _, _ = stacked_run
     before = json.loads((folder / "metrics.json").read_text())
     again = resume(folder)
     assert again.metrics["baselines"]["test"] == pytest.approx(before["baselines"]["test"], rel=1e-5)
 
 
-def test_graphs_have_no_descriptors(blended):
+def test_graphs_have_no_descriptors(stacked_run):
     with pytest.raises(gs.InputError, match="give SMILES in place of graphs"):
-        gs.load(blended[0], "cpu").predict(gs.smiles_to_graph("CCO"))
+        gs.load(stacked_run[0], "cpu").predict(gs.smiles_to_graph("CCO"))
 
 
-def test_a_file_and_a_store(blended, cli, tmp_path):
-    folder, _, table = blended
+def test_a_file_and_a_store(stacked_run, cli, tmp_path):
+    folder, _, table = stacked_run
     table[["smiles"]].head(3).to_csv(tmp_path / "in.csv", index=False)
     assert cli("predict", folder, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
     found = pd.read_csv(tmp_path / "out.csv")
@@ -147,33 +147,34 @@ def test_a_metric_that_one_seed_has_not():
     assert line == "test AUROC of 2 models alone: network 0.6000 ± 0.0000"
 
 
-def test_a_finished_run_that_goes_on_stays_as_it_is(blended, tmp_path):
+def test_a_finished_run_that_goes_on_stays_as_it_is(stacked_run, tmp_path):
     """Its checkpoint is blended and calibrated already; neither is what the weights are chosen by."""
-    shutil.copytree(blended[0], tmp_path / "run")
-    temper(tmp_path / "run" / "best.ckpt")
+    shutil.copytree(stacked_run[0], tmp_path / "run")
+    set_temperature(tmp_path / "run" / "best.ckpt")
     (tmp_path / "run" / "metrics.json").unlink()
     resume(tmp_path / "run")
-    before, after = (read_checkpoint(folder) for folder in (blended[0], tmp_path / "run"))
-    np.testing.assert_array_equal(after.blend.weights, before.blend.weights)
-    assert (tmp_path / "run" / "metrics.json").read_text() == (blended[0] / "metrics.json").read_text()
+    before, after = (read_checkpoint(folder) for folder in (stacked_run[0], tmp_path / "run"))
+    np.testing.assert_array_equal(after.stacking.weights, before.stacking.weights)
+    assert (tmp_path / "run" / "metrics.json").read_text() == (stacked_run[0] / "metrics.json").read_text()
 
 
-def temper(path) -> None:
+def set_temperature(path) -> None:
     """Give a calibrated checkpoint another temperature."""
     calibration = read_checkpoint(path).calibration
     targets = tuple(replace(one, temperature=9.0) for one in calibration.targets)
     add_to_checkpoint(path, replace(calibration, targets=targets))
 
 
-def test_a_network_that_needs_no_trees_answers_alone(blended, tiny_config, tmp_path, monkeypatch):
+def test_a_network_that_needs_no_trees_answers_alone(stacked_run, tiny_config, tmp_path, monkeypatch):
     """Descriptors take longer than all that a network does."""
     monkeypatch.setattr(
-        "graphslice.training.baselines.weigh", lambda answers, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]])
+        "graphslice.training.baselines.fit_target_weights",
+        lambda answers, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]]),
     )
     said = io.StringIO()
-    config = tiny_config(blended[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
+    config = tiny_config(stacked_run[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
     result = train(config, tmp_path / "run", console=Console(file=said, width=300))
-    assert gs.load(tmp_path / "run", "cpu").blends == [None]
+    assert gs.load(tmp_path / "run", "cpu").stackings == [None]
     assert "blend: the network alone" in said.getvalue()
     found = result.metrics["baselines"]["test"]
     assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
@@ -187,8 +188,8 @@ def described(
     metric: str,
     molecules: np.ndarray | None = None,
 ) -> list[str]:
-    source = SimpleNamespace(tasks=tasks, targets=labels)
-    data = SimpleNamespace(source=source, splits={"test": np.arange(len(labels))}, train_labels=labels)
+    dataset = SimpleNamespace(tasks=tasks, targets=labels)
+    data = SimpleNamespace(dataset=dataset, splits={"test": np.arange(len(labels))}, train_labels=labels)
     values = {name: score(metric, "t", tasks, labels, each) for name, each in answers.items()}
     molecules = np.arange(len(labels)) if molecules is None else molecules
     return describe_baselines("test", answers, data, metric, values, molecules)

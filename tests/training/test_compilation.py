@@ -56,7 +56,7 @@ class Steps:
             strategy=SimpleNamespace(broadcast=lambda decision: decision),
             precision="bf16-mixed",
             datamodule=SimpleNamespace(
-                num_train_lengths=lambda: 10, extreme_train_batches=lambda size: [Molecules(range(size))] * 2
+                num_train_widths=lambda: 10, extreme_train_batches=lambda size: [Molecules(range(size))] * 2
             ),
         )
 
@@ -134,14 +134,15 @@ def fails(self, batch_size, **options):
     raise RuntimeError("gcc: internal compiler error")
 
 
-def lies(self, batch_size, **options):
+def compute_wrong_values(self, batch_size, **options):
     run = self.run_blocks
     self._compiled = (lambda x, tensors: run(x, tensors) * 1.1), batch_size
     return True
 
 
 @pytest.mark.parametrize(
-    ("compile_blocks", "reason"), [(fails, "RuntimeError: gcc: internal compiler error"), (lies, "predictions differ")]
+    ("compile_blocks", "reason"),
+    [(fails, "RuntimeError: gcc: internal compiler error"), (compute_wrong_values, "predictions differ")],
 )
 def test_compiled_steps_that_fail_or_lie_are_left(
     compile_blocks, reason, demo_csv, tiny_flags, tmp_path, cli, monkeypatch

@@ -150,7 +150,7 @@ def test_a_mac_trains_on_its_cpu(gpus, monkeypatch):
     assert choose_devices(TrainerConfig()) == Devices("cpu", 1, 1, "32-true", None)
     with pytest.raises(InputError, match="not all that the model needs on mps"):  # there is none here
         choose_devices(TrainerConfig(accelerator="mps"))
-    monkeypatch.setattr("graphslice.training.devices.encodes_on", lambda device: True)
+    monkeypatch.setattr("graphslice.training.devices.encodings_supported", lambda device: True)
     chosen = choose_devices(TrainerConfig(accelerator="mps"))
     assert (chosen.accelerator, chosen.count, chosen.precision) == ("mps", 1, "32-true") and "not proven" in chosen.note
 

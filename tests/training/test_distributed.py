@@ -10,17 +10,17 @@ from graphslice.training import train
 pytestmark = pytest.mark.slow
 
 
-def train_on_two(start, end_of, config, tmp_path) -> None:
+def train_on_two(start, wait_for_exit, config, tmp_path) -> None:
     """Two processes on this machine's CPU."""
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "two")
-    code, _, err = end_of(process)
+    code, _, err = wait_for_exit(process)
     assert code == 0, err
     assert err.count("validation MAE") <= config.trainer.max_epochs  # one process reports
     assert err.count("test MAE") == 1
 
 
-def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weights_of, tmp_path):
+def test_two_processes_train_as_one(start, wait_for_exit, demo_rows, tiny_config, weights_of, tmp_path):
     """47 training molecules in batches of 8, 7 for validation, labels with gaps: nothing divides evenly."""
     table = demo_rows.assign(length=demo_rows["smiles"].str.len().astype(float))
     table.loc[::3, "gap_ev"] = np.nan
@@ -32,7 +32,7 @@ def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weigh
         model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
         trainer={"batch_size": 8, "max_epochs": 2},
     )
-    train_on_two(start, end_of, config, tmp_path)
+    train_on_two(start, wait_for_exit, config, tmp_path)
     train(config, tmp_path / "one")
     one, two = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     for name in one:
@@ -50,12 +50,12 @@ def test_two_processes_train_as_one(start, end_of, demo_rows, tiny_config, weigh
                 assert other[name] == pytest.approx(score[name], rel=1e-3, abs=1e-4)
 
 
-def test_one_that_is_told_to_end_ends_all(start, wait_for, end_of, cli, demo_csv, tiny_config, tmp_path):
+def test_one_that_is_told_to_end_ends_all(start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, tmp_path):
     """The first of two processes alone gets the signal; both end between two steps, and the run can be continued."""
     config = tiny_config(demo_csv, trainer={"max_epochs": 10**5, "batch_size": 8})
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "run")
     wait_for(process, tmp_path / "run" / "last.ckpt")
     process.terminate()
-    code, _, err = end_of(process)
+    code, _, err = wait_for_exit(process)
     assert code == 130 and "Error" not in err and err.count("stopped; continue with") == 1, err

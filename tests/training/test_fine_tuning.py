@@ -16,14 +16,14 @@ from rich.console import Console
 from torch.nn import functional as F
 
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
-from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_folder
-from graphslice.config import SCRATCH, OptimizerConfig, RunConfig
+from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
+from graphslice.config import FROM_SCRATCH, OptimizerConfig, RunConfig
 from graphslice.data.collate import collate
 from graphslice.inference import load
-from graphslice.resources import MODELS, START
-from graphslice.tasks import Task, regressions
+from graphslice.package_data import MODELS, PRETRAINED_MODEL
+from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
-from graphslice.training.fine_tuning import freeze, parameter_groups, take_weights
+from graphslice.training.fine_tuning import freeze, load_pretrained_weights, parameter_groups
 from graphslice.training.module import PropertyModule
 from graphslice.training.run import Interrupted
 
@@ -35,7 +35,7 @@ def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:
 
 def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
     return Checkpoint(
-        RunConfig(model=model.config), regressions(targets), {k: v.clone() for k, v in model.state_dict().items()}
+        RunConfig(model=model.config), regression_tasks(targets), {k: v.clone() for k, v in model.state_dict().items()}
     )
 
 
@@ -43,7 +43,7 @@ def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
 def test_the_same_targets_take_all(head):
     origin, model = model_of(head=head), model_of(seed=1, head=head)
     origin.target_mean.fill_(3.0)
-    said = take_weights(model, checkpoint_of(origin, ["y"]), regressions(["y"]))
+    said = load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["y"]))
     assert "the head for the same targets" in said
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), origin.state_dict().values(), strict=True)
@@ -57,7 +57,7 @@ def test_other_targets_get_a_last_map_of_their_own(head, last):
     origin, model = model_of(head=head), model_of(tasks=2, seed=1, head=head)
     model.target_mean.fill_(7.0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert "new for a, b" in take_weights(model, checkpoint_of(origin, ["y"]), regressions(["a", "b"]))
+    assert "new for a, b" in load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["a", "b"]))
     for name, value in model.state_dict().items():
         kept = name in [*last, "target_mean", "target_std"]
         assert torch.equal(value, before[name] if kept else origin.state_dict()[name]), name
@@ -66,13 +66,13 @@ def test_other_targets_get_a_last_map_of_their_own(head, last):
 def test_weights_that_do_not_fit():
     with pytest.raises(InputError, match=r"model\.dim is 16 there and 32 here"):
         torch.manual_seed(0)
-        take_weights(
+        load_pretrained_weights(
             GraphTransformer(ModelConfig(layers=3, dim=32, heads=2, ffn_dim=16)),
             checkpoint_of(model_of(), ["y"]),
             ["y"],
         )
     with pytest.raises(InputError, match=r"model\.mixer is 'softmax' there and 'slice-max' here"):
-        take_weights(model_of(embedding_norm=True), checkpoint_of(model_of(mixer="softmax"), ["y"]), ["y"])
+        load_pretrained_weights(model_of(embedding_norm=True), checkpoint_of(model_of(mixer="softmax"), ["y"]), ["y"])
 
 
 def learning(model: GraphTransformer) -> set[str]:
@@ -122,18 +122,18 @@ def test_learning_rates_by_depth():
     assert not any(name.startswith(("atoms", "pairs", "blocks.0")) for name in rate_of(model))
 
 
-def test_a_run_starts_with_the_predictions_of_the_other(run_folder, demo_csv, demo_rows, tmp_path, cli):
+def test_a_run_starts_with_the_predictions_of_the_other(run_directory, demo_csv, demo_rows, tmp_path, cli):
     """With the same target and no learning; its model and molecules are the other's."""
     out = tmp_path / "again"
     flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
     flags += ["--baselines", "off"]
-    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_folder, "-o", out, *flags)
-    assert code == 0 and f"start from {run_folder}: all weights taken, the head" in err
+    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", out, *flags)
+    assert code == 0 and f"start from {run_directory}: all weights taken, the head" in err
     smiles = demo_rows["smiles"].tolist()
-    np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_folder, "cpu").predict(smiles), atol=1e-5)
+    np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_directory, "cpu").predict(smiles), atol=1e-5)
     config = read_checkpoint(out).config
-    assert config.init_from == str(run_folder) and config.model == read_checkpoint(run_folder).config.model
-    assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_folder)
+    assert config.init_from == str(run_directory) and config.model == read_checkpoint(run_directory).config.model
+    assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_directory)
 
 
 def test_what_is_learned_of_classes_is_what_is_answered(tiny_config):
@@ -141,7 +141,7 @@ def test_what_is_learned_of_classes_is_what_is_answered(tiny_config):
     tasks, config = [Task("y", "binary", ("no", "yes"))], tiny_config(model={"dropout": 0.0, "input_dropout": 0.0})
     rare = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [95, 5])[:, None], "auroc", 10)
     module = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [50, 50])[:, None], "auroc", 10)
-    take_weights(module.model, Checkpoint(config, tasks, rare.model.state_dict()), tasks)
+    load_pretrained_weights(module.model, Checkpoint(config, tasks, rare.model.state_dict()), tasks)
     batch = collate([smiles_to_graph(smiles) for smiles in ("CCO", "CC")], targets=np.array([[1.0], [0.0]]))
     module._trainer, module.log = SimpleNamespace(world_size=1), lambda *_, **__: None
     answered = module.eval().model(batch)
@@ -150,13 +150,13 @@ def test_what_is_learned_of_classes_is_what_is_answered(tiny_config):
     assert answered.mean() < -2
 
 
-def test_other_targets_frozen_blocks_and_a_resumed_run(run_folder, demo_rows, tiny_config, tmp_path):
+def test_other_targets_frozen_blocks_and_a_resumed_run(run_directory, demo_rows, tiny_config, tmp_path):
     """A run that was stopped and continued ends where one in one piece does."""
     table = demo_rows.assign(a=demo_rows["gap_ev"] * 2, b=-demo_rows["gap_ev"]).drop(columns="gap_ev")
     table.to_csv(tmp_path / "two.csv", index=False)
     base = tiny_config(tmp_path / "two.csv", data={"targets": "a,b"})
-    origin = read_checkpoint(run_folder)
-    config = base.continued_from(origin.config, run_folder)
+    origin = read_checkpoint(run_directory)
+    config = base.fine_tuned_from(origin.config, run_directory)
     config.trainer.freeze = "embeddings"
     assert config.optimizer.peak_lr == origin.config.optimizer.peak_lr and config.optimizer.warmup_steps is None
     whole = train(config, tmp_path / "whole")
@@ -180,40 +180,40 @@ def test_other_targets_frozen_blocks_and_a_resumed_run(run_folder, demo_rows, ti
 
 
 @pytest.mark.parametrize("of_several", [False, True])
-def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_folder, demo_csv, tiny_config, tmp_path):
+def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_directory, demo_csv, tiny_config, tmp_path):
     folder = tmp_path / "run"
     home = folder / "member-1" if of_several else folder
-    shutil.copytree(run_folder, home)
+    shutil.copytree(run_directory, home)
     if of_several:
-        shutil.copy(run_folder / "config.yaml", folder)
+        shutil.copy(run_directory / "config.yaml", folder)
     config = replace(tiny_config(demo_csv), init_from=str(home / "best.ckpt"))
     with pytest.raises(InputError, match="holds the weights that the run is to start from"):
         train(config, folder, overwrite=True)
     assert (home / "best.ckpt").exists() and (home / "metrics.json").exists()
 
 
-def test_names_in_brackets_are_no_markup(run_folder, demo_rows, tiny_config, tmp_path):
+def test_names_in_brackets_are_no_markup(run_directory, demo_rows, tiny_config, tmp_path):
     """A unit such as [/h] would end a style, of which there is none."""
     home = tmp_path / "[final]"
     home.mkdir()
     demo_rows.rename(columns={"gap_ev": "rate [/h]"}).to_csv(home / "t.csv", index=False)
     config = tiny_config(home / "t.csv", data={"targets": "rate [/h]"}, trainer={"max_epochs": 1})
     screen = io.StringIO()
-    train(replace(config, init_from=str(run_folder)), home / "run", console=Console(file=screen, width=500))
+    train(replace(config, init_from=str(run_directory)), home / "run", console=Console(file=screen, width=500))
     said = screen.getvalue()
     assert "which is new for rate [/h]" in said and f"{home / 't.csv'}: 60 rows" in said
     assert f"model: {home / 'run'}" in said
 
 
-def test_refusals_on_the_command_line(run_folder, demo_csv, tmp_path, cli):
+def test_refusals_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", tmp_path / "nothing", "-o", tmp_path / "run")
     assert code == 2 and "no model at" in err
     code, _, err = cli(
-        "train", "--dataset", demo_csv, f"--init-from={run_folder}", "--preset", "base", "-o", tmp_path / "run"
+        "train", "--dataset", demo_csv, f"--init-from={run_directory}", "--preset", "base", "-o", tmp_path / "run"
     )
     assert code == 2 and "leave out --preset" in err
     code, _, err = cli(
-        "train", "--dataset", demo_csv, "--init-from", run_folder, "--model.dim", "32", "-o", tmp_path / "run"
+        "train", "--dataset", demo_csv, "--init-from", run_directory, "--model.dim", "32", "-o", tmp_path / "run"
     )
     assert code == 2 and "model.dim is 16 there and 32 here" in err and not (tmp_path / "run").exists()
 
@@ -235,7 +235,9 @@ def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
         }
     )
     model = GraphTransformer(config.model)
-    write_run_folder(Checkpoint(config, regressions(["homolumogap"]), model.state_dict()), tmp_path / "imported")
+    write_run_directory(
+        Checkpoint(config, regression_tasks(["homolumogap"]), model.state_dict()), tmp_path / "imported"
+    )
     flags = ["--trainer.max_epochs", "1", "--trainer.accelerator", "cpu", "--trainer.freeze", "blocks:1"]
     code, _, err = cli(
         "train", "--dataset", demo_csv, "--init-from", tmp_path / "imported", "-o", tmp_path / "run", *flags
@@ -251,64 +253,74 @@ def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
 
 
 @pytest.fixture
-def shipped(run_folder, tmp_path, monkeypatch):
+def packaged_model(run_directory, tmp_path, monkeypatch):
     """As if the tiny run came with the package, under the name from which small tables start."""
-    origin = read_checkpoint(run_folder)
+    origin = read_checkpoint(run_directory)
     slow = replace(origin.config, optimizer=replace(origin.config.optimizer, peak_lr=1e-4))
     # Carbon is 5: OGB counts from 0.
     known = replace(origin, config=slow, extra={"elements": [5, 6, 7, 8, 15, 16, 34]})
     save_checkpoint(known, tmp_path / "small.ckpt")
-    monkeypatch.setitem(MODELS, START, tmp_path / "small.ckpt")
+    monkeypatch.setitem(MODELS, PRETRAINED_MODEL, tmp_path / "small.ckpt")
     return origin
 
 
-def started_from(shipped, demo_csv, tiny_config, tmp_path, name="run", **sections):
-    config = replace(tiny_config(demo_csv, **sections), graph=shipped.config.graph)
+def train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, name="run", **sections):
+    config = replace(tiny_config(demo_csv, **sections), graph=packaged_model.config.graph)
     train(config, tmp_path / name)
     return read_checkpoint(tmp_path / name).config.init_from
 
 
-def test_a_small_table_starts_from_what_comes_with_the_package(shipped, demo_csv, tiny_config, tmp_path, monkeypatch):
-    assert started_from(shipped, demo_csv, tiny_config, tmp_path) == START
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["init_from"] == START
-    assert resume(tmp_path / "run").metrics["init_from"] == START
+def test_a_small_table_starts_from_what_comes_with_the_package(
+    packaged_model, demo_csv, tiny_config, tmp_path, monkeypatch
+):
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path) == PRETRAINED_MODEL
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["init_from"] == PRETRAINED_MODEL
+    assert resume(tmp_path / "run").metrics["init_from"] == PRETRAINED_MODEL
     monkeypatch.chdir(tmp_path)
-    (tmp_path / START).mkdir()  # is the user's, and not meant
-    assert started_from(shipped, demo_csv, tiny_config, tmp_path, "beside") == str(MODELS[START])
+    (tmp_path / PRETRAINED_MODEL).mkdir()  # is the user's, and not meant
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "beside") == str(
+        MODELS[PRETRAINED_MODEL]
+    )
     other = {"model": {"dim": 32}}
-    assert started_from(shipped, demo_csv, tiny_config, tmp_path, "wider", **other) is None
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) is None
     monkeypatch.setattr("graphslice.training.fine_tuning._MOST_MOLECULES", 40)
-    assert started_from(shipped, demo_csv, tiny_config, tmp_path, "large") is None
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") is None
 
 
 @pytest.mark.parametrize("sections", [{}, {"model": {"dim": 32}}])
-def test_where_several_models_start_is_said(sections, shipped, demo_csv, tiny_config, tmp_path, monkeypatch):
+def test_where_several_models_start_is_said(sections, packaged_model, demo_csv, tiny_config, tmp_path, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphslice.training.members.train_members", stopped)
+    monkeypatch.setattr("graphslice.training.ensemble.train_members", stopped)
     screen = io.StringIO()
-    config = replace(tiny_config(demo_csv, trainer={"ensemble": 2}, **sections), graph=shipped.config.graph)
+    config = replace(tiny_config(demo_csv, trainer={"ensemble": 2}, **sections), graph=packaged_model.config.graph)
     with pytest.raises(Interrupted):
         train(config, tmp_path / "run", console=Console(file=screen))
-    assert (f"each of the models starts from {START}" in screen.getvalue()) == (not sections)
+    assert (f"each of the models starts from {PRETRAINED_MODEL}" in screen.getvalue()) == (not sections)
 
 
-def test_its_learning_rate_is_the_models_but_for_one_that_was_set(shipped, demo_csv, tiny_config, tmp_path):
+def test_its_learning_rate_is_the_models_but_for_one_that_was_set(packaged_model, demo_csv, tiny_config, tmp_path):
     usual = RunConfig.preset("small").optimizer.peak_lr
     for given, expected in ((usual, 1e-4), (5e-4, 5e-4)):
-        started_from(shipped, demo_csv, tiny_config, tmp_path, str(given), optimizer={"peak_lr": given})
+        train_initialised_from(
+            packaged_model, demo_csv, tiny_config, tmp_path, str(given), optimizer={"peak_lr": given}
+        )
         assert read_checkpoint(tmp_path / str(given)).config.optimizer.peak_lr == expected
 
 
-def test_other_elements_start_anew(shipped, demo_rows, tiny_config, tmp_path):
+def test_other_elements_start_anew(packaged_model, demo_rows, tiny_config, tmp_path):
     strange = demo_rows.assign(smiles="[Fe]." + demo_rows["smiles"])
     strange.to_csv(tmp_path / "iron.csv", index=False)
-    assert started_from(shipped, tmp_path / "iron.csv", tiny_config, tmp_path) is None
+    assert train_initialised_from(packaged_model, tmp_path / "iron.csv", tiny_config, tmp_path) is None
 
 
-def test_the_user_may_say_otherwise(shipped, demo_csv, cli, tiny_flags, run_folder, tmp_path):
-    for given, expected in (("none", SCRATCH), (START, START), (run_folder, str(run_folder))):
+def test_the_user_may_say_otherwise(packaged_model, demo_csv, cli, tiny_flags, run_directory, tmp_path):
+    for given, expected in (
+        ("none", FROM_SCRATCH),
+        (PRETRAINED_MODEL, PRETRAINED_MODEL),
+        (run_directory, str(run_directory)),
+    ):
         flags = tiny_flags if given == "none" else [flag for flag in tiny_flags if "trainer" in flag]
         out = tmp_path / Path(given).name
         code, _, said = cli("train", "--dataset", demo_csv, "--init-from", given, "-o", out, *flags)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
-from graphslice.tasks import Task, regressions
+from graphslice.tasks import Task, regression_tasks
 from graphslice.training.losses import Loss, balanced_weights
 
 ACTIVE, TOXIC = Task("active", "binary", ("no", "yes")), Task("toxic", "binary", ("no", "yes"))
@@ -117,7 +117,7 @@ def test_a_batch_without_labels():
 
 
 def test_thousands_of_targets_are_one_computation():
-    loss = Loss(regressions(f"t{t}" for t in range(2000)), TrainerConfig(), np.zeros((2, 2000)))
+    loss = Loss(regression_tasks(f"t{t}" for t in range(2000)), TrainerConfig(), np.zeros((2, 2000)))
     total, weights = loss(torch.ones(3, 2000), torch.zeros(3, 2000))
     assert total / weights == 1 and len(loss._groups) == 1
 
@@ -125,7 +125,7 @@ def test_thousands_of_targets_are_one_computation():
 @pytest.mark.parametrize(
     ("settings", "tasks", "reason"),
     [
-        ({"loss": "bce"}, regressions(["y"]), "trainer.loss bce is one of binary targets, and 'y' is regression"),
+        ({"loss": "bce"}, regression_tasks(["y"]), "trainer.loss bce is one of binary targets, and 'y' is regression"),
         ({"loss": "mae"}, [ACTIVE], "trainer.loss mae is one of regression targets"),
         ({"target_weights": "actve=2"}, [ACTIVE], r"names 'actve' \(did you mean 'active'\?\)"),
         ({"target_weights": "active=x"}, [ACTIVE], "the weight of 'active' must be a number from 0, not 'x'"),
@@ -145,7 +145,7 @@ def test_settings_that_do_not_exist(settings):
 
 
 def test_the_weight_of_a_target_with_a_comma():
-    tasks = regressions(["IC50, nM", "logp"])
+    tasks = regression_tasks(["IC50, nM", "logp"])
     outputs, labels = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
     total, weights = Loss(tasks, TrainerConfig(target_weights='"IC50, nM"=3'), labels.numpy())(outputs, labels)
     assert float(total / weights) == pytest.approx((3 * 1 + 2) / 4)

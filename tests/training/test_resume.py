@@ -16,7 +16,7 @@ from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.training import resume, train
 from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint
-from graphslice.training.module import CHOICE
+from graphslice.training.module import MONITOR
 
 
 def settings(batch_size: int = 8, **trainer) -> dict:
@@ -53,7 +53,7 @@ def test_the_last_checkpoint_knows_the_best_epoch_so_far(demo_csv, tiny_config, 
         save(self, trainer)
         states = torch.load(self.folder / "last.ckpt", weights_only=True)["callbacks"]
         (best,) = [state for name, state in states.items() if name.startswith("ModelCheckpoint{")]
-        seen.append((float(trainer.callback_metrics[CHOICE]), float(best["best_model_score"])))
+        seen.append((float(trainer.callback_metrics[MONITOR]), float(best["best_model_score"])))
 
     monkeypatch.setattr(LastCheckpoint, "_save", recorded)
     train(tiny_config(demo_csv, **settings()), tmp_path / "run")
@@ -64,7 +64,7 @@ def test_the_last_checkpoint_knows_the_best_epoch_so_far(demo_csv, tiny_config, 
 def test_the_best_epoch_is_known_where_the_folder_was_moved(tmp_path):
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-    before, after = (BestCheckpoint(tmp_path / name, CHOICE, "min") for name in ("old", "new"))
+    before, after = (BestCheckpoint(tmp_path / name, MONITOR, "min") for name in ("old", "new"))
     before.best_model_score, before.best_model_path = torch.tensor(0.5), str(tmp_path / "old" / "best.ckpt")
     before.best_k_models = {before.best_model_path: before.best_model_score}
     assert before.state_key == after.state_key and after.state_key.startswith("ModelCheckpoint{")
@@ -103,14 +103,14 @@ def test_killed_before_the_first_checkpoint_and_resumed(uninterrupted, tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_by_the_user_and_resumed(
-    stop, start, wait_for, end_of, cli, demo_csv, tiny_config, uninterrupted, tmp_path
+    stop, start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, uninterrupted, tmp_path
 ):
     folder = tmp_path / "run"
     (tmp_path / "c.yaml").write_text(tiny_config(demo_csv, **settings()).to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--out", folder)
     wait_for(process, folder / "last.ckpt")
     process.send_signal(stop)
-    code, _, err = end_of(process)
+    code, _, err = wait_for_exit(process)
     assert code == 130 and "Traceback" not in err
     assert any(line.endswith(f"graphslice train --resume {folder}") for line in err.splitlines()), err
     assert not (folder / "metrics.json").exists() and not list(folder.glob("*.tmp"))

@@ -53,16 +53,16 @@ def pyg_data(demo_rows):
 # --- the run folder -----------------------------------------------------------------------------
 
 
-def test_run_folder(run_folder, demo_rows, demo_csv):
-    assert {path.name for path in run_folder.iterdir()} == FILES
-    config = RunConfig.from_dict(yaml.safe_load((run_folder / "config.yaml").read_text()))
+def test_run_folder(run_directory, demo_rows, demo_csv):
+    assert {path.name for path in run_directory.iterdir()} == FILES
+    config = RunConfig.from_dict(yaml.safe_load((run_directory / "config.yaml").read_text()))
     assert config.data.dataset == str(demo_csv) and config.data.targets == "gap_ev" and config.model.dim == 16
-    metrics = strict_json(run_folder / "metrics.json")
+    metrics = strict_json(run_directory / "metrics.json")
     assert metrics.pop("metric") == "mae"
     assert {part: metrics[part]["molecules"] for part in metrics} == {"valid": 7, "test": 6}
     assert metrics["test"]["mae"] == metrics["test"]["targets"]["gap_ev"]["mae"] > 0
-    training = strict_json(run_folder / "training.json")
-    assert training["parameters"] == gs.load(run_folder, "cpu").model.num_parameters and training["steps"] == 6
+    training = strict_json(run_directory / "training.json")
+    assert training["parameters"] == gs.load(run_directory, "cpu").model.num_parameters and training["steps"] == 6
     assert training["molecules_per_second"] == pytest.approx(6 * 16 / training["seconds"], rel=0.01)
     assert 50e6 < training["peak_memory_bytes"] < 50e9
     assert training["device"] and {key: training[key] for key in ("devices", "precision", "compiled")} == {
@@ -70,30 +70,30 @@ def test_run_folder(run_folder, demo_rows, demo_csv):
         "precision": "32-true",
         "compiled": False,
     }
-    rows = read_rows(run_folder / "split.csv")
+    rows = read_rows(run_directory / "split.csv")
     assert [int(row["row"]) for row in rows] == list(range(1, 61))
     assert [row["split"] for row in rows] == demo_rows["split"].tolist()
-    assert (run_folder / "rejected.csv").read_text() == "row,smiles,reason\n"
-    assert (run_folder / "test.png").read_bytes().startswith(b"\x89PNG")
-    assert len(list(run_folder.glob("logs/version_0/events*"))) == 1
+    assert (run_directory / "rejected.csv").read_text() == "row,smiles,reason\n"
+    assert (run_directory / "test.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(run_directory.glob("logs/version_0/events*"))) == 1
 
 
-def test_checkpoints(run_folder):
+def test_checkpoints(run_directory):
     for name in ("best.ckpt", "last.ckpt"):
-        checkpoint = read_checkpoint(run_folder / name)
+        checkpoint = read_checkpoint(run_directory / name)
         assert checkpoint.targets == ["gap_ev"] and checkpoint.extra["version"] == gs.__version__
-        assert yaml.safe_load((run_folder / "config.yaml").read_text()) == checkpoint.config.to_dict()
+        assert yaml.safe_load((run_directory / "config.yaml").read_text()) == checkpoint.config.to_dict()
 
 
-def test_best_is_the_epoch_of_the_smallest_validation_error(run_folder):
-    errors = logged(run_folder, "val_mae")
+def test_best_is_the_epoch_of_the_smallest_validation_error(run_directory):
+    errors = logged(run_directory, "val_mae")
     assert len(errors) == 2
-    assert strict_json(run_folder / "metrics.json")["valid"]["mae"] == pytest.approx(min(errors), rel=1e-6)
+    assert strict_json(run_directory / "metrics.json")["valid"]["mae"] == pytest.approx(min(errors), rel=1e-6)
 
 
-def test_labels_are_standardised_by_the_training_rows(run_folder, weights_of, demo_rows):
+def test_labels_are_standardised_by_the_training_rows(run_directory, weights_of, demo_rows):
     labels = demo_rows["gap_ev"][demo_rows["split"] == "train"]
-    weights = weights_of(run_folder)
+    weights = weights_of(run_directory)
     assert weights["target_mean"].item() == pytest.approx(labels.mean(), rel=1e-6)
     assert weights["target_std"].item() == pytest.approx(labels.std(ddof=0), rel=1e-6)
 
@@ -215,7 +215,7 @@ def test_a_process_that_comes_late_does_not_continue_the_old_run(
 ):
     """Of several processes the first one removes it; until then, the others see its last checkpoint."""
     train(tiny_config(demo_csv), tmp_path)
-    monkeypatch.setattr("graphslice.training.entry.is_first_process", lambda: False)
+    monkeypatch.setattr("graphslice.training.train_run.is_first_process", lambda: False)
     result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
     assert result.training["steps"] == 3 and weights_of(tmp_path)["head.weight"].shape == (1, 8)
 
@@ -431,9 +431,9 @@ def test_the_last_steps_are_judged_too(tmp_path, demo_csv, tiny_config):
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 5
 
 
-def test_processes_that_prepare_molecules_change_nothing(tmp_path, demo_csv, tiny_config, run_folder, weights_of):
+def test_processes_that_prepare_molecules_change_nothing(tmp_path, demo_csv, tiny_config, run_directory, weights_of):
     train(tiny_config(demo_csv, trainer={"workers": 1}), tmp_path / "run")
-    found, expected = weights_of(tmp_path / "run"), weights_of(run_folder)
+    found, expected = weights_of(tmp_path / "run"), weights_of(run_directory)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 

@@ -12,7 +12,7 @@ import pytest
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.evaluate import read_splits
 from graphslice.training import resume, train
 
 
@@ -26,7 +26,7 @@ def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
     flags = ["--dataset", tmp_path / "train.csv", "--test-file", tmp_path / "test.csv", "--targets", "gap_ev"]
     code, _, err = cli("train", *flags, "--duplicates", "merge", "--out", folder, *tiny_flags)
     assert code == 0, err
-    splits = splits_of_run(folder)
+    splits = read_splits(folder)
     shared = len({38, 39} & set(splits["train"].tolist()))  # validation is carved from these rows
     assert (
         "7 rows are of 3 molecules with several rows, 1 of them with labels that contradict each other; of those for "
@@ -82,7 +82,7 @@ def test_a_fold(cli, demo_csv, tiny_config, tiny_flags, tmp_path):
         folder = tmp_path / str(fold)
         data = {"targets": "gap_ev", "split": "scaffold", "folds": "3", "fold": fold}
         train(tiny_config(demo_csv, data=data, trainer={"max_epochs": 1}), folder)
-        tested += splits_of_run(folder)["test"].tolist()
+        tested += read_splits(folder)["test"].tolist()
     assert sorted(tested) == list(range(60))
     assert read_yaml(tmp_path / "2" / "config.yaml")["data"]["folds"] == "3"
     code, _, err = cli("train", "--dataset", demo_csv, "--folds", "3", "--out", tmp_path / "own", *tiny_flags)
@@ -96,6 +96,6 @@ def test_training_and_test_alone(suffix, demo_rows, tiny_config, tmp_path):
     path = tmp_path / f"t.{suffix}"
     table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
     result = train(tiny_config(path, data={"targets": "gap_ev"}), tmp_path / "run")
-    splits = splits_of_run(tmp_path / "run")
+    splits = read_splits(tmp_path / "run")
     assert splits["test"].tolist() == np.flatnonzero(table["split"] == "test").tolist() and len(splits["valid"]) == 6
     assert set(result.metrics) == {"metric", "valid", "test"}

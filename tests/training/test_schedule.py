@@ -9,7 +9,7 @@ import torch
 from graphslice.config import OptimizerConfig, TrainerConfig
 from graphslice.training import resume, train
 from graphslice.training.callbacks import TimeBudget
-from graphslice.training.schedule import linear_schedule, steps_of_run, usual_epochs
+from graphslice.training.schedule import default_epochs, linear_schedule, run_steps
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:
@@ -92,12 +92,12 @@ def test_a_run_ends_with_its_minutes(tmp_path, demo_csv, tiny_config):
     ],
 )
 def test_epochs_follow_the_molecules(molecules, batch_size, epochs):
-    assert usual_epochs(molecules, -(-molecules // batch_size)) == epochs
+    assert default_epochs(molecules, -(-molecules // batch_size)) == epochs
 
 
 @pytest.mark.parametrize("molecules", [1, 10, 1_000, 9_999, 10_001, 10**6])
 def test_more_molecules_are_never_fewer_steps(molecules):
-    steps = [usual_epochs(rows, -(-rows // 32)) * -(-rows // 32) for rows in (molecules, 2 * molecules)]
+    steps = [default_epochs(rows, -(-rows // 32)) * -(-rows // 32) for rows in (molecules, 2 * molecules)]
     assert steps[0] <= steps[1]
 
 
@@ -114,7 +114,7 @@ def test_more_molecules_are_never_fewer_steps(molecules):
     ],
 )
 def test_the_first_limit_ends_a_run(limits, steps):
-    assert steps_of_run(TrainerConfig(**limits), 200, 7) == steps
+    assert run_steps(TrainerConfig(**limits), 200, 7) == steps
 
 
 def test_several_devices_know_how_much_of_the_minutes_is_over_from_the_first_step_on():

@@ -15,7 +15,7 @@ from rdkit.Chem import AllChem
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import splits_of_run
+from graphslice.evaluation.evaluate import read_splits
 from graphslice.report import write_report
 from graphslice.training import resume, train
 
@@ -116,7 +116,7 @@ def test_commands(runs, table, cli, tmp_path):
 def test_intervals(level, runs, table, cli):
     """What is said of their coverage and width, counted molecule by molecule in the order of the SMILES."""
     rows, model = pd.read_csv(table), gs.load(runs / level, "cpu")
-    known = rows.iloc[splits_of_run(runs / level)["test"]]
+    known = rows.iloc[read_splits(runs / level)["test"]]
     found = model.predict(known.smiles.tolist(), interval=90)
     for t, task in enumerate(model.tasks):
         inside, sizes = [], []
@@ -144,13 +144,13 @@ def test_intervals(level, runs, table, cli):
 
 # --- several models -------------------------------------------------------------------------------
 
-UGLY = ["C", "[Na+].[Cl-]", "OCC", "O"]
+EDGE_CASES = ["C", "[Na+].[Cl-]", "OCC", "O"]
 
 
 @pytest.fixture(scope="module")
 def small(demo_smiles, tmp_path_factory) -> pd.DataFrame:
     """40 molecules, with some of one atom and without bonds, and labels that are not known."""
-    frame = pd.DataFrame({"smiles": [*demo_smiles[:40], *UGLY]})
+    frame = pd.DataFrame({"smiles": [*demo_smiles[:40], *EDGE_CASES]})
     frame["charge"] = [
         *(json.dumps(charges(s)) for s in demo_smiles[:40]),
         "[-0.1]",
@@ -167,7 +167,7 @@ def small(demo_smiles, tmp_path_factory) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def several(small, config_of, tmp_path_factory):
+def ensemble_runs(small, config_of, tmp_path_factory):
     """Two models of bonds that answer together, and models of atoms, one for each of two folds."""
 
     def one_by_one(work, tasks, jobs, gpus):
@@ -181,34 +181,34 @@ def several(small, config_of, tmp_path_factory):
     for name, settings in (("ensemble", {"split": "split"}), ("folds", {"folds": "2", "split": "random"})):
         config = dataclasses.replace(made[name], data=dataclasses.replace(made[name].data, **settings))
         with pytest.MonkeyPatch.context() as patch:  # processes of their own take seconds to begin
-            patch.setattr("graphslice.training.members.each_in_a_process", one_by_one)
+            patch.setattr("graphslice.training.ensemble.in_processes", one_by_one)
             train(config, folder / name)
     return folder
 
 
 @pytest.mark.parametrize("name", ["ensemble", "folds"])
-def test_several_models_answer_with_mean_and_spread(name, several, small):
-    model, smiles = gs.load(several / name, "cpu"), [*small.smiles[:3], *UGLY, "C[N"]
-    members = [gs.load(several / name / f"member-{number}", "cpu") for number in (1, 2)]
+def test_several_models_answer_with_mean_and_spread(name, ensemble_runs, small):
+    model, smiles = gs.load(ensemble_runs / name, "cpu"), [*small.smiles[:3], *EDGE_CASES, "C[N"]
+    members = [gs.load(ensemble_runs / name / f"member-{number}", "cpu") for number in (1, 2)]
     each = np.stack([np.concatenate(member.predict(smiles))[:, 0] for member in members])  # of the number
     found = model.predict(smiles, details=True)
     np.testing.assert_allclose(found.values[:, 0], each.mean(axis=0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found.spread[:, 0], each.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found.std[:, 0], each.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
     frame = found.to_frame()
     target = model.targets[0]
     assert [len(cell) for cell in frame[f"{target}_std"][:-1]] == [len(cell) for cell in frame[f"{target}_pred"][:-1]]
     assert frame[f"{target}_std"].iloc[-1] is None and frame.error.iloc[-1] == "not a valid SMILES"
 
 
-def test_too_few_molecules_give_no_end(several, cli, tmp_path):
+def test_too_few_molecules_give_no_end(ensemble_runs, cli, tmp_path):
     """Ten molecules with bonds validate, however many bonds there are: enough for 90%, too few for 95%."""
-    model = gs.load(several / "ensemble", "cpu")
+    model = gs.load(ensemble_runs / "ensemble", "cpu")
     for level, ends in ((90, np.isfinite), (95, np.isinf)):
         found = model.predict(["CCO", "C", "c1ccccc1"], interval=level).interval
         assert len(found.low) == 8 and ends(found.low[:, 0]).all() and ends(found.high[:, 0]).all()
     assert found.sets["ring"].all()
     code, _, _ = cli(
-        "predict", several / "ensemble", "CCO", "C", "--interval", 95, "--nearest", "-o", tmp_path / "o.csv"
+        "predict", ensemble_runs / "ensemble", "CCO", "C", "--interval", 95, "--nearest", "-o", tmp_path / "o.csv"
     )
     table = pd.read_csv(tmp_path / "o.csv", dtype={"nearest": str})
     assert code == 0 and table.order_low[0] == "[-Infinity, -Infinity]" and json.loads(table.order_high[1]) == []
@@ -216,24 +216,24 @@ def test_too_few_molecules_give_no_end(several, cli, tmp_path):
     assert (
         table.nearest.notna().all() and (table.similarity[0] > 0) and table.in_domain.dtype == bool
     )  # of the molecules
-    code, out, _ = cli("evaluate", several / "ensemble")
+    code, out, _ = cli("evaluate", ensemble_runs / "ensemble")
     assert code == 0 and "of the labels of a molecule's bonds lie in the intervals of 90%" in out
 
 
-def test_out_of_fold(several, small):
+def test_out_of_fold(ensemble_runs, small):
     """Each molecule by the model that did not learn it, as lists in the order of the SMILES."""
-    found = pd.read_csv(several / "folds" / "out_of_fold.csv")
+    found = pd.read_csv(ensemble_runs / "folds" / "out_of_fold.csv")
     assert list(found) == ["row", "smiles", "charge_pred"] and list(found.row) == list(range(1, 44))  # one has no label
     errors = []
     for number in (1, 2):
-        rows = splits_of_run(several / "folds" / f"member-{number}")["test"]
-        answers = gs.load(several / "folds" / f"member-{number}", "cpu").predict(small.smiles[rows].tolist())
+        rows = read_splits(ensemble_runs / "folds" / f"member-{number}")["test"]
+        answers = gs.load(ensemble_runs / "folds" / f"member-{number}", "cpu").predict(small.smiles[rows].tolist())
         for row, values in zip(rows.tolist(), answers, strict=True):
             cell = json.loads(found.charge_pred[row])
             np.testing.assert_allclose(cell, values[:, 0], rtol=1e-4, atol=1e-6)
             labels = np.array(json.loads(small.charge[row]), float)
             errors.append(np.abs(labels - cell)[~np.isnan(labels)])
-    model = gs.load(several / "folds", "cpu")
+    model = gs.load(ensemble_runs / "folds", "cpu")
     assert model.metrics["test"]["mae"] == pytest.approx(np.concatenate(errors).mean(), rel=1e-3)
     (scores,) = model.calibration.targets[0].scores
     if set(model.calibration.targets[0].weights) == {"constant"}:
@@ -269,7 +269,7 @@ def test_it_starts_from_a_model_of_molecules(runs, table, config_of, demo_csv, t
     train(molecules, tmp_path / "origin")
     origin = read_checkpoint(tmp_path / "origin")
     config = config_of(table, "atom", "charge", max_epochs=1)
-    config = config.continued_from(origin.config, tmp_path / "origin")
+    config = config.fine_tuned_from(origin.config, tmp_path / "origin")
     train(config, tmp_path / "next")
     assert "the head, which is new for charge" in capsys.readouterr().err
     found = read_checkpoint(tmp_path / "next")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphslice.data.featurize.build import build_store
-    from graphslice.data.featurize.cache import check_graphs, default_cache, store_of
-    from graphslice.data.featurize.dataset import FeaturizeReport, featurize_dataset
-    from graphslice.data.featurize.pool import Pool, featurize, featurize_stream, featurizers
+    from graphslice.data.featurize.cache import cached_store, check_graphs, default_cache
+    from graphslice.data.featurize.pool import Pool, featurize, featurize_stream, featurizer_pool
+    from graphslice.data.featurize.preprocess import FeaturizeReport, featurize_dataset
 
 # Imported when first used: whoever predicts a few SMILES needs neither tables nor locks on files.
-_HOMES = {
+_LAZY_EXPORTS = {
     "FeaturizeReport": "dataset",
     "Pool": "pool",
     "build_store": "build",
@@ -21,7 +21,7 @@ _HOMES = {
     "featurize": "pool",
     "featurize_dataset": "dataset",
     "featurize_stream": "pool",
-    "featurizers": "pool",
+    "featurizer_pool": "pool",
     "store_of": "cache",
 }
 
@@ -34,12 +34,12 @@ __all__ = [
     "featurize",
     "featurize_dataset",
     "featurize_stream",
-    "featurizers",
+    "featurizer_pool",
     "store_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _LAZY_EXPORTS:
+        return getattr(import_module(f"{__name__}.{_LAZY_EXPORTS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

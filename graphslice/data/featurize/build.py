@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
-from graphslice.chem.descriptors import kinds_of, own_of
-from graphslice.data.checksum import seal
-from graphslice.data.featurize.pool import Pool, featurizers, parse
-from graphslice.data.rows import Rows, resize_chunks
+from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
+from graphslice.data.checksum import write_checksum
+from graphslice.data.featurize.pool import Pool, featurizer_pool, parse
+from graphslice.data.labelled_rows import LabelledRows, rechunk_rows
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, record_batch
 from graphslice.errors import InputError
 
@@ -26,7 +26,7 @@ Check = Callable[[GraphStore], None] | None
 
 def build_store(
     path: Path,
-    chunks: Iterable[Rows],
+    chunks: Iterable[LabelledRows],
     info: StoreInfo,
     *,
     workers: int | None = None,
@@ -53,30 +53,32 @@ def build_store(
     Raises:
         InputError: if the file cannot be written.
     """
-    with _exclusive(path) as waited:
+    with _file_lock(path) as waited:
         # Another process may have made this very file just now. Where the fingerprint is known beforehand, the file
         # tells by it what it was made of; where not, only a file that this process has waited for can be that one.
-        if (waited or info.fingerprint) and (made := _made_by_another(path, info)) is not None:
+        if (waited or info.fingerprint) and (made := _built_meanwhile(path, info)) is not None:
             return made
-        with featurizers(rows, workers, kinds_of(info.descriptors)) as pool:
-            return _assemble(path, info, _shards_of_rows(path, chunks, info, pool, progress), check)
+        with featurizer_pool(rows, workers, descriptor_kinds(info.descriptors)) as pool:
+            return _assemble(path, info, _shards_from_rows(path, chunks, info, pool, progress), check)
 
 
-def build_store_of_tables(
+def build_store_from_tables(
     path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
 ) -> GraphStore:
-    """:func:`build_store` of rows that :func:`to_batch` has made elsewhere; an interrupted call begins anew.
+    """:func:`build_store` of rows that :func:`to_record_batch` has made elsewhere; an interrupted call begins anew.
 
     ``tables``: in the columns of ``info.schema()``, of any sizes.
     """
-    with _exclusive(path):
-        return _assemble(path, info, _shards_of_tables(path, tables, info, progress), check)
+    with _file_lock(path):
+        return _assemble(path, info, _shards_from_tables(path, tables, info, progress), check)
 
 
-def to_batch(rows: Rows, info: StoreInfo, pool: Pool = None, progress: Progress = None) -> pa.RecordBatch:
+def to_record_batch(
+    rows: LabelledRows, info: StoreInfo, pool: Pool = None, progress: Progress = None
+) -> pa.RecordBatch:
     """Parse some rows into rows of a store."""
-    arrays, reasons, found = parse(rows.smiles, info, pool, progress, kinds_of(info.descriptors))
-    own = own_of(info.descriptors)
+    arrays, reasons, found = parse(rows.smiles, info, pool, progress, descriptor_kinds(info.descriptors))
+    own = feature_column_names(info.descriptors)
     if own and rows.columns is not None:
         found |= dict(zip(own, rows.columns.T, strict=True))
     for row, reason in rows.rejected.items():
@@ -90,7 +92,7 @@ def to_batch(rows: Rows, info: StoreInfo, pool: Pool = None, progress: Progress 
 
 
 @contextmanager
-def _exclusive(path: Path) -> Iterator[bool]:
+def _file_lock(path: Path) -> Iterator[bool]:
     """Hold the right to write a file; yields whether another process had it and was waited for."""
     waited = False
     try:
@@ -110,7 +112,7 @@ def _exclusive(path: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _made_by_another(path: Path, info: StoreInfo) -> GraphStore | None:
+def _built_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
     """The file, if it is there and was made of the same source in the same way."""
     with suppress(InputError):
         store = GraphStore.open(path)
@@ -122,20 +124,20 @@ def _made_by_another(path: Path, info: StoreInfo) -> GraphStore | None:
 # --- shards ---------------------------------------------------------------------------------------
 
 
-def _shards_of_rows(
-    path: Path, chunks: Iterable[Rows], info: StoreInfo, pool: Pool, progress: Progress
+def _shards_from_rows(
+    path: Path, chunks: Iterable[LabelledRows], info: StoreInfo, pool: Pool, progress: Progress
 ) -> Iterator[Path]:
-    for number, rows in enumerate(resize_chunks(chunks, BATCH_ROWS)):
+    for number, rows in enumerate(rechunk_rows(chunks, BATCH_ROWS)):
         shard = _shard(path, number)
         of_these_rows = replace(info, fingerprint=rows.digest())
-        if not _is_made(shard, of_these_rows):
-            _write(shard, of_these_rows.schema(), [to_batch(rows, of_these_rows, pool, progress)])
+        if not _is_current_shard(shard, of_these_rows):
+            _write(shard, of_these_rows.schema(), [to_record_batch(rows, of_these_rows, pool, progress)])
         elif progress:
             progress(len(rows))
         yield shard
 
 
-def _shards_of_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress) -> Iterator[Path]:
+def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress) -> Iterator[Path]:
     schema = info.schema()
     for number, table in enumerate(_resize_tables(tables, schema, progress)):
         shard = _shard(path, number)
@@ -161,7 +163,7 @@ def _resize_tables(tables: Iterable[pa.Table], schema: pa.Schema, progress: Prog
         yield pa.concat_tables(waiting)
 
 
-def _is_made(shard: Path, info: StoreInfo) -> bool:
+def _is_current_shard(shard: Path, info: StoreInfo) -> bool:
     """Whether the shard of an interrupted call is there, made of the same rows in the same way."""
     if not shard.exists():
         return False
@@ -190,7 +192,7 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check 
         folder.mkdir(parents=True, exist_ok=True)
         shards = list(shards)
         if not info.fingerprint:
-            info = replace(info, fingerprint=_hash_of(shards))
+            info = replace(info, fingerprint=_shards_digest(shards))
         whole = folder / "whole.arrow"
         _write(whole, info.schema(), _batches(shards))
         try:
@@ -213,7 +215,7 @@ def _batches(shards: list[Path]) -> Iterator[pa.RecordBatch]:
         yield from GraphStore.open(shard).batches
 
 
-def _hash_of(shards: list[Path]) -> str:
+def _shards_digest(shards: list[Path]) -> str:
     digest = hashlib.sha256()
     for batch in _batches(shards):
         for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
@@ -226,5 +228,5 @@ def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> 
     with pa.ipc.new_file(str(temporary), schema) as writer:
         for batch in batches:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    seal(temporary)
+    write_checksum(temporary)
     temporary.replace(path)

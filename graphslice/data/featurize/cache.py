@@ -18,7 +18,7 @@ from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:
-    from graphslice.data.source import Source
+    from graphslice.data.labelled_dataset import LabelledDataset
 
 
 def default_cache() -> Path:
@@ -34,8 +34,8 @@ def default_cache() -> Path:
     return Path(tempfile.gettempdir()) / f"graphslice-cache-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 
 
-def store_of(
-    source: Source,
+def cached_store(
+    dataset: LabelledDataset,
     config: GraphConfig,
     cache: Path | None = None,
     progress: Callable[[int], None] | None = None,
@@ -54,33 +54,33 @@ def store_of(
         InputError: if the cache cannot be written, the source is a store of other graphs or without the descriptors, or
             one of graphs, which have none.
     """
-    if source.store is not None:
-        check_graphs(source.store, config)
-        source.store.check_descriptors(descriptors)
-        return source.store
-    if source.graphs is not None:
+    if dataset.store is not None:
+        check_graphs(dataset.store, config)
+        dataset.store.check_descriptors(descriptors)
+        return dataset.store
+    if dataset.graphs is not None:
         if descriptors:
             raise InputError(
                 f"descriptors such as {descriptors[0]} are made of SMILES and of columns of tables, and graphs have "
                 "neither: leave out data.features"
             )
-        return GraphStore.from_graphs(source.graphs)
+        return GraphStore.from_graphs(dataset.graphs)
     info = StoreInfo(
-        storable(Path(source.name).name),  # the same file is the same wherever it is named from
-        source.fingerprint(),
-        tuple(source.target_names),
+        safe_file_name(Path(dataset.name).name),  # the same file is the same wherever it is named from
+        dataset.fingerprint(),
+        tuple(dataset.target_names),
         config.atom_order,
         config.max_atoms,
         descriptors=tuple(descriptors),
     )
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.-]+", "_", Path(source.name).name)[:40]
+    name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
     found = _cached(path, info)
-    return build_store(path, source.chunks(), info, rows=len(source), progress=progress) if found is None else found
+    return build_store(path, dataset.chunks(), info, rows=len(dataset), progress=progress) if found is None else found
 
 
-def storable(name: str) -> str:
+def safe_file_name(name: str) -> str:
     """The name of a file, of which some bytes may be no text."""
     return name.encode(errors="replace").decode()
 

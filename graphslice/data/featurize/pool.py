@@ -14,17 +14,17 @@ from functools import partial
 
 import numpy as np
 
-from graphslice.chem.descriptors import read_descriptors
+from graphslice.chem.descriptors import compute_descriptors
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
-from graphslice.machine import cores
+from graphslice.hardware import cores
 
 # SMILES that a process gets at a time; fewer where their descriptors are asked for too, which take longer.
 _TASK_ROWS, _DESCRIBED_ROWS = 512, 64
 
-#: Processes of :func:`featurizers`; None where this process does the work itself.
+#: Processes of :func:`featurizer_pool`; None where this process does the work itself.
 Pool = Executor | None
 
 # Molecules, for each None or the reason why it is none, and descriptors by kind.
@@ -32,7 +32,7 @@ _Parsed = tuple[MolArrays, list[str | None], dict[str, np.ndarray]]
 
 
 @contextmanager
-def featurizers(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
+def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
     """Processes for :func:`featurize`.
 
     Args:
@@ -56,11 +56,11 @@ def featurizers(rows: int | None = None, workers: int | None = None, kinds: Sequ
     # Forked where that exists: the children touch neither torch nor a GPU.
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_exit_with_parent, initargs=(os.getpid(),)) as pool:
         yield pool
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """Let this process end when its parent is gone, however that was killed."""
 
     def watch() -> None:
@@ -83,7 +83,7 @@ def featurize(
     Args:
         smiles: any texts.
         config: atom order and largest molecule.
-        pool: of :func:`featurizers`; in this process without one.
+        pool: of :func:`featurizer_pool`; in this process without one.
         progress: called with the number of rows done, from time to time.
 
     Returns:
@@ -98,13 +98,13 @@ def featurize_stream(
     config: GraphConfig,
     *,
     pool: Pool = None,
-    ahead: bool = False,
+    prefetch: bool = False,
     kinds: Sequence[str] = (),
     columns: Iterable[Mapping[str, np.ndarray]] | None = None,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
     """:func:`featurize` chunk by chunk.
 
-    With ``ahead`` the processes of the pool parse the next chunk while the caller uses the last: good
+    With ``prefetch`` the processes of the pool parse the next chunk while the caller uses the last: good
     where that is a GPU's work, bad where both want the same cores.
 
     Args:
@@ -112,7 +112,7 @@ def featurize_stream(
         columns: for every chunk its descriptors that are columns of a table, by name ``float32 [R]``.
     """
     given = itertools.repeat({}) if columns is None else columns
-    parsed = _parse_chunks(chunks, config, pool, ahead=ahead, kinds=kinds)
+    parsed = _parse_chunks(chunks, config, pool, prefetch=prefetch, kinds=kinds)
     for (arrays, reasons, descriptors), more in zip(parsed, given, strict=False):
         yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **more}), reasons
 
@@ -128,7 +128,7 @@ def parse(
 
     Returns:
         Its molecules and reasons, and by each of ``kinds`` the descriptors of
-        :func:`~graphslice.chem.descriptors.read_descriptors`.
+        :func:`~graphslice.chem.descriptors.compute_descriptors`.
     """
     (parsed,) = _parse_chunks([smiles], config, pool, progress, kinds=kinds)
     return parsed
@@ -139,7 +139,7 @@ def _read(smiles: Sequence[str], atom_order: str, max_atoms: int, kinds: Sequenc
     if not kinds:
         return arrays, reasons, {}
     molecules = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
-    return arrays, reasons, read_descriptors(molecules, kinds, max_atoms)
+    return arrays, reasons, compute_descriptors(molecules, kinds, max_atoms)
 
 
 def _parse_chunks(
@@ -147,7 +147,7 @@ def _parse_chunks(
     config: GraphConfig | StoreInfo,
     pool: Pool,
     progress: Callable[[int], None] | None = None,
-    ahead: bool = False,
+    prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
     work = partial(_read, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds))
@@ -159,7 +159,7 @@ def _parse_chunks(
     try:
         for chunk in chunks:
             begun.append([pool.submit(work, task) for task in _tasks(chunk, kinds)])
-            if len(begun) > ahead:
+            if len(begun) > prefetch:
                 yield _join((future.result() for future in begun.popleft()), kinds, progress)
         while begun:
             yield _join((future.result() for future in begun.popleft()), kinds, progress)
@@ -180,7 +180,7 @@ def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str
 def _join(results: Iterable[_Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> _Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
-    descriptors: dict[str, list[np.ndarray]] = {kind: [read_descriptors([], [kind])[kind]] for kind in kinds}
+    descriptors: dict[str, list[np.ndarray]] = {kind: [compute_descriptors([], [kind])[kind]] for kind in kinds}
     for arrays, some_reasons, some_descriptors in results:
         molecules.append(arrays)
         reasons += some_reasons

@@ -17,7 +17,7 @@ SPLIT_METHODS = ("random", "scaffold", "cluster")
 Splits = dict[str, np.ndarray]
 
 
-def number_splits(splits: Splits | None, rows: int) -> np.ndarray:
+def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
     """``int8 [rows]``: the number of each row's split in :data:`SPLITS`, ``NO_SPLIT`` for none."""
     numbers = np.full(rows, NO_SPLIT, np.int8)
     for name, members in (splits or {}).items():
@@ -25,8 +25,8 @@ def number_splits(splits: Splits | None, rows: int) -> np.ndarray:
     return numbers
 
 
-def name_splits(numbers: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
-    """The usable rows of some splits: the inverse of :func:`number_splits`.
+def decode_splits(numbers: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
+    """The usable rows of some splits: the inverse of :func:`encode_splits`.
 
     Args:
         numbers: ``int8 [R]``, each row's number in :data:`SPLITS`.
@@ -36,6 +36,6 @@ def name_splits(numbers: np.ndarray, usable: np.ndarray, names: Iterable[str]) -
     return {name: np.flatnonzero((numbers == SPLITS.index(name)) & usable) for name in names}
 
 
-def names_in(numbers: np.ndarray) -> list[str]:
-    """The names of the splits that any row is in. ``numbers``: ``int8 [R]`` of :func:`number_splits`."""
+def present_splits(numbers: np.ndarray) -> list[str]:
+    """The names of the splits that any row is in. ``numbers``: ``int8 [R]`` of :func:`encode_splits`."""
     return [name for number, name in enumerate(SPLITS) if (numbers == number).any()]

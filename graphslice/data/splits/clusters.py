@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 #: The most molecules that are compared with each other: a bit a pair, 113 MB of them.
-MOST_CLUSTERED = 30_000
+MAX_CLUSTERED = 30_000
 #: Neighbours are as near as this, in Tanimoto distance of Morgan fingerprints. Of the demo set one pair of 450 is, and
 #: its largest cluster has 3 percent of the rows (at 0.7 it has 6, at 0.8 23). DeepChem's split cuts at 0.6 too.
-DISTANCE = 0.6
+MAX_DISTANCE = 0.6
 
 # Rows that are compared with all others at a time; a multiple of 8.
 _BLOCK_ROWS = 1_024
 
 
-def butina_clusters(fingerprints: np.ndarray, distance: float = DISTANCE) -> np.ndarray:
+def butina_clusters(fingerprints: np.ndarray, distance: float = MAX_DISTANCE) -> np.ndarray:
     """The cluster of each molecule.
 
     The molecule with the most neighbours makes a cluster with them, then of what is left the one that had the most,

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
+from graphslice.ops.base_tracer import NotTraceable
 from graphslice.ops.program import Value
-from graphslice.ops.recorder import NotRecorded
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 
 class Mixer(nn.Module):
@@ -35,13 +35,13 @@ class Mixer(nn.Module):
     #: Whether renumbering the rows (all but row 0) renumbers the output and changes nothing else.
     equivariant = False
 
-    #: The :meth:`mix` that :meth:`record_mix` records: where another one stands in its place, nothing is recorded.
-    recorded: Callable[..., Tensor] | None = None
+    #: The :meth:`mix` that :meth:`trace_mix` records: where another one stands in its place, nothing is recorded.
+    traced: Callable[..., Tensor] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "record_mix" in cls.__dict__:
-            cls.recorded = cls.mix
+        if "trace_mix" in cls.__dict__:
+            cls.traced = cls.mix
         for name in cls.reads:
             if name not in GRAPH_TENSORS:
                 raise TypeError(f"{cls.__name__} reads {name!r}, which is none of {', '.join(GRAPH_TENSORS)}")
@@ -74,15 +74,15 @@ class Mixer(nn.Module):
         """``[B, N, C]``: :meth:`mix` and the output projection."""
         return self.output(self.mix(x, context))
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        """:meth:`mix` of molecules, on a tape; raises NotRecorded where it is none."""
-        raise NotRecorded
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        """:meth:`mix` of molecules, on a tape; raises NotTraceable where it is none."""
+        raise NotTraceable
 
-    def record(self, tape: Tape, x: Value) -> Value:
-        """:meth:`forward` of molecules, on a tape; raises as :meth:`record_mix`."""
-        if type(self).forward is not Mixer.forward or type(self).mix is not type(self).recorded:
-            raise NotRecorded
-        return tape.linear(self.record_mix(tape, x), self.output)
+    def trace(self, tracer: Tracer, x: Value) -> Value:
+        """:meth:`forward` of molecules, on a tape; raises as :meth:`trace_mix`."""
+        if type(self).forward is not Mixer.forward or type(self).mix is not type(self).traced:
+            raise NotTraceable
+        return tracer.linear(self.trace_mix(tracer, x), self.output)
 
 
 class Projected(Mixer):

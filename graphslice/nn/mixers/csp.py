@@ -9,9 +9,9 @@ from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort
+from graphslice.ops.base_tracer import NotTraceable
 from graphslice.ops.program import Value
-from graphslice.ops.recorder import NotRecorded
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 SHIFTS = ("none", "linear", "power")
 
@@ -58,12 +58,12 @@ class CSP(Mixer):
             v = self._shifted(v, context.lengths)
         return sort_by_first(v, context.lengths, self.groups) if self.sort else v
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
         if self.groups > 1 or self.shifts != "none" or not self.sort:
-            raise NotRecorded
-        return tape.sort_by_first(tape.aggregate(tape.linear(x, self.value), self.active_dropout), TIE)
+            raise NotTraceable
+        return tracer.sort_by_first(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout), TIE)
 
-    def steps(self, lengths: Tensor) -> Tensor:
+    def shift_steps(self, lengths: Tensor) -> Tensor:
         """``int64 [B, C]``: by how many rows each channel of each sample is shifted."""
         rows = lengths[:, None].clamp_min(1)
         channels = torch.arange(self.dim, device=lengths.device)
@@ -77,7 +77,7 @@ class CSP(Mixer):
     def _shifted(self, v: Tensor, lengths: Tensor) -> Tensor:
         rows = torch.arange(v.shape[1], device=v.device)[None, :, None]
         size = lengths[:, None, None]
-        source = (rows + self.steps(lengths)[:, None, :]) % size.clamp_min(1)
+        source = (rows + self.shift_steps(lengths)[:, None, :]) % size.clamp_min(1)
         return v.gather(1, torch.where(rows < size, source, rows))
 
 
@@ -94,7 +94,7 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     """
     batch, width, channels = v.shape
     if groups == 1:
-        return _by_first(v, lengths)
+        return _sort_rows_by_first(v, lengths)
     number = torch.arange(groups, device=v.device)
     sizes = lengths[:, None] // groups + (number < lengths[:, None] % groups)
     begins = sizes.cumsum(1) - sizes
@@ -103,13 +103,13 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     # [B, K, rows of a group]: where they stand; of a place that a group has not, its last.
     where = (begins[:, :, None] + rows).clamp_max(width - 1).view(batch, -1, 1).expand(-1, -1, channels)
     cut = v.gather(1, where).view(batch * groups, len(rows), channels)
-    arranged = _by_first(cut, sizes.view(-1)).view(batch, -1, channels)
+    arranged = _sort_rows_by_first(cut, sizes.view(-1)).view(batch, -1, channels)
     nowhere = torch.full_like(where, width)  # a row of its own, that is cut off again
     target = torch.where(inside.view(batch, -1, 1), where, nowhere)
     return torch.cat([v, v[:, :1]], dim=1).scatter(1, target, arranged)[:, :width]
 
 
-def _by_first(v: Tensor, lengths: Tensor) -> Tensor:
+def _sort_rows_by_first(v: Tensor, lengths: Tensor) -> Tensor:
     rows = torch.arange(v.shape[1], device=v.device)
     valid = rows < lengths[:, None]
     first = v[:, :, 0].detach().masked_fill(~valid, torch.nan)  # the padding behind all others

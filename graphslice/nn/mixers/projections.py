@@ -10,10 +10,10 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Projected, register
 from graphslice.ops import linear_attention
 from graphslice.ops.program import Value
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 
-class _Normed(Projected):
+class _HeadNormed(Projected):
     """Two of query, key and value are normalised head by head; on molecules ``P V`` takes the place of V."""
 
     reads = ("attn_weights",)
@@ -23,37 +23,37 @@ class _Normed(Projected):
         self.scales = nn.Parameter(torch.ones(2, heads, dim // heads))
         self.shifts = nn.Parameter(torch.zeros(2, heads, dim // heads))
 
-    def _normed(self, x: Tensor, which: int) -> Tensor:
+    def _head_normed(self, x: Tensor, which: int) -> Tensor:
         by_head = x.view(*x.shape[:2], self.heads, -1)
         normed = F.layer_norm(by_head, by_head.shape[-1:]) * self.scales[which] + self.shifts[which]
         return normed.flatten(2)
 
 
 @register("galerkin")
-class Galerkin(_Normed):
+class Galerkin(_HeadNormed):
     """``Q (LN(K)^T LN(V)) / n``: a Petrov-Galerkin projection."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
-        k, v = self._normed(self.key(x), 0), self._normed(v, 1)
+        k, v = self._head_normed(self.key(x), 0), self._head_normed(v, 1)
         return linear_attention(self.query(x), k, v, context.lengths, self.heads)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        v = tape.aggregate(tape.linear(x, self.value), self.active_dropout)
-        k, v = tape.head_norm(tape.linear(x, self.key), self, 0), tape.head_norm(v, self, 1)
-        return tape.linear_attention(tape.linear(x, self.query), k, v)
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        v = tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
+        k, v = tracer.head_norm(tracer.linear(x, self.key), self, 0), tracer.head_norm(v, self, 1)
+        return tracer.linear_attention(tracer.linear(x, self.query), k, v)
 
 
 @register("fourier")
-class Fourier(_Normed):
+class Fourier(_HeadNormed):
     """``(LN(Q) LN(K)^T) V / n``, multiplied from the right, which makes it linear in n as well."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
-        q, k = self._normed(self.query(x), 0), self._normed(self.key(x), 1)
+        q, k = self._head_normed(self.query(x), 0), self._head_normed(self.key(x), 1)
         return linear_attention(q, k, v, context.lengths, self.heads)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        v = tape.aggregate(tape.linear(x, self.value), self.active_dropout)
-        q, k = (tape.head_norm(tape.linear(x, m), self, i) for i, m in enumerate((self.query, self.key)))
-        return tape.linear_attention(q, k, v)
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        v = tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
+        q, k = (tracer.head_norm(tracer.linear(x, m), self, i) for i, m in enumerate((self.query, self.key)))
+        return tracer.linear_attention(q, k, v)

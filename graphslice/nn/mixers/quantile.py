@@ -10,9 +10,9 @@ from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import broadcast_max, column_quantiles
+from graphslice.ops.base_tracer import NotTraceable
 from graphslice.ops.program import Value
-from graphslice.ops.recorder import NotRecorded
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 SOURCES = ("aggregated", "values")
@@ -32,8 +32,8 @@ class MapOnly(Mixer):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate(self.value(x), self.active_dropout)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        return tape.aggregate(tape.linear(x, self.value), self.active_dropout)
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        return tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
 
 
 @register("slice-quantile")
@@ -100,11 +100,11 @@ class SliceQuantile(Mixer):
         pooled = column_quantiles(aggregated.index_select(2, self.pooled_index), context.lengths, q[None])
         return aggregated.index_copy(2, self.pooled_index, pooled.expand(-1, x.shape[1], -1))
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
         if (self.statistic, self.source) != ("maximum", "aggregated"):
-            raise NotRecorded
-        aggregated = tape.aggregate(tape.linear(x, self.value), self.active_dropout)
-        return tape.broadcast_max(aggregated, self.local_channels)
+            raise NotTraceable
+        aggregated = tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
+        return tracer.broadcast_max(aggregated, self.local_channels)
 
 
 def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> np.ndarray:

@@ -12,7 +12,7 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort, max_exchange
 from graphslice.ops.program import Value
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 
 class _Slice(Mixer):
@@ -32,8 +32,8 @@ class SliceAscend(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        return tape.column_sort(tape.aggregate(tape.linear(x, self.value), self.active_dropout))
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        return tracer.column_sort(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout))
 
 
 @register("slice-interleave")
@@ -55,8 +55,8 @@ class SliceInterleave(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), self.descending, self.active_dropout)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        return tape.column_sort(tape.aggregate(tape.linear(x, self.value), self.active_dropout), self.descending)
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        return tracer.column_sort(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout), self.descending)
 
 
 @register("slice-released")
@@ -67,9 +67,9 @@ class SliceReleased(_Slice):
         v = self.value(x)
         return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        v = tape.linear(x, self.value)
-        return tape.add(tape.aggregate(v, self.active_dropout), tape.column_sort(v))
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        v = tracer.linear(x, self.value)
+        return tracer.add(tracer.aggregate(v, self.active_dropout), tracer.column_sort(v))
 
 
 @register("slice-max")
@@ -82,5 +82,5 @@ class SliceMax(_Slice):
         v = context.aggregate(self.value(x), self.active_dropout)
         return max_exchange(v, context.mask)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        return tape.max_exchange(tape.aggregate(tape.linear(x, self.value), self.active_dropout))
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        return tracer.max_exchange(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout))

@@ -8,7 +8,7 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Projected, register
 from graphslice.ops import attention
 from graphslice.ops.program import Value
-from graphslice.ops.tape import Tape
+from graphslice.ops.tracer import Tracer
 
 
 @register("softmax")
@@ -19,9 +19,9 @@ class SoftmaxAttention(Projected):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        attn_bias = context.rounded(context.attn_bias, q.dtype)
+        attn_bias = context.cast(context.attn_bias, q.dtype)
         return attention(q, k, v, attn_bias, self.heads, self.active_dropout)
 
-    def record_mix(self, tape: Tape, x: Value) -> Value:
-        q, k, v = (tape.linear(x, module) for module in (self.query, self.key, self.value))
-        return tape.attention(q, k, v, self.active_dropout)
+    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
+        q, k, v = (tracer.linear(x, module) for module in (self.query, self.key, self.value))
+        return tracer.attention(q, k, v, self.active_dropout)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from graphslice.data.featurize import build_store
-from graphslice.data.featurize.build import build_store_of_tables, to_batch
-from graphslice.data.rows import Rows
+from graphslice.data.featurize.build import build_store_from_tables, to_record_batch
+from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
@@ -21,8 +21,8 @@ SMILES = ["CCO", "oops", "c1ccccc1O", "", "C", "[Na+].[Cl-]", "C" * 30, "N", "O"
 INFO = StoreInfo("some data", "", ("y",))
 
 
-def rows(smiles: list[str], first: float = 0.0) -> Rows:
-    return Rows(smiles, first + np.arange(float(len(smiles)))[:, None], np.zeros(len(smiles), np.int8), {})
+def rows(smiles: list[str], first: float = 0.0) -> LabelledRows:
+    return LabelledRows(smiles, first + np.arange(float(len(smiles)))[:, None], np.zeros(len(smiles), np.int8), {})
 
 
 def chunks(stop: int | None = None):
@@ -34,12 +34,12 @@ def chunks(stop: int | None = None):
 
 
 @pytest.fixture
-def whole(tmp_path, shards_of_four) -> bytes:
+def complete_store(tmp_path, shards_of_four) -> bytes:
     build_store(tmp_path / "whole" / "s.arrow", chunks(), INFO, workers=1)
     return (tmp_path / "whole" / "s.arrow").read_bytes()
 
 
-def test_nothing_is_left_beside_the_file(whole, tmp_path, names):
+def test_nothing_is_left_beside_the_file(complete_store, tmp_path, names):
     assert names(tmp_path / "whole") == ["s.arrow"]
     assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
     found = GraphStore.open(tmp_path / "whole" / "s.arrow")
@@ -55,14 +55,14 @@ def interrupted(path: Path, stop: int) -> Path:
 
 
 @pytest.mark.parametrize(("stop", "again"), [(0, 0), (1, 0), (2, 4), (3, 4), (4, 8)])
-def test_an_interrupted_call_is_continued(stop, again, whole, tmp_path, parsed, names):
+def test_an_interrupted_call_is_continued(stop, again, complete_store, tmp_path, parsed, names):
     interrupted(tmp_path / "s.arrow", stop)
     assert names(tmp_path) == ["whole"]
     parsed.clear()
     done: list[int] = []
     build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1, progress=done.append)
     assert parsed == SMILES[again:] and sum(done) == len(SMILES)
-    assert (tmp_path / "s.arrow").read_bytes() == whole
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store
     assert names(tmp_path) == ["s.arrow", "whole"]
 
 
@@ -102,7 +102,7 @@ def test_a_shard_of_something_else_is_made_again(change, tmp_path, shards_of_fou
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "text"])
-def test_a_damaged_shard_is_made_again(damage, whole, tmp_path, parsed):
+def test_a_damaged_shard_is_made_again(damage, complete_store, tmp_path, parsed):
     shards = sorted(interrupted(tmp_path / "s.arrow", 4).glob("*.arrow"))
     assert len(shards) == 2
     content = bytearray(shards[0].read_bytes())
@@ -112,18 +112,18 @@ def test_a_damaged_shard_is_made_again(damage, whole, tmp_path, parsed):
     shards[0].write_bytes(damaged)
     parsed.clear()
     build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
-    assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == whole
+    assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == complete_store
 
 
-def test_shards_of_a_longer_call_are_no_part_of_it(whole, tmp_path, names):
+def test_shards_of_a_longer_call_are_no_part_of_it(complete_store, tmp_path, names):
     interrupted(tmp_path / "s.arrow", 4)
     found = build_store(tmp_path / "s.arrow", [rows(SMILES[:4])], INFO, workers=1)
     assert len(found) == 4 and names(tmp_path) == ["s.arrow", "whole"]
 
 
-def test_how_rows_come_does_not_matter(whole, tmp_path):
+def test_how_rows_come_does_not_matter(complete_store, tmp_path):
     build_store(tmp_path / "s.arrow", [rows(SMILES)], INFO, workers=2)
-    assert (tmp_path / "s.arrow").read_bytes() == whole
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store
 
 
 def test_the_fingerprint_sees_everything(tmp_path):
@@ -177,12 +177,12 @@ def test_two_processes_make_the_same_file(tmp_path, shards_of_four, names):
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10])
-def test_a_file_of_rows_that_were_parsed_elsewhere(size, whole, tmp_path):
+def test_a_file_of_rows_that_were_parsed_elsewhere(size, complete_store, tmp_path):
     """As a cluster does: in tables of any sizes."""
-    everything = pa.Table.from_batches([to_batch(rows(SMILES), INFO)]).replace_schema_metadata(None)
+    everything = pa.Table.from_batches([to_record_batch(rows(SMILES), INFO)]).replace_schema_metadata(None)
     tables = (everything.slice(begin, size) for begin in range(0, len(SMILES), size))
     done: list[int] = []
-    found = build_store_of_tables(tmp_path / "s.arrow", tables, INFO, done.append)
+    found = build_store_from_tables(tmp_path / "s.arrow", tables, INFO, done.append)
     assert [batch.num_rows for batch in found.batches] == [4, 4, 2] and sum(done) == len(SMILES)
     assert found.info == GraphStore.open(tmp_path / "whole" / "s.arrow").info
-    assert (tmp_path / "s.arrow").read_bytes() == whole
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store

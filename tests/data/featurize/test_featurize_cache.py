@@ -11,22 +11,22 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import default_cache, featurize_dataset, store_of
-from graphslice.data.pyg_source import pyg_source
-from graphslice.data.sources import load_source
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.featurize import cached_store, default_cache, featurize_dataset
+from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.data.store import StoreInfo
 from graphslice.errors import InputError
 
 
 @pytest.fixture
 def source(demo_csv):
-    return load_source(DataConfig(dataset=str(demo_csv)))
+    return load_dataset(DataConfig(dataset=str(demo_csv)))
 
 
 def test_the_second_time_nothing_is_parsed(source, tmp_path, no_parsing, names):
-    first = store_of(source, GraphConfig(), tmp_path)
+    first = cached_store(source, GraphConfig(), tmp_path)
     no_parsing()
-    again = store_of(source, GraphConfig(), tmp_path)
+    again = cached_store(source, GraphConfig(), tmp_path)
     np.testing.assert_array_equal(again.data, first.data)
     assert len(names(tmp_path)) == 1 and names(tmp_path)[0].startswith("demo60.csv-")
     assert first.name == str(tmp_path / names(tmp_path)[0]) and len(first) == 60
@@ -35,53 +35,53 @@ def test_the_second_time_nothing_is_parsed(source, tmp_path, no_parsing, names):
 
 def test_path_ties_share_a_file_and_other_settings_do_not(source, tmp_path, names):
     for settings, files in [({}, 1), ({"path_ties": "floyd-warshall"}, 1), ({"atom_order": "input"}, 2)]:
-        store_of(source, GraphConfig(**settings), tmp_path)
+        cached_store(source, GraphConfig(**settings), tmp_path)
         assert len(names(tmp_path)) == files
-    assert store_of(source, GraphConfig(max_atoms=10), tmp_path).sizes.max() <= 10 and len(names(tmp_path)) == 3
+    assert cached_store(source, GraphConfig(max_atoms=10), tmp_path).sizes.max() <= 10 and len(names(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("what", ["smiles", "targets", "split"])
 def test_other_data_get_another_file(what, source, tmp_path, names):
-    store_of(source, GraphConfig(), tmp_path)
+    cached_store(source, GraphConfig(), tmp_path)
     if what == "smiles":
         source.smiles = [*source.smiles[:-1], "C"]
     elif what == "targets":
         source.targets = source.targets + 1
     else:
         source.splits = None
-    store_of(source, GraphConfig(), tmp_path)
+    cached_store(source, GraphConfig(), tmp_path)
     assert len(names(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "other"])
 def test_a_damaged_file_is_made_again(damage, source, tmp_path, capsys, no_parsing, names):
-    content = store_of(source, GraphConfig(), tmp_path).data.tobytes()
+    content = cached_store(source, GraphConfig(), tmp_path).data.tobytes()
     (path,) = (tmp_path / name for name in names(tmp_path))
     damaged = bytearray(content)
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes({"flipped": damaged, "truncated": content[:-9], "empty": b"", "other": b"text"}[damage])
     capsys.readouterr()
-    assert len(store_of(source, GraphConfig(), tmp_path)) == 60
+    assert len(cached_store(source, GraphConfig(), tmp_path)) == 60
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(str(path)) and "making it again" in err and len(err.splitlines()) <= 2
     assert path.read_bytes() == content
     no_parsing()
-    store_of(source, GraphConfig(), tmp_path)
+    cached_store(source, GraphConfig(), tmp_path)
 
 
 def test_another_version_makes_another_file(source, tmp_path, monkeypatch, names):
     """Features that changed are never read from the cache of before."""
-    store_of(source, GraphConfig(), tmp_path)
+    cached_store(source, GraphConfig(), tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("graphslice.data.store.FEATURES", "newer")
         newer = partial(StoreInfo, features="newer")
         patch.setattr("graphslice.data.featurize.cache.StoreInfo", newer)
-        store_of(source, GraphConfig(), tmp_path)
+        cached_store(source, GraphConfig(), tmp_path)
     assert len(names(tmp_path)) == 2
 
 
 def test_a_name_that_is_no_text(source, tmp_path):
-    store = store_of(replace(source, name="caf\udce9.csv"), GraphConfig(), tmp_path)
+    store = cached_store(replace(source, name="caf\udce9.csv"), GraphConfig(), tmp_path)
     assert len(store) == len(source) and store.info.source == "caf?.csv"
 
 
@@ -91,17 +91,17 @@ def test_an_interrupted_cache_is_continued(source, tmp_path, shards_of_four, par
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store_of(source, GraphConfig(), tmp_path, stop)
+        cached_store(source, GraphConfig(), tmp_path, stop)
     assert names(tmp_path) == []
-    assert len(store_of(source, GraphConfig(), tmp_path)) == 60
+    assert len(cached_store(source, GraphConfig(), tmp_path)) == 60
     assert 60 < len(parsed) < 70 and len(names(tmp_path)) == 1
 
 
 def test_where_the_cache_is(source, tmp_path, monkeypatch, names):
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "named"))
-    store_of(source, GraphConfig())
+    cached_store(source, GraphConfig())
     assert default_cache() == tmp_path / "named" and len(names(tmp_path / "named")) == 1
-    store_of(source, GraphConfig(), tmp_path / "given")
+    cached_store(source, GraphConfig(), tmp_path / "given")
     assert len(names(tmp_path / "given")) == 1
     monkeypatch.delenv("GRAPHSLICE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -128,28 +128,28 @@ def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch):
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "file"))
     for cache in (None, tmp_path / "file" / "deeper"):
         with pytest.raises(InputError, match="cannot write"):
-            store_of(source, GraphConfig(), cache)
+            cached_store(source, GraphConfig(), cache)
 
 
 def test_graphs_need_no_cache(tmp_path):
     data = smiles_to_graph("CCO").to_pyg()
     data.y = torch.tensor([1.0])
-    assert store_of(pyg_source([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
+    assert cached_store(dataset_from_pyg([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
     assert not (tmp_path / "no").exists()
 
 
 @pytest.fixture
 def store_as_source(demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv), targets="gap_ev"), GraphConfig(), tmp_path / "s.arrow", workers=1)
-    return load_source(DataConfig(str(tmp_path / "s.arrow")))
+    return load_dataset(DataConfig(str(tmp_path / "s.arrow")))
 
 
 def test_a_store_needs_no_cache(store_as_source, tmp_path):
-    assert store_of(store_as_source, GraphConfig(), tmp_path / "no") is store_as_source.store
+    assert cached_store(store_as_source, GraphConfig(), tmp_path / "no") is store_as_source.store
     assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize("settings", [{"atom_order": "input"}, {"max_atoms": 20}], ids=str)
 def test_a_store_of_other_graphs(settings, store_as_source):
     with pytest.raises(InputError, match=r"canonical order .* 512 atoms; .* featurize with --graph"):
-        store_of(store_as_source, GraphConfig(**settings))
+        cached_store(store_as_source, GraphConfig(**settings))

@@ -87,7 +87,7 @@ def test_the_report(tmp_path, demo_csv, demo_rows):
     config = DataConfig(str(demo_csv), targets="gap_ev")
     report = featurize_dataset(config, GraphConfig(max_atoms=20), tmp_path / "s.arrow", workers=1)
     large = [row for row, smiles in enumerate(demo_rows["smiles"]) if smiles_to_graph(smiles).num_atoms > 20]
-    assert report.failed == len(large) > 0 and report.first_reason == report.store.errors[large[0]]
+    assert report.failed == len(large) > 0 and report.first_error == report.store.errors[large[0]]
     assert report.store.info.max_atoms == 20 and report.store.info.targets == ("gap_ev",)
     np.testing.assert_array_equal(report.store.targets[:, 0], demo_rows["gap_ev"])
     assert (report.store.split == demo_rows["split"].map({"train": 0, "valid": 1, "test": 2})).all()

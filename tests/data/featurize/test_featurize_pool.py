@@ -7,7 +7,7 @@ import pytest
 
 from graphslice import smiles_to_graph
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize, featurize_stream, featurizers
+from graphslice.data.featurize import featurize, featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
@@ -48,7 +48,7 @@ def many(demo_smiles):
 def test_workers_do_not_matter(workers, many):
     """Chunks of 512 and a rest, from one process or several."""
     expected, expected_reasons = featurize(many, GraphConfig())
-    with featurizers(workers=workers) as pool:
+    with featurizer_pool(workers=workers) as pool:
         assert (pool is None) == (workers == 1)
         found, reasons = featurize(many, GraphConfig(), pool=pool)
         streamed = list(featurize_stream([many[:3], [], many[3:700]], GraphConfig(), pool=pool))
@@ -66,12 +66,12 @@ def test_progress_counts_every_row(many):
 
 
 def test_few_rows_need_no_processes():
-    with featurizers(rows=100, workers=2) as pool:
+    with featurizer_pool(rows=100, workers=2) as pool:
         assert pool is None
 
 
 def test_leaving_a_stream_early_ends_its_work(many):
-    with featurizers(workers=2) as pool:
+    with featurizer_pool(workers=2) as pool:
         stream = featurize_stream(([text] * 600 for text in many), GraphConfig(), pool=pool)
         assert len(next(stream)[0]) == 600
         stream.close()
@@ -80,5 +80,8 @@ def test_leaving_a_stream_early_ends_its_work(many):
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_too_few_workers(workers):
-    with pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"), featurizers(workers=workers):
+    with (
+        pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"),
+        featurizer_pool(workers=workers),
+    ):
         pass

@@ -1,0 +1,73 @@
+"""Every bond as one number: its type, and the smallest ring that it lies in."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from graphslice.chem.path_search import set_neighbours
+from graphslice.feature_dims import NUM_BOND_TYPES, NUM_RING_CLASSES
+
+
+def bond_matrices(
+    atom_ptr: np.ndarray, bond_ptr: np.ndarray, bonds: np.ndarray, bond_type_ids: np.ndarray, width: int
+) -> np.ndarray:
+    """The bonds of B molecules as matrices, for a model that reads them.
+
+    Args:
+        atom_ptr, bond_ptr: ``int64 [B + 1]``, where the atoms and bonds of each molecule begin.
+        bonds: ``int32 [M, 2]``, atoms numbered within their molecule.
+        bond_type_ids: ``uint8 [M]``.
+        width: N, at least the atoms of the largest molecule.
+
+    Returns:
+        ``int16 [B, N + 1, N + 1]``: 1 + type + 60 times the class of the ring of the bond between two rows, of which
+        row 0 is the graph token; 0 without a bond. The class is 0 of a bond in no ring, 1 to 6 of one whose smallest
+        ring has 3 to 8 atoms, and 7 of larger ones.
+    """
+    words = np.zeros((len(atom_ptr) - 1, width + 1, width + 1), np.int16)
+    _write(atom_ptr, bond_ptr, np.ascontiguousarray(bonds), bond_type_ids, words)
+    return words
+
+
+@njit(cache=True, nogil=True)
+def _write(atom_ptr, bond_ptr, bonds, bond_type_ids, words):
+    most_atoms, most_bonds = 1, 1
+    for b in range(len(atom_ptr) - 1):
+        most_atoms = max(most_atoms, atom_ptr[b + 1] - atom_ptr[b])
+        most_bonds = max(most_bonds, bond_ptr[b + 1] - bond_ptr[b])
+    ptr, neighbours = np.empty(most_atoms + 1, np.uint32), np.empty(2 * most_bonds, np.uint32)
+    distances, queue = np.empty(most_atoms, np.int64), np.empty(most_atoms, np.int64)
+    for b in range(len(atom_ptr) - 1):
+        first, count = bond_ptr[b], bond_ptr[b + 1] - bond_ptr[b]
+        atoms = atom_ptr[b + 1] - atom_ptr[b]
+        set_neighbours(atoms, bonds[first : first + count], ptr, neighbours)
+        for m in range(first, first + count):
+            i, j = bonds[m, 0], bonds[m, 1]
+            size = _smallest_ring(i, j, atoms, ptr, neighbours, distances, queue)
+            ring = 0 if size == 0 else min(size - 2, NUM_RING_CLASSES - 1)
+            word = 1 + bond_type_ids[m] + NUM_BOND_TYPES * ring
+            words[b, i + 1, j + 1] = word
+            words[b, j + 1, i + 1] = word
+
+
+@njit(cache=True)
+def _smallest_ring(start, goal, atoms, ptr, neighbours, distances, queue):
+    """The atoms of the smallest ring with the bond between two atoms; 0 where it is in none."""
+    distances[:atoms] = -1
+    distances[start] = 0
+    queue[0] = start
+    head, tail = 0, 1
+    while head < tail:
+        atom = queue[head]
+        head += 1
+        for k in range(ptr[atom], ptr[atom + 1]):
+            other = np.int64(neighbours[k])
+            if distances[other] >= 0 or (atom == start and other == goal):
+                continue
+            distances[other] = distances[atom] + 1
+            if other == goal:
+                return distances[other] + 1
+            queue[tail] = other
+            tail += 1
+    return 0

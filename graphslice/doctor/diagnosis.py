@@ -1,0 +1,128 @@
+"""What this machine has, what runs on it, and how fast: the work of ``graphslice doctor``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from graphslice._version import __version__
+from graphslice.doctor.child_process import ChildDied, run_in_child
+from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
+from graphslice.doctor.presets import PresetCheck, check_compiled, check_eager
+from graphslice.hardware import fast_dtype, machine
+from graphslice.ops.toolchain import compiler_missing
+
+_PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "torch-scatter", "ogb")
+
+
+@dataclass
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        machine: processor, cores, GPUs, compiler and versions, by name.
+        device: that was examined.
+        operators: every operator in every dtype.
+        presets: every preset.
+    """
+
+    machine: dict[str, Any]
+    device: str
+    operators: list[OperatorCheck] = field(default_factory=list)
+    presets: list[PresetCheck] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """One sentence for each check that failed; empty where all is well."""
+        operators = [f"{c.operator} in {c.dtype}: {c.problem}" for c in self.operators if c.problem]
+        return operators + [f"preset {c.preset}: {c.problem}" for c in self.presets if c.problem]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain values, as JSON has them."""
+        return dataclasses.asdict(self) | {"problems": self.problems}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores, GPUs, compiler and versions."""
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    gpus = []
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(number)
+        gpus.append(
+            {
+                "name": properties.name,
+                "capability": f"{properties.major}.{properties.minor}",
+                "memory_bytes": properties.total_memory,
+                "processors": properties.multi_processor_count,
+            }
+        )
+    return {
+        "processor": machine()["machine"],
+        "cores": machine()["cores"],
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "graphslice": __version__,
+        **versions,
+        "cuda": torch.version.cuda,
+        "missing for torch.compile": compiler_missing("cpu"),
+        "missing for Triton": compiler_missing("cuda"),
+        "gpus": gpus,
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+def diagnose(
+    device: torch.device | None, presets: Sequence[str], progress: Callable[[str], None] = lambda what: None
+) -> Diagnosis:
+    """Check every operator and the training step of some presets on a device, each in a process of its own.
+
+    Args:
+        device: the CPU or a GPU; a GPU where there is one, when not given.
+        presets: names of :data:`~graphslice.config.PRESETS`.
+        progress: called with what is checked next.
+    """
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]
+    found = Diagnosis(describe_machine(), str(device))
+    found.operators = list(_operators(device, progress))
+    checks = {preset: PresetCheck(preset, "", str(dtype).removeprefix("torch.")) for preset in presets}
+    for check, one_process, what in ((check_eager, False, "a step of"), (check_compiled, True, "a compiled step of")):
+        well = [preset for preset in presets if checks[preset].problem is None]
+        on_start = partial(_report_progress, progress, what)
+        for preset, part in run_in_child(check, well, (device, dtype), one_process=one_process, on_start=on_start):
+            checks[preset] = _merge_checks(checks[preset], part)
+    found.presets = list(checks.values())
+    return found
+
+
+def _report_progress(progress: Callable[[str], None], what: str, name: str) -> None:
+    progress(f"{what} {name}")
+
+
+def _operators(device: torch.device, progress: Callable[[str], None]) -> Iterator[OperatorCheck]:
+    for name, part in run_in_child(
+        check_operator, operators_on(device), (device,), one_process=True, on_start=progress
+    ):
+        yield OperatorCheck(name, "?", "?", str(part)) if isinstance(part, ChildDied) else part
+
+
+def _merge_checks(check: PresetCheck, part: PresetCheck | ChildDied) -> PresetCheck:
+    """What was known of a preset, and what a part of its checks adds."""
+    if isinstance(part, ChildDied):
+        return dataclasses.replace(check, problem=str(part))
+    new = {name: value for name, value in vars(part).items() if value is not None}
+    return dataclasses.replace(check, **new)

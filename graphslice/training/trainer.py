@@ -1,0 +1,93 @@
+"""Lightning's trainer, set up for a run and kept quiet."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import LearningRateMonitor
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.strategies import DDPStrategy
+
+from graphslice.config import RunConfig
+from graphslice.errors import InputError
+from graphslice.evaluation.metrics import METRICS
+from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint, Patience, StopAllRanks
+from graphslice.training.devices import Devices
+from graphslice.training.module import MONITOR
+
+
+def make_trainer(
+    config: RunConfig, devices: Devices, out: Path, steps: int, metric: str, watching: list[pl.Callback], fresh: bool
+) -> pl.Trainer:
+    """The trainer of a run.
+
+    Args:
+        config: of the run.
+        devices: what it computes on.
+        out: its folder.
+        steps: its length in optimiser steps.
+        metric: what chooses the best epoch.
+        watching: callbacks beside those that every run has.
+        fresh: whether it begins; else it is continued.
+
+    Raises:
+        InputError: if this machine has not what the configuration asks for.
+    """
+    settings = config.trainer
+    mode = "max" if METRICS[metric].higher_is_better else "min"
+    version = 0 if fresh else len(list((out / "logs").glob("version_*")))
+    callbacks = [
+        *watching,
+        LearningRateMonitor("step"),
+        BestCheckpoint(out, MONITOR, mode),
+        LastCheckpoint(out, settings.checkpoint_minutes),
+    ]
+    if settings.patience is not None:
+        callbacks.insert(0, Patience(MONITOR, settings.patience, mode))
+    strategy: Any = "auto"
+    if devices.total != 1:
+        callbacks.append(StopAllRanks())
+        # The buffers are constants, the same everywhere: no step needs to send them.
+        strategy = DDPStrategy(broadcast_buffers=False)
+    with quiet_lightning():
+        try:
+            return pl.Trainer(
+                accelerator=devices.accelerator,
+                devices=devices.count,
+                num_nodes=devices.machines,
+                strategy=strategy,
+                precision=devices.precision,  # type: ignore[arg-type]
+                max_epochs=-1,  # the steps say when it ends, also after a resumption
+                max_steps=steps,
+                gradient_clip_val=settings.gradient_clip or None,
+                logger=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
+                callbacks=callbacks,
+                log_every_n_steps=50,
+                num_sanity_val_steps=0,
+                use_distributed_sampler=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+        except (
+            ValueError,
+            RuntimeError,
+            TypeError,
+            ImportError,
+            pl.utilities.exceptions.MisconfigurationException,
+        ) as error:
+            raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
+
+
+class quiet_lightning(warnings.catch_warnings):
+    """Keep Lightning's tips and banners off the screen; its errors still come through."""
+
+    def __enter__(self):
+        super().__enter__()
+        for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="pytorch_lightning|lightning|torch.utils.data|tensorboard")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.*|.*does not have many workers.*|.*treespec.*")

@@ -1,0 +1,62 @@
+"""Bonds and their rings against networkx, bond by bond."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.chem.bond_matrix import bond_matrices
+from graphslice.chem.molecule import MolArrays, smiles_to_graph
+
+SMILES = [
+    "C",
+    "[Na+].[Cl-]",
+    "C1CC1CC",
+    "c1ccc2c(c1)ccc1ccccc12",
+    "C12C3C4C1C5C2C3C45",
+    "C1CC2CCC1CC2",
+    "C1CCCCCCCCCCC1OC1CCCCCCC1",
+    "C1CCC2(CC1)CCC2.c1ccccc1",
+    "C#N",
+]
+
+
+def slow(graph, width):
+    """By taking each bond away and looking for a way around it."""
+    whole = nx.Graph(graph.bonds.tolist())
+    words = np.zeros((width + 1, width + 1), int)
+    for (i, j), (kind, stereo, conjugated) in zip(graph.bonds.tolist(), graph.bond_features.tolist(), strict=True):
+        rest = whole.copy()
+        rest.remove_edge(i, j)
+        size = nx.shortest_path_length(rest, i, j) + 1 if nx.has_path(rest, i, j) else 0
+        ring = 0 if not size else size - 2 if size <= 8 else 7
+        words[i + 1, j + 1] = words[j + 1, i + 1] = 1 + (kind * 6 + stereo) * 2 + conjugated + 60 * ring
+    return words
+
+
+def found_of(graphs, width):
+    arrays = MolArrays.from_graphs(graphs)
+    return bond_matrices(arrays.atom_ptr, arrays.bond_ptr, arrays.bonds, arrays.bond_type_ids, width)
+
+
+@pytest.mark.parametrize("order", ["canonical", "input"])
+def test_bonds_have_their_types_and_rings(order):
+    graphs = [smiles_to_graph(smiles, atom_order=order) for smiles in SMILES]
+    width = max(graph.num_atoms for graph in graphs) + 2
+    found = found_of(graphs, width)
+    assert found.dtype == np.int16 and found.shape == (len(graphs), width + 1, width + 1)
+    for words, graph in zip(found, graphs, strict=True):
+        np.testing.assert_array_equal(words, slow(graph, width))
+    assert {0, 1, 2, 4, 6, 7} <= set(((found[found > 0] - 1) // 60).tolist())
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20))
+def test_any_bonds(atoms, pairs):
+    """Graphs that no molecule has: many rings through one bond, and several fragments."""
+    bonds = sorted({(min(p), max(p)) for p in pairs if p[0] != p[1] and max(p) < atoms})
+    graph = smiles_to_graph("C" * atoms, atom_order="input")
+    features = np.zeros((len(bonds), 3), np.uint8)
+    other = type(graph)(graph.atoms, np.array(bonds, np.int32).reshape(-1, 2), features)
+    np.testing.assert_array_equal(found_of([other], atoms)[0], slow(other, atoms))

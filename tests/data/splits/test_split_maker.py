@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdkit import Chem
+from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+from rdkit.Chem.Scaffolds import MurckoScaffold
+from rdkit.DataStructs import BulkTanimotoSimilarity
+
+from graphslice.chem.molecule import read_smiles
+from graphslice.config import DataConfig
+from graphslice.data.molecule_keys import molecule_keys
+from graphslice.data.splits import making
+from graphslice.data.splits.split_maker import SplitMaker
+from graphslice.data.store import GraphStore
+from graphslice.errors import InputError
+from graphslice.tasks import Task
+
+METHODS = ["random", "scaffold", "cluster"]
+
+
+@pytest.fixture(scope="module")
+def make(demo_smiles):
+    """``make(smiles, labels, own, **config)``: the splits of molecules, by default of 600 of the demo set."""
+
+    def split(smiles=None, labels=None, own=None, check=False, **config):
+        smiles = demo_smiles[:600] if smiles is None else smiles
+        store = GraphStore.from_arrays(read_smiles(smiles)[0])
+        rows = np.flatnonzero(store.sizes)
+        families = molecule_keys(store, rows).family
+        labels = np.empty((len(rows), 0)) if labels is None else np.array(labels, dtype=float).reshape(len(rows), -1)
+        maker = SplitMaker("t.csv", store, rows, families, labels, DataConfig(**config))
+        splits = maker.make(own)
+        if check:
+            maker.check_classes(
+                splits["train"], [Task(f"y{k}", "multiclass", tuple("abcd")) for k in range(labels.shape[1])]
+            )
+        if own is None:
+            together = np.concatenate(list(splits.values()))
+            assert sorted(together.tolist()) == rows.tolist() and together.dtype == np.int64
+        found = [set(families[np.searchsorted(rows, members)].tolist()) for members in splits.values()]
+        if own is None:
+            assert sum(map(len, found)) == len(set.union(*found)), "a family is divided"
+        return splits
+
+    return split
+
+
+def sizes(splits) -> list[int]:
+    return [len(splits[name]) for name in ("train", "valid", "test")]
+
+
+SALTS = ["CC(=O)Oc1ccccc1C(=O)O", "CC(=O)Oc1ccccc1C(=O)[O-].[Na+]", "NCC(=O)O", "[NH3+]CC(=O)[O-]"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods(method, make, demo_smiles):
+    smiles = demo_smiles[:500] + [f"{text}.[Na+].[Cl-]" for text in demo_smiles[:100]]  # salts of some
+    splits = [make(smiles, split=method, seed=seed) for seed in range(4)]
+    assert [sizes(found) for found in splits] == [pytest.approx([480, 60, 60], abs=3)] * 4
+    assert len({tuple(found["test"].tolist()) for found in splits}) == 4
+    again = make(smiles, split=method, seed=0)
+    assert all(np.array_equal(again[name], splits[0][name]) for name in again)
+    for found in splits:
+        train = set(found["train"].tolist())
+        assert all((row in train) == (500 + row in train) for row in range(100))
+
+
+def test_no_scaffold_in_two_splits(make, demo_smiles):
+    alone = [text for text in demo_smiles[:700] if "." not in text]
+    splits = make(alone, split="scaffold")
+    scaffolds = [
+        {
+            MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(alone[row]), includeChirality=False)
+            for row in rows
+        }
+        for rows in splits.values()
+    ]
+    assert all(scaffolds) and sum(map(len, scaffolds)) == len(set.union(*scaffolds)) > 100
+
+
+def test_clusters_are_farther_from_training(make, demo_smiles):
+    generator = GetMorganGenerator(radius=2)
+
+    def nearest(splits) -> np.ndarray:
+        prints = [generator.GetFingerprint(Chem.MolFromSmiles(text)) for text in demo_smiles[:600]]
+        train = [prints[row] for row in splits["train"]]
+        return np.array([max(BulkTanimotoSimilarity(prints[row], train)) for row in splits["test"]])
+
+    clusters, random = nearest(make(split="cluster")), nearest(make(split="random"))
+    assert clusters.mean() < random.mean() - 0.05 and (clusters > 0.6).mean() < (random > 0.6).mean()
+
+
+def test_too_many_rows_for_clusters(make, monkeypatch):
+    monkeypatch.setattr(making, "MAX_CLUSTERED", 599)
+    with pytest.raises(InputError, match=r"t\.csv: .* 600 are more than 599: give --split scaffold"):
+        make(split="cluster")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rows", [3, 4, 10, 11])
+def test_few_rows(method, rows, make, demo_smiles):
+    ringed = [text for text in demo_smiles if "." not in text and "1" in text][::90]
+    found = make(ringed[:rows], split=method)
+    assert sizes(found) == pytest.approx([rows - 2, 1, 1], abs=2) and all(sizes(found))
+
+
+@pytest.mark.parametrize(
+    ("smiles", "method", "reason"),
+    [
+        (["CCO", "CCN"], "random", r"no usable row is for training \(2 of 2 rows.*2 of 2 molecules are too few"),
+        (["CCO"] * 50, "random", r"for validation \(50 of 50 rows.*50 of 1 molecule are.*give other molecules"),
+        (SALTS, "random", "for test .4 of 4.*4 of 2 molecules .*salts and isomers count as one"),
+        (["C" * n for n in range(1, 40)], "scaffold", "39 of 1 scaffold are too few to be split: give --split random"),
+        (["C" * n for n in range(20, 40)], "cluster", "20 of 1 cluster are too few to be split: give --split random"),
+    ],
+)
+def test_too_few_groups(smiles, method, reason, make):
+    with pytest.raises(InputError, match=reason):
+        make(smiles, split=method)
+
+
+# --- folds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_folds(method, make):
+    labels = np.arange(600) % 10 == 0
+    folds = [make(labels=labels, split=method, folds="5x2", fold=fold) for fold in range(10)]
+    for repeat in (folds[:5], folds[5:]):
+        tests = np.concatenate([found["test"] for found in repeat])
+        assert sorted(tests.tolist()) == list(range(600))
+        of_folds = sorted(len(found["test"]) for found in repeat)
+        if method == "scaffold":  # benzene's is larger than a fold, and has one of its own
+            assert of_folds[-1] > 140 and 105 <= of_folds[0] <= of_folds[-2] <= 121
+        else:
+            assert of_folds == [120] * 5
+        assert all(55 <= len(found["valid"]) <= 65 for found in repeat)
+        if method == "random":
+            counts = [[labels[members].sum() for members in found.values()] for found in repeat]
+            assert counts == [pytest.approx([42, 6, 12], abs=2)] * 5
+    assert not np.array_equal(folds[1]["test"], folds[6]["test"])
+    assert not np.array_equal(folds[1]["test"], make(split=method, folds="5", fold=1, seed=1)["test"])
+    if method != "random":
+        return
+    assert np.array_equal(folds[1]["valid"], make(labels=labels, split=method, folds="5", fold=1)["valid"])
+
+
+def test_more_folds_than_molecules(make):
+    with pytest.raises(InputError, match="2 of 4 folds would be empty, for its 4 usable rows are 2 molecules"):
+        make(SALTS, folds="4")
+
+
+def test_a_fold_that_has_all_of_a_value(make):
+    labels = [1] + [0] * 599
+    found = [make(labels=labels, folds="3", fold=fold) for fold in range(3)]
+    (fold,) = [fold for fold in range(3) if 0 in found[fold]["test"]]
+    with pytest.raises(InputError, match="no training row has the class 'b' of the target 'y0', which 1 other row"):
+        make(labels=labels, folds="3", fold=fold, check=True)
+    make(labels=labels, folds="3", fold=(fold + 1) % 3, check=True)
+
+
+# --- splits that the data bring -----------------------------------------------------------------
+
+
+def rows(*limits: int) -> list[np.ndarray]:
+    return [np.arange(begin, end) for begin, end in zip((0, *limits), limits, strict=False)]
+
+
+def test_own_splits_stay(make):
+    train, valid, test = rows(500, 550, 600)
+    for own in ({"train": train, "valid": valid, "test": test}, {"train": train, "valid": valid}):
+        assert make(own=own) == own
+
+
+@pytest.mark.parametrize(
+    ("train", "all_rows", "valid"), [(480, 600, 60), (540, 600, 60), (100, 600, 25), (600, 600, 60)]
+)
+@pytest.mark.parametrize("method", ["fold", "scaffold"])
+def test_validation_is_taken_from_training(train, all_rows, valid, method, make):
+    own = dict(zip(("train", "test"), rows(train, all_rows), strict=True))
+    labels = np.arange(600) % 5 == 0
+    found = make(labels=labels, own=own, split=method)
+    assert np.array_equal(found["test"], own["test"]) and list(found) == ["train", "valid", "test"]
+    assert sorted([*found["train"], *found["valid"]]) == own["train"].tolist()
+    assert len(found["valid"]) == pytest.approx(valid, abs=2)
+    if method == "fold":
+        assert labels[found["valid"]].sum() == pytest.approx(valid / 5, abs=2)
+    other = make(labels=labels, own=own, split=method, seed=1)
+    assert not np.array_equal(other["valid"], found["valid"])
+
+
+def test_validation_is_of_other_molecules(make):
+    """SALTS holds two molecules, each twice; the test has one of them as well, as the user wants it."""
+    own = {"train": np.array([0, 1, 2, 3]), "test": np.array([4])}
+    found = make([*SALTS, SALTS[0]], own=own)
+    assert {tuple(found["train"].tolist()), tuple(found["valid"].tolist())} == {(0, 1), (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ({"valid": [1], "test": [0]}, "no usable row is for training .600 of 600.*some rows must be named train"),
+        ({"train": [], "test": [0]}, "no usable row is for training"),
+        ({"train": [0], "valid": []}, "no usable row is for validation .*name other rows valid, or none"),
+        ({"train": [0], "test": [1]}, "no usable row is for training.*1 of 1 molecule are too few"),
+    ],
+)
+def test_own_splits_of_no_use(own, reason, make):
+    with pytest.raises(InputError, match=reason):
+        make(own={name: np.array(members, dtype=np.int64) for name, members in own.items()})
+
+
+def test_folds_of_data_with_a_split(make):
+    with pytest.raises(InputError, match=r"t\.csv has its own split.*--split random, scaffold, cluster"):
+        make(own={"train": np.arange(9), "valid": np.arange(9, 12)}, folds="3")
+
+
+def test_an_own_split_that_lacks_a_value(make):
+    labels = np.zeros((600, 2))
+    labels[590:, 1] = 3
+    own = dict(zip(("train", "valid", "test"), rows(500, 550, 600), strict=True))
+    with pytest.raises(InputError, match="no training row has the class 'd' of the target 'y1', which 10 other rows"):
+        make(labels=labels, own=own, check=True)

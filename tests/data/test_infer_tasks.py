@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.config import DataConfig
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.infer_tasks import infer_tasks, infer_tasks_from_values
+from graphslice.errors import InputError
+from graphslice.tasks import TASK_KINDS, Task
+
+
+def found(cells: list, *, chunks: int = 1, **config: str) -> Task:
+    """What is asked of the column y of a table of these cells, in so many chunks."""
+    size = -(-len(cells) // chunks)
+    tables = [pa.table({"y": pa.array(cells[i : i + size])}) for i in range(0, len(cells), size)]
+    (task,) = infer_tasks(tables, ["y"], DataConfig(**config), "t.csv")
+    return task
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "classes"),
+    [
+        (["1.5", "2", "", "-3"], "regression", ()),
+        (["0", "1", "1", ""], "binary", ("0", "1")),
+        (["0.0", "1", "1.0", "NA"], "binary", ("0", "1")),
+        ([0, 1, None, 1], "binary", ("0", "1")),
+        ([0.0, 1.0, np.nan], "binary", ("0", "1")),
+        ([True, False, None], "binary", ("False", "True")),
+        (["yes", "no", "YES", " No"], "binary", ("no", "yes")),
+        (["Active", "Inactive"], "binary", ("Inactive", "Active")),
+        (["toxic", "safe"], "binary", ("safe", "toxic")),
+        (["safe", "negative"], "binary", ("negative", "safe")),
+        (["blue", "red"], "binary", ("blue", "red")),
+        (["a", "b", "c"] * 3, "multiclass", ("a", "b", "c")),
+        (["low", "high", "mid", "1"] * 3, "multiclass", ("high", "low", "mid", "1")),
+        (["0", "1", "2"] * 9, "regression", ()),
+        (["1", "2"] * 9, "regression", ()),
+        (["3.5", "3.5"], "regression", ()),
+        (["1.5", "n/d", "2.5", ">10"], "regression", ()),
+        (["0", "1", "?", "1"], "binary", ("0", "1")),
+    ],
+)
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_kinds_that_values_show(cells, kind, classes, chunks):
+    assert found(cells, chunks=chunks) == Task("y", kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "kind", "classes"),
+    [
+        (["0", "1"], "regression", "regression", ()),
+        (["0", "1"], "y=regression", "regression", ()),
+        (["1", "2", "2"], "binary", "binary", ("1", "2")),
+        (["1", "-1"], "binary", "binary", ("-1", "1")),
+        (["0", "1", "2"] * 9, "multiclass", "multiclass", ("0", "1", "2")),
+        (["0", "10", "9"] * 9, "multiclass", "multiclass", ("0", "9", "10")),
+        (["0", "1"], "multiclass", "binary", ("0", "1")),
+        (["a", "b", "c"], "multiclass", "multiclass", ("a", "b", "c")),
+        (["1234567890123", "1234567890124"], "binary", "binary", ("1234567890123", "1234567890124")),
+        (["-0.0", "1", "0"], "binary", "binary", ("0", "1")),
+        ([0.1 + 0.2, 0.3, 1e300], "binary", "binary", ("0.3", "1e+300")),
+    ],
+)
+def test_kinds_that_the_user_says(cells, task, kind, classes):
+    assert found(cells, task=task) == Task("y", kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "config", "reason"),
+    [
+        (["", None], {}, "the target 'y' is empty in every row"),
+        (["inf", "-inf"], {}, "'y' is not numeric"),
+        (["yes", "Yes"], {}, "'y' is 'yes' in every row that has it: there is nothing to learn"),
+        (["1", "1"], {"task": "binary"}, "'y' is '1' in every row"),
+        (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\), and has too many different words"),
+        (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values and not two: give --task y=multiclass"),
+        ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
+        ([f"{n}.5" for n in range(20)], {"task": "multiclass"}, "20 different numbers in 20 rows: too many"),
+        (["mild", "none", "severe"] * 3, {}, "'y' says 'none' in row 2, among words: leave such cells empty"),
+        (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
+        (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
+        (["1,5", "2,5", "3"], {}, r"'y' has decimal commas: '1,5' in row 1 \(write 1.5\)"),
+        (["1", "2", "-3", "0"], {"transform": "log"}, "'y' is -3 in row 3, which has no logarithm"),
+        (["yes", "no"], {"transform": "y=log"}, "--transform log: the target 'y' is no number, but binary"),
+        (["yes", "no"], {"transform": "log"}, "--transform log: .* has no target that is a number"),
+        (["1", "2"], {"transform": "exp"}, "--transform knows no 'exp'"),
+        (["1", "2"], {"task": "z=binary"}, "--task speaks of a target 'z'"),
+    ],
+)
+def test_columns_of_no_use(cells, config, reason):
+    with pytest.raises(InputError, match=reason):
+        found(cells, **config)
+
+
+def test_logarithms_are_of_the_numbers_alone():
+    table = pa.table({"a": ["1", "2"], "b": ["yes", "no"]})
+    tasks = infer_tasks([table], ["a", "b"], DataConfig(transform="log"), "t.csv")
+    assert [task.transform for task in tasks] == ["log", "none"]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["", "1", "0", "-0.0", "2.5", "yes", "no", "none", "inf", "1,5", "x y", "\u0661"]), min_size=1
+    )
+)
+@settings(max_examples=200)
+def test_any_cells_have_a_kind_or_a_reason(cells):
+    try:
+        task = found(cells)
+    except InputError as error:
+        assert "'y'" in str(error)
+    else:
+        assert task.kind in TASK_KINDS and len(set(task.classes)) == len(task.classes)
+
+
+def test_none_among_numbers_is_nothing():
+    assert found(["1.5", "None", "high", "2"]).kind == "regression"
+    with pytest.raises(InputError, match="'none' in row 1, among words"):
+        found(["none", "none", "mild", "severe"], chunks=2)
+
+
+def test_labels_are_places_of_classes(tmp_path):
+    table = {"smiles": list("CNOFSP"), "y": ["Yes", "no", "YES", "", "maybe", "no"], "z": [1.5, 2, 3, 4, 5, "x"]}
+    pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
+    config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
+    tasks = [Task("y", "binary", ("no", "yes")), Task("z")]
+    source = load_dataset(config, tasks)
+    np.testing.assert_array_equal(source.targets[:, 0], [1, 0, 1, np.nan, np.nan, 0])
+    assert source.rejected[4] == "target 'y' is none of its 2 classes: 'maybe'" and "'z'" in source.rejected[5]
+    assert load_dataset(DataConfig(config.dataset, targets="z")).tasks == [Task("z")]
+
+
+def test_classes_of_a_store(tmp_path):
+    from graphslice.config import GraphConfig
+    from graphslice.data.featurize import featurize_dataset
+
+    pd.DataFrame({"smiles": list("CNOF"), "y": ["yes", "no", "no", ""], "z": [0, 1, 1, 0]}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
+    featurize_dataset(config, GraphConfig(), tmp_path / "t.arrow", workers=1)
+    source = load_dataset(DataConfig(str(tmp_path / "t.arrow")))
+    assert source.tasks == load_dataset(config).tasks
+    assert source.tasks == [Task("y", "binary", ("no", "yes")), Task("z", "binary", ("0", "1"))]
+    np.testing.assert_array_equal(source.targets[:, 0], [1, 0, 0, np.nan])
+
+
+def test_labels_that_are_numbers_already():
+    labels = np.array([[0.0, 1.5], [1.0, np.nan], [np.nan, 2.0]])
+    assert [task.kind for task in infer_tasks_from_values(labels, ["a", "b"], DataConfig(), "graphs")] == [
+        "binary",
+        "regression",
+    ]

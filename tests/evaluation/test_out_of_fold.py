@@ -1,0 +1,84 @@
+"""Several models, each asked for its own split: means, difficulties and spreads against those counted by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from graphslice.calibration import ApplicabilityDomain, Calibration, NonconformityScores
+from graphslice.calibration.applicability_domain import DOMAIN_BITS
+from graphslice.calibration.calibration import TargetCalibration
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.report.predictions import predict_split
+from graphslice.tasks import Task
+
+TASKS = [Task("toxic", "binary", classes=("no", "yes"))]
+
+
+class ConstantPredictor:
+    """Answers one number for every molecule, and takes its row for a difficulty if it has parts."""
+
+    calibration, tasks, columns, level = None, TASKS, ["toxic"], "molecule"
+
+    def __init__(self, number, parts=False):
+        self.number, self.parts = number, parts
+
+    def predict_uncalibrated(self, store, rows):
+        found = {"parts": rows[:, None].astype(np.float32)} if self.parts else {}
+        return np.full((len(rows), 1), self.number, np.float32), found
+
+
+class AtomCountStore:
+    """A store of molecules, of which row r has r atoms."""
+
+    def atom_bond_counts(self, level, rows):
+        return np.ones(len(rows), int) if level == "molecule" else rows
+
+
+MODELS = [ConstantPredictor(0.2, parts=True), ConstantPredictor(0.6), ConstantPredictor(0.9)]
+SPLITS = [{"test": np.array([5, 1])}, {"test": np.array([1, 3])}, {"train": np.array([1])}]
+
+
+def test_each_answers_for_its_own():
+    rows = rows_in_split(SPLITS, "test")
+    own = predict_held_out(MODELS, SPLITS, "test", AtomCountStore(), rows)
+    assert rows.tolist() == [1, 3, 5] and own.asked.tolist() == [2, 1, 1]
+    np.testing.assert_allclose(own.each[:, :, 0], [[0.2, np.nan, 0.2], [0.6, 0.6, np.nan], [np.nan] * 3], rtol=1e-6)
+    np.testing.assert_allclose(own.mean[:, 0], [0.4, 0.6, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(own.difficulty["parts"][:, 0], [0.5, 0, 5])  # a model of one part agrees with itself
+
+
+@pytest.mark.parametrize("temperature", [1, 2])
+def test_answers_are_tempered_together(temperature):
+    target = TargetCalibration(
+        (NonconformityScores.from_rows(np.zeros(1), np.zeros(1)),) * 2, {"constant": 1.0}, temperature
+    )
+    domain = ApplicabilityDomain.from_fingerprints(np.zeros((1, DOMAIN_BITS), bool), np.zeros(1, np.int64), 0)
+    dataset = SimpleNamespace(targets=np.zeros((6, 1)), tasks=TASKS)
+    data = SimpleNamespace(dataset=dataset, store=AtomCountStore())
+    found = predict_split(MODELS, Calibration((target,), domain), SPLITS, "test", data)
+    logits = np.log(np.array([0.4, 0.6, 0.2]) / np.array([0.6, 0.4, 0.8]))
+    np.testing.assert_allclose(found.values[:, 0], 1 / (1 + np.exp(-logits / temperature)), rtol=1e-5)
+    np.testing.assert_allclose(found.std[:, 0], [np.std([0.2, 0.6], ddof=1), np.nan, np.nan], rtol=1e-6)
+
+
+class ConstantAtomPredictor(ConstantPredictor):
+    level = "atom"
+
+    def predict_uncalibrated(self, store, rows):
+        return super().predict_uncalibrated(store, np.repeat(rows, store.atom_bond_counts(self.level, rows)))
+
+
+def test_each_answers_for_the_atoms_of_its_own():
+    splits = [{"test": np.array([2, 0])}, {"test": np.array([1, 2])}]  # the first molecule has none
+    own = predict_held_out(
+        [ConstantAtomPredictor(0.2, parts=True), ConstantAtomPredictor(0.6)],
+        splits,
+        "test",
+        AtomCountStore(),
+        np.arange(3),
+    )
+    assert own.ptr.tolist() == [0, 0, 1, 3] and own.asked.tolist() == [1, 2, 2]
+    np.testing.assert_allclose(own.each[:, :, 0], [[np.nan, 0.2, 0.2], [0.6] * 3], rtol=1e-6)
+    np.testing.assert_allclose(own.mean[:, 0], [0.6, 0.4, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(own.difficulty["parts"][:, 0], [0, 1, 1])

@@ -1,0 +1,158 @@
+"""How predictions use a GPU, as far as it can be told without one."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import graphslice as gs
+from graphslice.batch import GraphBatch
+from graphslice.config import ModelConfig
+from graphslice.data.collate import collate_rows
+from graphslice.data.store import GraphStore
+from graphslice.inference.gpu import TF32_MIXERS, free_memory, gpu_batch_size, tf32_matmul
+from graphslice.nn.mixers import MIXERS
+from graphslice.ops.dispatch import Operator
+
+GIB = 2**30
+PAPER = ModelConfig(layers=12, dim=768, heads=32, ffn_dim=768)
+
+
+@pytest.fixture
+def references(monkeypatch):
+    """Plain torch serves every operator: what a GPU runs where it has no kernel."""
+    monkeypatch.setattr(Operator, "_backend_for", lambda *_: None)
+
+
+# --- how many molecules ---------------------------------------------------------------------------
+
+
+def test_more_molecules_where_there_is_memory():
+    found = [gpu_batch_size(int(size * GIB), PAPER) for size in (0.01, 1, 2, 80)]
+    assert found[0] == 16 and found == sorted(found) and found[-1] == 1024
+    assert found[2] == pytest.approx(2 * found[1], abs=2)  # neither the least nor the most
+    assert gpu_batch_size(GIB, ModelConfig()) > 2 * found[1]
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes that are alive at once of what is made within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most, self._made = 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self._made += [weakref.ref(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        self._made = [ref for ref in self._made if ref() is not None]
+        storages = {ref().untyped_storage().data_ptr(): ref().untyped_storage().nbytes() for ref in self._made}
+        self.most = max(self.most, sum(storages.values()))
+        return out
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_batch_takes_no_more_than_its_share(mixer, make_predictor, references):
+    """16 molecules of 32 atoms, with as much memory as 16 need by the estimate."""
+    model = make_predictor(mixer=mixer, layers=2, dim=64, heads=8, ffn_dim=64).model.eval()
+    batch = collate_rows(GraphStore.from_graphs([gs.smiles_to_graph("C" * 32)] * 16), np.arange(16))
+    with torch.inference_mode(), Alive() as alive:
+        model(batch)
+    sizes = range(1 << 20, 1 << 30, 1 << 18)
+    needed = next(size for size in sizes if gpu_batch_size(size, model.config) > 16)
+    assert needed / 16 < alive.most < needed / 4
+
+
+def test_what_torch_keeps_is_free(monkeypatch):
+    for name, value in {"memory_reserved": 7, "memory_allocated": 4}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 200))
+    assert free_memory(torch.device("cuda", 0)) == 103
+
+
+# --- with which products --------------------------------------------------------------------------
+
+
+class Tf32(TorchDispatchMode):
+    """Rounds the factors of every matrix product as TF32 does: to ten binary digits behind the point."""
+
+    PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = Counter()
+
+    @staticmethod
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return ((x.contiguous().view(torch.int32) + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name.removeprefix("aten::")
+        if name in self.PRODUCTS:
+            self.products[name] += 1
+            added = args[: len(args) - 2]  # what a product is added to stays as it is
+            args = (*added, *tree_map_only(torch.Tensor, self.rounded, args[len(added) :]))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mixer", sorted(TF32_MIXERS))
+def test_products_of_tf32_move_predictions_by_little(mixer, make_predictor, demo_smiles, references):
+    """By less than a hundredth of their spread."""
+    model = make_predictor(8.0, mixer=mixer, layers=4, dim=64, heads=8, ffn_dim=64, readout="mean+max").model.eval()
+    graphs = [gs.smiles_to_graph(smiles) for smiles in demo_smiles[:48]]
+    batch = collate_rows(GraphStore.from_graphs(graphs), np.arange(len(graphs)))
+    with torch.no_grad():  # inference mode shows linear maps as a whole
+        exact = model(batch)
+        with Tf32() as mode:
+            rounded = model(batch)
+    assert mode.products["addmm"] >= 4 * 4
+    assert 0 < (rounded - exact).abs().max() < 1e-2 * exact.std()
+
+
+def setting() -> object:
+    products = torch.backends.cuda.matmul
+    return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32
+
+
+def test_the_precision_of_products_is_set_back():
+    before, within = setting(), []
+    with pytest.raises(ZeroDivisionError), tf32_matmul(torch.device("cuda"), "softmax"):
+        within.append(setting())
+        raise ZeroDivisionError
+    assert within in (["tf32"], [True]) and setting() == before
+
+
+@pytest.mark.parametrize(("device", "mixer"), [("cpu", "softmax"), ("cuda", "csp"), ("cuda", "one of the user's own")])
+def test_products_as_they_are(device, mixer):
+    before = setting()
+    with tf32_matmul(torch.device(device), mixer):
+        assert setting() == before
+
+
+# --- both in a predictor --------------------------------------------------------------------------
+
+
+def test_a_predictor_on_a_gpu(make_predictor, demo_smiles, monkeypatch):
+    """The tensors stay where they are, while the predictor takes itself to be on a GPU of much memory."""
+    model = make_predictor(mixer="softmax")
+    expected = model.predict(demo_smiles[:300])
+    sizes, settings = [], []
+    forward = model.model.forward
+
+    def spy(batch):
+        sizes.append(len(batch))
+        settings.append(setting())
+        return forward(batch)
+
+    model.device = torch.device("cuda", 0)
+    monkeypatch.setattr(model.model, "forward", spy)
+    monkeypatch.setattr("graphslice.inference.batches.free_memory", lambda device: 80 * GIB)
+    monkeypatch.setattr(GraphBatch, "to", lambda batch, *_, **__: batch)
+    monkeypatch.setattr(GraphBatch, "pin_memory", lambda batch: batch)
+    np.testing.assert_allclose(model.predict(demo_smiles[:300]), expected, rtol=1e-5, atol=1e-6)
+    assert sizes == [300] and settings in (["tf32"], [True])

@@ -1,0 +1,341 @@
+"""A model as one program, against the modules that were recorded, in float64."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from graphslice.chem.molecule import smiles_to_graph
+from graphslice.config import ModelConfig
+from graphslice.data.collate import collate
+from graphslice.nn import GraphTransformer
+from graphslice.nn.mixers import MIXERS
+from graphslice.nn.mixers.base import Mixer
+from graphslice.nn.traced_model import run_traced
+from graphslice.ops import gelu
+from graphslice.ops.dispatch import reference_only
+from graphslice.ops.program import programs_disabled
+from graphslice.ops.threads import single_threaded_torch
+
+DIM, HEADS = 32, 2
+RATES = ("input_dropout", "dropout", "attention_dropout", "activation_dropout")
+
+
+def model_of(mixer="slice-quantile", **settings) -> GraphTransformer:
+    torch.manual_seed(0)
+    config = {"layers": 2, "dim": DIM, "heads": HEADS, "ffn_dim": 48, "init": "balanced"}
+    config |= {**dict.fromkeys(RATES, 0.0), **settings}
+    model = GraphTransformer(ModelConfig(mixer=mixer, **config))
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter, 0.5, 0.3)
+    return model
+
+
+SMILES = [
+    "CC(=O)Oc1ccccc1C(=O)O",
+    "C",
+    "CCO",
+    "c1ccc2c(c1)[nH]c1ccccc12",
+    "CN1CCC[C@H]1c1cccnc1.Cl",
+    "C#N",
+    "OCC(F)(F)Br",
+]
+
+
+def batch_of(smiles=SMILES):
+    return collate([smiles_to_graph(text) for text in smiles])
+
+
+def traced(model, batch):
+    return run_traced(model, batch, model.context(batch))
+
+
+def results(model, run, batch):
+    """What comes out, and the gradients of all parameters."""
+    out = run(model, batch)
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    parameters = [p for name, p in model.named_parameters() if not name.startswith("head")]
+    return [out, *torch.autograd.grad((out * upstream).sum(), parameters, materialize_grads=True, allow_unused=True)]
+
+
+def by_modules(model, batch):
+    with programs_disabled():
+        return model.compute_embeddings(batch)
+
+
+def check(model, batch, rtol=2e-4, atol=5e-4):
+    found = results(model, traced, batch)
+    expected = results(copy.deepcopy(model).double(), by_modules, batch)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            one.double(), other, rtol=rtol, atol=atol * max(1, float(other.detach().abs().max()))
+        )
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_a_program_is_the_modules(mixer, norm):
+    model = model_of(mixer, norm=norm)
+    check(model, batch_of())
+    with torch.inference_mode():
+        alone = traced(model, batch_of())
+        assert torch.equal(alone, traced(model.eval(), batch_of()))
+        torch.testing.assert_close(alone, by_modules(model, batch_of()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mixer", "norm"), [("slice-quantile", "pre"), ("softmax", "post")])
+def test_with_bond_messages(mixer, norm):
+    model = model_of(mixer, norm=norm, bond_messages=True)
+    for smiles in (SMILES, ["C"]):
+        check(model, collate([smiles_to_graph(text) for text in smiles], bonds=True))
+
+
+@pytest.mark.parametrize("readout", ["token", "mean+max", "sum+token+mean", "quantiles+max"])
+@pytest.mark.parametrize("embedding_norm", [False, True])
+def test_of_any_ends(readout, embedding_norm):
+    check(model_of("galerkin", readout=readout, embedding_norm=embedding_norm), batch_of())
+
+
+def test_of_the_original_layout():
+    model = model_of("softmax", embedding_layout="graphormer", num_degrees=512, head="mlp", ffn_dim=80)
+    check(model, batch_of())
+
+
+@pytest.mark.parametrize("smiles", [["C"], ["CC", "CC"], ["C" * 255], ["C" * 19, "O"] * 60])
+def test_of_any_sizes(smiles):
+    check(model_of("galerkin"), batch_of(smiles), 1e-3, 1e-3)
+
+
+def test_beyond_a_byte_of_rows_the_modules_run():
+    assert traced(model_of(), batch_of(["C" * 256])) is None
+
+
+def test_degrees_and_features_beyond_the_tables():
+    model = model_of(num_degrees=3)
+    check(model, batch_of())
+
+
+def test_a_sample_does_not_depend_on_the_others():
+    model = model_of("softmax", readout="mean+max")
+    with torch.inference_mode():
+        together = traced(model, batch_of())
+        for i, text in enumerate(SMILES):
+            torch.testing.assert_close(traced(model, batch_of([text]))[0], together[i], rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def three_threads():
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
+def test_several_cores_give_the_same(mixer, three_threads):
+    model, batch = model_of(mixer, **dict.fromkeys(RATES, 0.2)), batch_of(["C" * 19] * 12)
+
+    def step():
+        torch.manual_seed(5)
+        return results(model, traced, batch)
+
+    first, again = step(), step()
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    with single_threaded_torch():
+        assert torch.get_num_threads() == 1
+        assert all(torch.equal(one, other) for one, other in zip(first, step(), strict=True))
+    torch.set_num_threads(1)
+    for one, other in zip(first, step(), strict=True):  # sums of gradients in another order
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("mixer", ["map-only", "softmax"])
+def test_gradients_with_dropout_are_those_of_finite_differences(mixer, rate):
+    model, batch = model_of(mixer, **{rate: 0.3}), batch_of()
+    along = {name: torch.randn(p.shape) for name, p in model.named_parameters() if not name.startswith("head")}
+
+    def total():
+        torch.manual_seed(3)
+        return traced(model, batch).double().sum()
+
+    grads = torch.autograd.grad(total(), [model.get_parameter(name) for name in along], allow_unused=True)
+    slope = sum((grad * by).double().sum() for grad, by in zip(grads, along.values(), strict=True) if grad is not None)
+    totals = []
+    with torch.no_grad():
+        for sign in (1, -2):
+            for name, by in along.items():
+                model.get_parameter(name).add_(sign * 1e-3 * by)
+            totals.append(total())
+        assert totals[-1] != traced(model.eval(), batch).double().sum()
+    assert ((totals[0] - totals[1]) / 2e-3).item() == pytest.approx(slope.item(), rel=0.03, abs=0.3)
+
+
+def test_frozen_parameters_have_no_gradient():
+    model = model_of()
+    model.blocks[0].requires_grad_(False)
+    traced(model, batch_of()).sum().backward()
+    assert all(p.grad is None for p in model.blocks[0].parameters())
+    assert all(p.grad is not None for p in model.blocks[1].parameters())
+    model.requires_grad_(False)
+    assert not traced(model, batch_of()).requires_grad
+
+
+def test_backward_runs_once():
+    out = traced(model_of(), batch_of()).sum()
+    out.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="already"):
+        out.backward()
+
+
+def test_what_is_changed_afterwards_counts():
+    model, batch = model_of().eval(), batch_of()
+
+    def same():
+        with torch.inference_mode():
+            found = traced(model, batch)
+            if found is not None:
+                torch.testing.assert_close(found, by_modules(model, batch), rtol=1e-4, atol=1e-5)
+        return found is not None
+
+    assert same()
+    model.blocks[0].ffn.expand.weight = nn.Parameter(torch.randn(48, DIM))
+    assert same()
+    model.blocks[1].mixer_norm.eps = 3.0
+    assert same()
+    model.blocks[1].mixer.output = nn.Linear(DIM, DIM)
+    assert same()
+    model.blocks[1].mixer.local_channels = ~model.blocks[1].mixer.local_channels
+    assert same()
+    model.blocks[0] = model_of("slice-max").blocks[0].eval()
+    assert same()
+    model.atoms.atom = nn.EmbeddingBag(174, DIM, mode="sum")
+    assert same()
+    model.blocks = model_of("map-only", layers=3).blocks.eval()
+    assert same()
+    model.blocks[0].ffn.activation = nn.ReLU()
+    assert not same()
+
+
+def test_a_setting_that_no_tape_knows():
+    model, batch = model_of().eval(), batch_of()
+    assert traced(model, batch) is not None
+    model.blocks[1].mixer.statistic = "minimum"
+    assert traced(model, batch) is None
+
+
+def test_a_half_in_another_mode():
+    model, batch = model_of(dropout=0.5).eval(), batch_of()
+    model.blocks[0].train()
+    assert not torch.equal(traced(model, batch), traced(model, batch))
+    model.blocks[0].eval()
+    assert torch.equal(traced(model, batch), traced(model, batch))
+
+
+def test_a_weight_of_another_shape_is_not_read():
+    """As who prunes channels may leave it; where it is told, the modules say."""
+    narrow = nn.Parameter(torch.zeros(16, DIM))
+    early, late = model_of().eval(), model_of().eval()
+    assert traced(early, batch_of()) is not None
+    for model in (early, late):
+        model.blocks[0].ffn.expand.weight = narrow
+        assert traced(model, batch_of()) is None
+    short = model_of().eval()
+    short.atoms.in_degree.weight = nn.Parameter(torch.zeros(3, DIM))
+    assert traced(short, batch_of()) is None
+
+
+def test_lengths_of_another_type_are_not_read():
+    batch, model = batch_of(), model_of().eval()
+    context = model.context(batch)
+    context.lengths = batch.lengths.int()
+    assert run_traced(model, batch, context) is None
+
+
+def test_hooks_of_all_modules_are_called():
+    seen = []
+    with torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0])):
+        assert traced(model_of(), batch_of()) is None
+    seen.clear()
+    assert traced(model_of(), batch_of()) is not None and not seen
+
+
+def without_hooks(model):
+    pass
+
+
+def add_hook(model):
+    model.blocks[1].ffn.register_forward_hook(lambda *args: None)
+
+
+def replace_mix(model):
+    class Mine(type(model.blocks[0].mixer)):
+        def mix(self, x, context):
+            return x
+
+    model.blocks[0].mixer.__class__ = Mine
+
+
+def remove_bias(model):
+    model.blocks[0].ffn.contract.bias = None
+
+
+def to_double(model):
+    model.norm.double()
+
+
+@pytest.mark.parametrize("change", [add_hook, replace_mix, remove_bias, to_double, without_hooks])
+@pytest.mark.parametrize("early", [False, True])
+def test_what_no_tape_knows_runs_as_modules(change, early):
+    model = model_of()
+    if not early:
+        assert traced(model, batch_of()) is not None
+    change(model)
+    assert (traced(model, batch_of()) is None) == (change is not without_hooks)
+
+
+def test_where_programs_are_not_wanted():
+    model, batch = model_of(), batch_of()
+    with programs_disabled():
+        assert traced(model, batch) is None
+    with reference_only():
+        assert traced(model, batch) is None
+    with reference_only(but=(gelu, "numba")):
+        assert traced(model, batch) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert traced(model, batch) is None
+    with FlopCounterMode(display=False):
+        assert traced(model, batch) is None
+    assert traced(model_of(ffn_dim=40), batch) is None
+    assert traced(copy.deepcopy(model).double(), batch) is None
+    assert traced(model, batch) is not None
+
+
+def test_a_model_that_ran_is_copied_and_sent():
+    model, batch = model_of(), batch_of()
+    before = traced(model, batch)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with torch.no_grad():
+            next(other.blocks.parameters()).zero_()
+        assert not torch.equal(traced(other, batch), before)
+    assert torch.equal(traced(model, batch), before)
+
+
+def test_what_is_recorded_does_not_keep_a_model():
+    model = model_of()
+    traced(model, batch_of())
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
+
+
+def test_every_mixer_is_recorded_as_it_is_by_default():
+    own = [cls for cls in MIXERS.values() if cls.__module__.startswith("graphslice.")]
+    assert len(own) >= 10 and all("trace_mix" in cls.__dict__ and cls.traced is cls.mix for cls in own)
+    assert Mixer.traced is None

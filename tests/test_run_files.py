@@ -1,0 +1,66 @@
+"""Where models lie."""
+
+import numpy as np
+import pytest
+
+from graphslice.errors import InputError
+from graphslice.package_data import MODELS
+from graphslice.run_files import (
+    find_checkpoint,
+    find_members,
+    read_training_smiles,
+    run_directory_of,
+    write_training_smiles,
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("best.ckpt", "last.ckpt"):
+        (folder / name).touch()
+    return folder
+
+
+def test_the_best_checkpoint_goes_before_the_last(run):
+    assert find_checkpoint(run) == run / "best.ckpt"
+    (run / "best.ckpt").unlink()
+    assert find_checkpoint(str(run)) == run / "last.ckpt"
+    assert find_checkpoint(run / "last.ckpt") == run / "last.ckpt"
+
+
+def test_members_are_in_the_order_of_their_numbers(tmp_path):
+    for name in ("member-10", "member-2", "member-x", "members", "member-3"):
+        (tmp_path / name).mkdir()
+        if name != "member-3":  # somebody else's
+            (tmp_path / name / "config.yaml").touch()
+    assert find_members(tmp_path) == [tmp_path / "member-2", tmp_path / "member-10"]
+    with pytest.raises(InputError, match=r"holds 2 models: give one of them, such as .*member-2"):
+        find_checkpoint(tmp_path)
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is no run folder: it holds neither best.ckpt nor last.ckpt$"):
+        find_checkpoint(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(InputError, match=r"import-checkpoint makes one of it"):
+        find_checkpoint(tmp_path)
+    with pytest.raises(InputError, match=r"no model at .*none.*, or gap or small, which come with the package"):
+        find_checkpoint(tmp_path / "none")
+
+
+def test_a_folder_goes_before_a_model_that_comes_with_the_package(run, monkeypatch):
+    assert find_checkpoint("gap") == MODELS["gap"]
+    assert run_directory_of("gap") is None
+    assert run_directory_of(run) == run_directory_of(run / "best.ckpt") == run
+    monkeypatch.chdir(run.parent)
+    run.rename(run.parent / "gap")
+    assert find_checkpoint("gap").parent == run_directory_of("gap") != MODELS["gap"].parent
+
+
+def test_structures_of_a_run_folder(tmp_path):
+    assert read_training_smiles(None) == read_training_smiles(tmp_path) == {}
+    write_training_smiles(tmp_path, np.array([4, 0]), ["CC,O", 'N"\udcff'])
+    assert (tmp_path / "domain.csv").read_text(errors="surrogateescape").startswith("row,smiles\n5,")
+    assert read_training_smiles(tmp_path) == {4: "CC,O", 0: 'N"\udcff'}

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graphslice.tasks import Task, regression_tasks
+from graphslice.training.data_summary import data_warnings, describe_tasks
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_one_line_a_kind():
+    tasks = [Task("logs"), Task("cl", transform="log"), Task("active", "binary", ("no", "yes"))]
+    tasks.append(Task("kind", "multiclass", ("a", "b", "c")))
+    labels = np.array([[1.0, 2.0, 0.0, 2.0], [2.0, 3.0, 1.0, np.nan], [3.0, 4.0, 1.0, 0.0]])
+    assert describe_tasks(tasks, labels) == [
+        "regression: logs, log of cl",
+        "binary: active (1 no, 2 yes)",
+        "multiclass: kind (1 a, 0 b, 1 c)",
+    ]
+
+
+def test_hundreds_of_targets_take_one_line():
+    (line,) = describe_tasks(regression_tasks(f"t{t}" for t in range(300)), np.zeros((2, 300)))
+    assert line == "regression: t0, t1, t2, t3, t4, t5 and 294 more"
+    (line,) = data_warnings(regression_tasks(f"t{t}" for t in range(300)), np.zeros((2, 300)))
+    assert "and 294 more has one value" in line
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (RANDOM.normal(size=100), None),
+        (RANDOM.uniform(1, 5, 100), None),
+        (RANDOM.lognormal(0, 1.5, 100), "--transform log"),
+        (-RANDOM.lognormal(0, 1.5, 100), None),
+        (10.0 ** np.arange(-4, 6), "--transform log"),
+        (np.full(20, 3.5), "nothing to learn"),
+        (2_459_000 + RANDOM.normal(size=100), "subtract a constant first"),
+        (2_459_000 + 10 * RANDOM.normal(size=100), None),
+        (RANDOM.integers(0, 3, 100).astype(float), "has 3 different values"),
+        (np.array([np.nan, 1.0, 2.0]), None),
+        (np.array([np.nan, np.nan]), None),
+    ],
+)
+def test_what_looks_wrong(values, said):
+    found = data_warnings(regression_tasks(["y"]), values[:, None])
+    assert found == [] if said is None else (len(found) == 1 and said in found[0])
+
+
+def test_what_is_a_logarithm_already_is_not_advised():
+    assert data_warnings([Task("y", transform="log")], RANDOM.lognormal(0, 1.5, (100, 1))) == []

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import DataConfig, RunConfig, read_yaml
+from graphslice.errors import InputError
+from graphslice.evaluation.evaluate import load_evaluation_data, read_splits
+from graphslice.report import write_report
+from graphslice.run_files import find_members
+from graphslice.training import resume, train
+from graphslice.training.ensemble import member_configs
+
+
+@pytest.fixture(scope="module")
+def table(demo_rows, tmp_path_factory):
+    """The demo's rows without a split of their own."""
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    demo_rows[["smiles", "gap_ev"]].to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ensemble(table, tiny_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ensemble") / "run"
+    train(tiny_config(table, trainer={"max_epochs": 1, "ensemble": 2}), folder)
+    return folder
+
+
+def test_one_folder_answers_with_the_mean(ensemble):
+    smiles = ["CCO", "c1ccccc1O", "not a molecule"]
+    members = [gs.load(ensemble / f"member-{number}", "cpu").predict(smiles) for number in (1, 2)]
+    found = gs.load(ensemble, "cpu").predict(smiles, details=True)
+    np.testing.assert_allclose(found.values, np.mean(members, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(found.std, np.std(members, axis=0, ddof=1), rtol=1e-4)
+    assert found.errors[2] == "not a valid SMILES" and np.isnan([found.values[2], found.std[2]]).all()
+    assert (members[0] != members[1])[:2].all()
+    assert gs.load(ensemble / "member-1", "cpu").predict("CCO", details=True).std is None
+
+
+def test_members_have_one_test_and_their_own_validation(ensemble):
+    splits = [read_splits(ensemble / f"member-{number}") for number in (1, 2)]
+    np.testing.assert_array_equal(splits[0]["test"], splits[1]["test"])
+    np.testing.assert_array_equal(splits[0]["test"], read_splits(ensemble)["test"])
+    assert set(splits[0]["valid"]) != set(splits[1]["valid"])
+    assert not set(splits[0]["test"]) & set(splits[1]["valid"])
+
+
+def test_they_are_judged_together(ensemble, table):
+    metrics = json.loads((ensemble / "metrics.json").read_text())
+    rows, splits = pd.read_csv(table), read_splits(ensemble)
+    answers = gs.load(ensemble, "cpu").predict(rows["smiles"][splits["test"]])[:, 0]
+    expected = np.abs(answers - rows["gap_ev"][splits["test"]]).mean()
+    assert metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
+    # Each validation molecule by the members that did not learn it.
+    total: dict[int, list[float]] = {}
+    for number in (1, 2):
+        member = ensemble / f"member-{number}"
+        valid = read_splits(member)["valid"]
+        for row, value in zip(valid, gs.load(member, "cpu").predict(rows["smiles"][valid])[:, 0], strict=True):
+            total.setdefault(int(row), []).append(value)
+    expected = np.mean([abs(np.mean(values) - rows["gap_ev"][row]) for row, values in total.items()])
+    assert metrics["valid"]["mae"] == pytest.approx(expected, rel=1e-5)
+    each = [
+        json.loads((ensemble / name / "metrics.json").read_text())["test"]["mae"] for name in ("member-1", "member-2")
+    ]
+    assert [found["test"] for found in metrics["members"].values()] == pytest.approx(each)
+
+
+def test_molecules_that_others_of_them_learned_judge_nothing(ensemble, cli, table):
+    assert cli("evaluate", ensemble, "--split", "test")[0] == 0
+    for split in ("valid", "train"):
+        code, _, err = cli("evaluate", ensemble, "--split", split)
+        assert code == 2 and f"no split '{split}': it has test and all; each of its models" in " ".join(err.split())
+    assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
+
+
+def test_a_file_gets_the_spread(ensemble, cli, tmp_path):
+    pd.DataFrame({"smiles": ["CCO", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
+    assert cli("predict", ensemble, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found) == ["smiles", "gap_ev_pred", "gap_ev_std", "error"]
+    assert found["gap_ev_std"][0] > 0 and np.isnan(found["gap_ev_std"][1])
+
+
+def test_two_models_are_explained_by_their_mean(ensemble, cli, tmp_path):
+    code, out, _ = cli("inspect", ensemble, "CCO", "-o", tmp_path / "maps")
+    assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
+    code, out, err = cli("inspect", ensemble, "CCO", "--all", "-o", tmp_path / "all")
+    assert (code, out) == (2, "") and "2 models answer together" in err and "member-1" in err
+
+
+def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    shutil.rmtree(folder / "member-2")
+    before = (folder / "member-1" / "best.ckpt").stat().st_mtime_ns
+    (folder / "metrics.json").unlink()
+    again = resume(folder)
+    assert (folder / "member-1" / "best.ckpt").stat().st_mtime_ns == before
+    expected = json.loads((ensemble / "metrics.json").read_text())
+    assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
+
+
+def test_they_are_judged_where_they_were_trained(ensemble, tmp_path, monkeypatch):
+    """A GPU that is there, but was not asked for, is left alone."""
+    shutil.copytree(ensemble, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
+    assert np.isfinite(resume(tmp_path / "run").metrics["test"]["mae"])
+
+
+def test_a_finished_ensemble_is_left_as_it_is(ensemble, tmp_path):
+    shutil.copytree(ensemble, tmp_path / "run")
+    before = (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns
+    again = resume(tmp_path / "run")
+    assert (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns == before
+    assert again.metrics == json.loads((ensemble / "metrics.json").read_text())
+
+
+@pytest.mark.parametrize("other", ["mae", "loss"])
+def test_parts_that_were_judged_by_another_metric_have_no_mean(other, ensemble, tmp_path):
+    """As where the validation molecules of one member are of one class, which have no AUROC."""
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    (folder / "metrics.json").unlink()
+    for member, metric in (("member-1", "mae"), ("member-2", other)):
+        found = json.loads((folder / member / "metrics.json").read_text())
+        found |= {"metric": metric, "baselines": {"test": {"network": 0.5, "forest": 0.7, "blend": 0.6}}}
+        (folder / member / "metrics.json").write_text(json.dumps(found))
+    screen = io.StringIO()
+    result = resume(folder, console=Console(file=screen, width=500))
+    assert ("network 0.5000 ± 0.0000, forest" in screen.getvalue()) == (other == "mae")
+    page = write_report(result.folder, result.data).read_text()
+    assert "Network and trees" in page and ("of 2 models, each alone" in page) == (other == "mae")
+
+
+def test_a_member_that_has_just_begun_goes_on_as_it_began(ensemble, tmp_path):
+    """With what its data decided then, as the weights and the learning rate that it starts with."""
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    (folder / "metrics.json").unlink()
+    for path in (folder / "member-2").glob("*.*"):
+        if path.name not in ("config.yaml", "split.csv", "rejected.csv", "start.json"):
+            path.unlink()
+    begun = folder / "member-2" / "config.yaml"
+    config = RunConfig.from_dict(read_yaml(begun))
+    begun.write_text(replace(config, optimizer=replace(config.optimizer, peak_lr=1.25e-4)).to_yaml())
+    resume(folder)
+    rates = [read_checkpoint(folder / f"member-{number}").config.optimizer.peak_lr for number in (1, 2)]
+    assert rates == [config.optimizer.peak_lr, 1.25e-4]
+
+
+def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
+    result = train(tiny_config(table, data={"folds": "3"}, trainer={"max_epochs": 1}), tmp_path / "run")
+    tests = [read_splits(tmp_path / "run" / f"member-{number}")["test"] for number in (1, 2, 3)]
+    assert sorted(np.concatenate(tests).tolist()) == list(range(60))
+    assert result.metrics["test"]["molecules"] == 60 and len(result.metrics["members"]) == 3
+    assert read_splits(tmp_path / "run") is None  # every molecule was learned by some of them
+    found = pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
+    assert (
+        found["row"].tolist() == list(range(1, 61))
+        and found["smiles"].tolist() == pd.read_csv(table)["smiles"].tolist()
+    )
+    expected = np.abs(found["gap_ev_pred"] - pd.read_csv(table)["gap_ev"]).mean()
+    assert result.metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(gs.InputError, match="all molecules of"):
+        load_evaluation_data(gs.load(tmp_path / "run", "cpu"), tmp_path / "run", {})
+    first = gs.load(tmp_path / "run" / "member-1", "cpu").predict(found["smiles"][tests[0]])[:, 0]
+    np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
+
+
+def test_several_models_of_one_fold(table, tiny_config, tmp_path):
+    """Their test is common, and none of them learned it."""
+    one = tiny_config(table, data={"folds": "3", "fold": 0}, trainer={"max_epochs": 1, "ensemble": 2})
+    result = train(one, tmp_path / "run")
+    assert not (tmp_path / "run" / "out_of_fold.csv").exists() and result.metrics["test"]["molecules"] == 20
+    assert "coverage_90" in result.metrics["test"]["targets"]["gap_ev"]
+    model = gs.load(tmp_path / "run", "cpu")
+    assert model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
+    model.save(tmp_path / "kept")
+    assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(model.evaluate()["mae"], rel=1e-6)
+
+
+def test_folds_of_which_one_cannot_be_learned_are_not_begun(demo_rows, tiny_config, tmp_path):
+    """The one label of a target is tested in one of them, which lacks it for training."""
+    labels = [1.5, *[None] * 59]
+    demo_rows[["smiles", "gap_ev"]].assign(other=labels).to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,other", "folds": "3"})
+    with pytest.raises(InputError, match="has a value of the target 'other': leave it out or give fewer folds"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_that_is_called_as_a_member(ensemble, table, tiny_config, tmp_path):
+    """It is not taken for a model, and not written into."""
+    shutil.copytree(ensemble, tmp_path / "run")
+    (tmp_path / "run" / "member-7").mkdir()
+    assert len(find_members(tmp_path / "run")) == 2 and len(gs.load(tmp_path / "run", "cpu").models) == 2
+    (tmp_path / "new" / "member-2").mkdir(parents=True)
+    config = tiny_config(table, data={"targets": "gap_ev"}, trainer={"ensemble": 2})
+    for write in (lambda out: train(config, out), lambda out: gs.load(ensemble, "cpu").save(out)):
+        with pytest.raises(InputError, match="member-2 is there, and holds no run: choose another"):
+            write(tmp_path / "new")
+        assert [path.name for path in (tmp_path / "new").rglob("*")] == ["member-2"]
+
+
+def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, tmp_path):
+    def graphs():
+        for smiles, gap in zip(demo_rows["smiles"][:30], demo_rows["gap_ev"][:30], strict=True):
+            graph = gs.smiles_to_graph(smiles).to_pyg()
+            graph.y = torch.tensor([gap])
+            yield graph
+
+    config = tiny_config("pyg", data={"targets": "gap_ev"}, trainer={"max_epochs": 1, "ensemble": 2})
+    result = train(config, tmp_path / "run", data=graphs())
+    assert len(result.metrics["members"]) == 2 and result.metrics["test"]["molecules"] == 3
+
+
+def test_configurations_of_members(tiny_config):
+    assert member_configs(tiny_config()) == {}
+    found = member_configs(tiny_config(trainer={"ensemble": 3}))
+    assert [config.trainer.seed for config in found.values()] == [0, 1, 2]
+    found = member_configs(tiny_config(trainer={"ensemble": 3, "seed": 5}))
+    assert [config.trainer.seed for config in found.values()] == [15, 16, 17], "no ensemble of another seed has these"
+    found = member_configs(tiny_config(trainer={"ensemble": 3, "seed": 2**32 - 1}))
+    assert all(0 <= config.trainer.seed < 2**32 for config in found.values())
+    assert [config.data.carve for config in found.values()] == [0, 1, 2]
+    assert all(config.trainer.ensemble == 1 for config in found.values())
+    folds = member_configs(tiny_config(data={"folds": "2x3"}))
+    assert [config.data.fold for config in folds.values()] == [0, 1, 2, 3, 4, 5]
+    assert all(member_configs(config) == {} for config in [*found.values(), *folds.values()])
+    assert isinstance(folds["member-1"].data, DataConfig)
+
+
+def test_folds_of_ensembles_are_refused(tiny_config):
+    with pytest.raises(InputError, match="leave out --ensemble"):
+        member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
+
+
+def test_folds_are_judged_by_the_rows_as_they_are(demo_rows, tiny_config, tmp_path):
+    """Also where training rows of one molecule are merged: the mean of two labels is that of neither."""
+    rows = demo_rows[["smiles", "gap_ev"]][:40]
+    twice = [rows.assign(gap_ev=rows["gap_ev"] + by) for by in (-2, 2)]
+    pd.concat(twice).to_csv(tmp_path / "t.csv", index=False)
+    data = {"folds": "3", "duplicates": "merge", "split": "random"}
+    result = train(tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1}), tmp_path / "run")
+    labels, answers = pd.read_csv(tmp_path / "t.csv")["gap_ev"], pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
+    errors = (answers["gap_ev_pred"] - labels[answers["row"] - 1].to_numpy()).abs()
+    assert len(answers) == 80 and result.metrics["test"]["mae"] == pytest.approx(errors.mean(), rel=1e-4)
+    assert len(pd.read_csv(tmp_path / "run" / "rejected.csv")) == 0

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice.checkpoint import Checkpoint, add_to_checkpoint, read_checkpoint, save_checkpoint
+from graphslice.config import ModelConfig, RunConfig
+from graphslice.errors import InputError
+from graphslice.nn import GraphTransformer
+from graphslice.tasks import Task
+from graphslice.trees import Stacking
+from graphslice.trees.stacking import combine_predictions, fit_target_weights, fit_trees, predict_trees, weighted_std
+
+RANDOM = np.random.default_rng(0)
+TASKS = [Task("size"), Task("kind", "multiclass", ("a", "b", "c")), Task("active", "binary", ("no", "yes"))]
+X = RANDOM.normal(size=(60, 5)).astype(np.float32)
+LABELS = np.stack([X[:, 0] * 2, (X[:, 1] > 0) + (X[:, 1] > 1), X[:, 2] > 0], axis=1).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    labels = LABELS.copy()
+    labels[::7, 0] = np.nan
+    return fit_trees(X, labels, TASKS, seed=0, threads=1)
+
+
+@pytest.fixture(scope="module")
+def stacking(trees):
+    return Stacking(("morgan", "rdkit2d"), trees, np.array([[0.5, 1.0, 0.2], [0.5, 0.0, 0.3], [0.0, 0.0, 0.5]]))
+
+
+def answered(stacking, network, x, tasks):
+    return combine_predictions(stacking.base_predictions(network, x), stacking.weights, tasks)
+
+
+def test_trees_of_every_target(trees):
+    assert set(trees) == {"forest", "boosting"}
+    for of_targets in trees.values():
+        found = predict_trees(of_targets, X)
+        assert found.shape == (60, 5) and found.dtype == np.float32
+        np.testing.assert_allclose(found[:, 1:4].sum(axis=1), 1, rtol=1e-5)
+        assert np.corrcoef(found[:, 0], LABELS[:, 0])[0, 1] > 0.8 and ((found[:, 4] > 0.5) == LABELS[:, 2]).mean() > 0.9
+
+
+def test_how_much_the_parts_disagree():
+    tasks = [Task("a"), Task("b", transform="log"), Task("c", "binary", ("no", "yes"))]
+    parts = [np.array([[1.0, np.e, 0.1]]), np.array([[3.0, 1.0, 0.9]]), np.array([[100.0, np.e, 0.5]])]
+    weights = np.array([[0.5, 0.25, 0.5], [0.5, 0.75, 0.5], [0, 0, 0]])
+    # By hand: the mean of 1 and 3 is 2; of the logarithms 1 and 0 it is 0.25, with the variance 3/16.
+    np.testing.assert_allclose(weighted_std(parts, weights, tasks), [[1, np.sqrt(3) / 4, 0]], rtol=1e-6)
+
+
+def test_the_answer_is_the_weighted_sum(trees, stacking):
+    network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
+    forest, boosting = (predict_trees(trees[name], X) for name in ("forest", "boosting"))
+    found = answered(stacking, network, X, TASKS)
+    np.testing.assert_allclose(found[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
+    np.testing.assert_array_equal(found[:, 1:4], network[:, 1:4])
+    expected = 0.2 * network[:, 4] + 0.3 * forest[:, 4] + 0.5 * boosting[:, 4]
+    np.testing.assert_allclose(found[:, 4], expected, rtol=1e-5)
+
+
+def test_an_answer_depends_on_its_row_alone(stacking):
+    network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
+    together = answered(stacking, network, X, TASKS)
+    alone = [answered(stacking, network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
+def test_weights_prefer_what_is_right():
+    good = np.stack([LABELS[:, 0], *np.eye(3)[LABELS[:, 1].astype(int)].T, LABELS[:, 2]], axis=1)
+    bad = RANDOM.uniform(size=good.shape)
+    bad[:, 1:4] /= bad[:, 1:4].sum(axis=1, keepdims=True)
+    weights = fit_target_weights([bad, 0.98 * good + 0.005], LABELS, TASKS)
+    assert weights.shape == (2, 3) and (weights[1] > 0.9).all()
+    np.testing.assert_allclose(weights.sum(axis=0), 1)
+
+
+def test_a_checkpoint_keeps_it(stacking, tmp_path):
+    config = RunConfig(model=ModelConfig(layers=1, dim=8, heads=2, ffn_dim=8, tasks=5))
+    model = GraphTransformer(config.model)
+    save_checkpoint(Checkpoint(config, TASKS, model.state_dict()), tmp_path / "plain.ckpt")
+    assert read_checkpoint(tmp_path / "plain.ckpt").stacking is None
+    add_to_checkpoint(tmp_path / "plain.ckpt", stacking)
+    save_checkpoint(Checkpoint(config, TASKS, model.state_dict(), stacking=stacking), tmp_path / "whole.ckpt")
+    network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
+    for name in ("plain.ckpt", "whole.ckpt"):
+        back = read_checkpoint(tmp_path / name)
+        assert back.tasks == TASKS and back.stacking.kinds == ("morgan", "rdkit2d")
+        np.testing.assert_array_equal(answered(back.stacking, network, X, TASKS), answered(stacking, network, X, TASKS))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda stacking: stacking.pop("weights"),
+        lambda stacking: stacking.update(weights=torch.ones(3, 3)),
+        lambda stacking: stacking.update(weights=torch.full((3, 2), 1 / 3)),
+        lambda stacking: stacking["trees"].pop("forest"),
+        lambda stacking: stacking["trees"]["forest"].pop(),
+        lambda stacking: stacking["trees"]["forest"][0].pop("child"),
+        lambda stacking: stacking["trees"]["forest"][0]["child"].fill_(10**6),
+        lambda stacking: stacking["trees"]["forest"][0]["feature"].fill_(999),
+        lambda stacking: stacking.update(trees=3),
+        lambda stacking: stacking.update(later=1),
+    ],
+)
+def test_damaged_trees_are_refused(stacking, damage, tmp_path):
+    config = RunConfig(model=ModelConfig(layers=1, dim=8, heads=2, ffn_dim=8, tasks=5))
+    weights = GraphTransformer(config.model).state_dict()
+    save_checkpoint(Checkpoint(config, TASKS, weights, stacking=stacking), tmp_path / "a.ckpt")
+    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    damage(contents["blend"])
+    torch.save(contents, tmp_path / "a.ckpt")
+    with pytest.raises(InputError):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_logarithms_are_added_where_they_are_learned():
+    x, labels = X, np.exp(X[:, :1].astype(np.float64))
+    task = [Task("clearance", transform="log")]
+    trees = fit_trees(x, labels, task, seed=0, threads=1)
+    network = np.exp(RANDOM.normal(size=(60, 1))).astype(np.float32)
+    forest = predict_trees(trees["forest"], x).astype(np.float64)
+    found = answered(Stacking(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
+    np.testing.assert_allclose(found, network**0.25 * forest**0.75, rtol=1e-5)
+    far = np.where(
+        np.arange(60)[:, None] == 7, 1e6 * labels, labels
+    )  # one label decides a mean error, not that of logs
+    assert fit_target_weights([labels * 1.01, labels * 3], far, task)[0, 0] > 0.9

@@ -1,0 +1,174 @@
+"""Weights of a blend, and whether one model is better, against scikit-learn's metrics and scipy's bootstrap."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import bootstrap
+from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
+
+from graphslice.errors import InputError
+from graphslice.trees import compare_errors, fit_stacking_weights
+from graphslice.trees.stacking_weights import _WeightedAuroc
+
+
+def numbers(rows: int, *noises: float) -> tuple[np.ndarray, list[np.ndarray]]:
+    random = np.random.default_rng(rows)
+    y = random.normal(size=rows)
+    return y, [(y + random.normal(size=rows) * noise)[:, None] for noise in noises]
+
+
+def probabilities(y: np.ndarray, classes: int, strength: float) -> np.ndarray:
+    random = np.random.default_rng(int(100 * strength))
+    logits = random.normal(size=(len(y), classes)) + strength * (np.arange(classes) == y[:, None])
+    weights = np.exp(logits)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_many_rows_find_the_best():
+    y, answers = numbers(4000, 0.1, 2.0)
+    weights = fit_stacking_weights(answers, y, "regression")
+    assert weights[0] > 0.9 and weights.sum() == pytest.approx(1) and (weights >= 0).all()
+    assert fit_stacking_weights(answers[::-1], y, "regression") == pytest.approx(weights[::-1])
+
+
+def test_few_rows_share_alike():
+    y, answers = numbers(12, 1.0, 1.05)
+    assert abs(fit_stacking_weights(answers, y, "regression")[0] - 0.5) < 0.35
+    y, answers = numbers(4, 0.1, 2.0, 3.0)
+    assert np.array_equal(fit_stacking_weights(answers, y, "regression"), np.full(3, 1 / 3))
+    y[1], answers = np.nan, [np.ones((4, 1)), np.zeros((4, 1))]
+    assert np.array_equal(fit_stacking_weights(answers, np.ones(4), "binary"), [0.5, 0.5])
+    assert np.array_equal(fit_stacking_weights([*answers], np.full(4, np.nan), "binary"), [0.5, 0.5])
+    assert np.array_equal(
+        fit_stacking_weights([np.ones((40, 1)), np.zeros((40, 1))], np.ones(40), "binary"), [0.5, 0.5]
+    )
+    assert np.array_equal(fit_stacking_weights(answers[:1], y, "regression"), [1.0])
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary", "multiclass"])
+def test_the_rule_written_out(kind):
+    """Two standard errors of the paired difference, in loops."""
+    rows, classes = 60, 3 if kind == "multiclass" else 2
+    y = np.random.default_rng(0).integers(classes, size=rows).astype(float)
+    answers = [probabilities(y, classes, strength) for strength in (1.5, 1.25, 0.3)]
+    if kind == "regression":
+        y, answers = numbers(rows, 0.8, 1.0, 1.5)
+    near = []
+    grid = [(a, b, 10 - a - b) for a in range(11) for b in range(11 - a)]
+    losses = []
+    for weights in grid:
+        answer = sum(weight / 10 * each for weight, each in zip(weights, answers, strict=True))
+        if kind == "regression":
+            losses.append([abs(answer[k, 0] - y[k]) for k in range(rows)])
+        else:
+            losses.append([-math.log(answer[k, int(y[k])]) for k in range(rows)])
+    best = min(losses, key=np.mean)
+    for weights, loss in zip(grid, losses, strict=True):
+        difference = np.subtract(loss, best)
+        if difference.mean() <= 2 * np.std(difference, ddof=1) / rows**0.5:
+            near.append(weights)
+    assert 1 < len(near) < len(grid)
+    given = [answer[:, 1:] for answer in answers] if kind == "binary" else answers
+    assert fit_stacking_weights(given, y, kind) == pytest.approx(np.mean(near, axis=0) / 10)
+
+
+def test_rows_that_are_not_known_do_not_count():
+    y, answers = numbers(50, 0.5, 0.6)
+    holes = [answer.copy() for answer in answers]
+    more = np.concatenate([y, [np.nan, 5.0]])
+    holes = [np.concatenate([answer, [[3.0], [np.nan]]]) for answer in holes]
+    assert np.array_equal(
+        fit_stacking_weights(holes, more, "regression"), fit_stacking_weights(answers, y, "regression")
+    )
+    assert compare_errors(more, *holes, "regression").a == compare_errors(y, *answers, "regression").a
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30))
+def test_the_area_is_that_of_scikit_learn(rows):
+    y, score, counts = (np.array(column) for column in zip(*rows, strict=True))
+    area = _WeightedAuroc(y.astype(float), score / 7)(counts)
+    taken = np.repeat(y, counts)
+    if len(set(taken)) < 2:
+        assert np.isnan(area)
+    else:
+        assert area == pytest.approx(roc_auc_score(taken, np.repeat(score, counts)))
+
+
+def test_the_interval_is_that_of_a_paired_bootstrap():
+    y, (a, b) = numbers(200, 0.5, 0.6)
+    found = compare_errors(y, a, b, "regression")
+    gains = np.abs(b[:, 0] - y) - np.abs(a[:, 0] - y)
+    theirs = bootstrap((gains,), np.mean, n_resamples=4000, method="percentile", rng=1).confidence_interval
+    assert found.metric == "MAE" and found.a == pytest.approx(mean_absolute_error(y, a))
+    assert found.difference == pytest.approx(gains.mean()) and found.low < found.difference < found.high
+    width = theirs.high - theirs.low
+    assert found.low == pytest.approx(theirs.low, abs=0.12 * width)
+    assert found.high == pytest.approx(theirs.high, abs=0.12 * width)
+
+
+def test_several_rows_of_a_molecule_are_one():
+    """As if each was there once: not twenty times as certain."""
+    y, answers = numbers(40, 0.5, 0.7)
+    of, many = np.tile(np.arange(40), 20), np.tile(y, 20)
+    repeated = [np.tile(each, (20, 1)) for each in answers]
+    once, found = compare_errors(y, *answers, "regression"), compare_errors(many, *repeated, "regression", molecules=of)
+    assert [found.low, found.high] == pytest.approx([once.low, once.high])
+    narrow = compare_errors(many, *repeated, "regression")
+    assert narrow.high - narrow.low < 0.3 * (once.high - once.low)
+    weights = fit_stacking_weights(repeated, many, "regression", of)
+    assert weights == pytest.approx(fit_stacking_weights(answers, y, "regression"))
+    few = fit_stacking_weights([each[of < 4] for each in repeated], many[of < 4], "regression", of[of < 4])
+    assert np.array_equal(few, [0.5, 0.5])
+    with pytest.raises(InputError, match="give one for each"):
+        compare_errors(y, *answers, "regression", molecules=of)
+
+
+def test_the_first_is_better_where_the_difference_is_positive():
+    y = np.random.default_rng(0).integers(3, size=150).astype(float)
+    for kind, truth in [("multiclass", y), ("binary", (y > 0).astype(float))]:
+        classes = 3 if kind == "multiclass" else 2
+        good, bad = (probabilities(truth, classes, strength) for strength in (3.0, 0.5))
+        metric, expected = "log loss", [log_loss(truth, good), log_loss(truth, bad)]
+        if kind == "binary":
+            good, bad = good[:, 1:], bad[:, 1:]
+            metric, expected = "AUROC", [roc_auc_score(truth, good), roc_auc_score(truth, bad)]
+        ahead, behind = compare_errors(truth, good, bad, kind), compare_errors(truth, bad, good, kind)
+        assert ahead.metric == metric and [ahead.a, ahead.b] == pytest.approx(expected, abs=2e-3)
+        assert ahead.low > 0 and behind.high < 0
+        assert [behind.low, behind.difference, behind.high] == pytest.approx(
+            [-ahead.high, -ahead.difference, -ahead.low]
+        )
+        assert compare_errors(truth, good, bad, kind) == ahead
+        assert compare_errors(truth, good, bad, kind, seed=1) != ahead
+        same = compare_errors(truth, good, good, kind)
+        assert same.difference == same.low == same.high == 0
+
+
+def test_what_cannot_be_resampled():
+    one = compare_errors(np.array([1.0]), np.array([[2.0]]), np.array([[4.0]]), "regression")
+    assert one.difference == 2 and np.isnan(one.low) and np.isnan(one.high)
+    area = compare_errors(np.ones(5), np.ones((5, 1)), np.zeros((5, 1)), "binary")
+    assert np.isnan([area.a, area.difference, area.low, area.high]).all()
+    rare = compare_errors(np.array([1.0, 0, 0]), np.array([[0.9], [0.1], [0.2]]), np.full((3, 1), 0.5), "binary")
+    assert (rare.a, rare.b, rare.difference, rare.low, rare.high) == (1, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_what_does_not_go_together():
+    y = np.zeros(6)
+    for answers in ([], [np.zeros((5, 1))], [np.zeros((6, 1)), np.zeros((6, 2))]):
+        with pytest.raises(InputError, match="do not go with 6 labels"):
+            fit_stacking_weights(answers, y, "regression")
+    with pytest.raises(InputError, match="no row has a label"):
+        compare_errors(y * np.nan, y[:, None], y[:, None], "regression")
+
+
+@given(st.integers(5, 20), st.integers(1, 4), st.integers(0, 100))
+def test_weights_are_weights(rows, models, seed):
+    random = np.random.default_rng(seed)
+    answers = [random.random((rows, 1)).round(1) for _ in range(models)]
+    for kind, y in [("regression", random.normal(size=rows)), ("binary", random.integers(2, size=rows) * 1.0)]:
+        weights = fit_stacking_weights(answers, y, kind)
+        assert weights.shape == (models,) and (weights >= 0).all() and weights.sum() == pytest.approx(1)

@@ -37,10 +37,10 @@ class GraphBatch:
         sites: ``int64 [M, 4]``, what a model of atoms or bonds answers about, molecule by molecule: the molecule, the
             two atoms of the bond (of an atom twice itself) and the bond type id (of an atom 0); else None.
         bonds: ``int16 [B, N + 1, N + 1]``, for a model that reads them: 1 + bond type id + 60 times the class of the
-            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_matrix.bond_matrices`), of which row 0
+            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_matrix.bond_matrices`); row 0
             is the graph token, and 0 without a bond; else None.
-        atom_index, bond_index: as ``atom_bond_index``, the atoms and the bonds of the molecules that have labels of these, where
-            a model of molecules learns them beside its targets; else None.
+        atom_index, bond_index: as ``atom_bond_index``, the labelled atoms and bonds, where a molecule-level model has
+            auxiliary targets of these; else None.
         atom_targets, bond_targets: ``float32 [M, T]`` of these, nan where unknown; else None.
 
     Raises:
@@ -165,7 +165,7 @@ def _check_bonds(bonds: Tensor, size: int, rows: int) -> None:
 def _check_atom_bond_index(atom_bond_index: Tensor, size: int, width: int) -> None:
     if atom_bond_index.dtype != torch.int64 or atom_bond_index.dim() != 2 or atom_bond_index.shape[1] != 4:
         raise ValueError(
-            f"sites of the batch are {atom_bond_index.dtype} of the shape {list(atom_bond_index.shape)}, not int64 [M, 4]"
+            f"atom_bond_index of the batch is {atom_bond_index.dtype} {list(atom_bond_index.shape)}, not int64 [M, 4]"
         )
     if ((atom_bond_index < 0) | (atom_bond_index >= torch.tensor([size, width, width, NUM_BOND_TYPES]))).any():
         raise ValueError("sites of the batch name molecules, atoms or bonds that are not there")

@@ -296,7 +296,7 @@ def wait_for():
 
 @pytest.fixture(scope="session")
 def wait_for_exit():
-    """``wait_for_exit(process)``: its exit code, stdout and stderr, when no process that it began holds them any more."""
+    """``wait_for_exit(process)``: exit code, stdout and stderr, once its child processes have ended too."""
 
     def wait(process: subprocess.Popen) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=HANG)

@@ -140,7 +140,7 @@ def _pictures(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
 
 
 def _mean_attention_by_distance(shares: list[np.ndarray]) -> np.ndarray:
-    """``[H, D + 1]``: the mean of what :func:`attention_by_distance` gives of several molecules, 0 beyond the ends of each."""
+    """Mean of :func:`attention_by_distance` over several molecules, ``[H, D + 1]``; 0 beyond the diameter of each."""
     width = max(found.shape[1] for found in shares)
     padded = np.zeros((len(shares), len(shares[0]), width))
     for row, found in zip(padded, shares, strict=True):

@@ -30,7 +30,7 @@ from graphslice.data.frames import as_table, is_frame
 from graphslice.errors import InputError
 from graphslice.inference.inputs import as_molecules, is_graph
 from graphslice.report.write import report_after_training
-from graphslice.training import entry
+from graphslice.training import train_run
 from graphslice.training.run import Interrupted, RunResult
 from graphslice.training.run_directory import read_config
 
@@ -122,7 +122,7 @@ def fit(
     folder = Path(keep_alive.name if keep_alive is not None else out or "")
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     try:
-        result = entry.train(config, folder, data=frame, overwrite=overwrite, console=console)
+        result = train_run.train(config, folder, data=frame, overwrite=overwrite, console=console)
     except Interrupted:
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
     if out is not None:
@@ -263,4 +263,4 @@ def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     Returns:
         What came of the run, with the model.
     """
-    return TrainedRun(**vars(entry.train(config, out, **arguments)))
+    return TrainedRun(**vars(train_run.train(config, out, **arguments)))

@@ -83,8 +83,8 @@ class NonconformityScores:
     def quantile(self, coverage: float) -> float:
         """What at least a share of all molecules stay below, if they are like those of the scores.
 
-        Of atoms or bonds it is one drawn at random of each molecule. ``coverage``: between 0 and 1. Infinite where there
-        are too few molecules for this share. Where rows are molecules it is the ``ceil((n + 1) share)``-th score.
+        Of atoms or bonds it is one drawn at random of each molecule. ``coverage``: between 0 and 1. Infinite where
+        there are too few molecules for this share. Where rows are molecules it is the ``ceil((n + 1) share)``-th score.
         """
         below = np.cumsum(1 / self.counts)
         molecules = round(below[-1]) if len(below) else 0

@@ -85,8 +85,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         coverage = coverage_of_level(options.interval)
         if endless := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
             print(
-                f"intervals of {quoted_list(endless)} have no end: for {options.interval:g}% the model would have to be "
-                f"calibrated on {min_calibration_molecules(coverage):,} molecules at least",
+                f"intervals of {quoted_list(endless)} have no end: for {options.interval:g}% the model would have to "
+                f"be calibrated on {min_calibration_molecules(coverage):,} molecules at least",
                 file=sys.stderr,
             )
     if failed == rows:

@@ -88,7 +88,7 @@ def collate_rows(
         targets=None if targets is None else torch.from_numpy(targets[rows].astype(np.float32)),
         rows=torch.from_numpy(rows),
         descriptors=torch.from_numpy(store.descriptors(rows, descriptors)) if descriptors else None,
-        atom_bond_index=None if level == MOLECULE else _sites(level, *ends),
+        atom_bond_index=None if level == MOLECULE else _atom_bond_index(level, *ends),
         bonds=torch.from_numpy(bond_matrices(*ends, atoms.shape[1])) if bonds else None,
         **_auxiliary(auxiliary or {}, rows, *ends),
     )
@@ -98,14 +98,14 @@ def _auxiliary(labels: Mapping[str, AtomBondLabels], rows: np.ndarray, *ends: np
     """``atom_index`` and their like: of the molecules of some rows that have labels of these."""
     found = {}
     for level, some in labels.items():
-        atom_bond_index = _sites(level, *ends)
+        atom_bond_index = _atom_bond_index(level, *ends)
         labelled = torch.from_numpy(some.counts_of(rows) > 0)
-        found[f"{level}_sites"] = atom_bond_index[labelled[atom_bond_index[:, 0]]]
+        found[f"{level}_index"] = atom_bond_index[labelled[atom_bond_index[:, 0]]]
         found[f"{level}_targets"] = torch.from_numpy(some[rows].astype(np.float32))
     return found
 
 
-def _sites(
+def _atom_bond_index(
     level: str, atom_ptr: np.ndarray, bond_ptr: np.ndarray, bonds: np.ndarray, bond_type_ids: np.ndarray
 ) -> torch.Tensor:
     """``atom_bond_index`` of a batch of the molecules that :meth:`GraphStore.gather` gives."""

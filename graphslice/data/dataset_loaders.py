@@ -309,8 +309,8 @@ def _as_kind(task: Task, kind: str, name: str) -> Task:
     if kind == REGRESSION and all(np.isfinite(parse_number(word)) for word in task.classes):
         return Task(task.name)
     raise InputError(
-        f"--task: the target {task.name!r} of {name} is {task.kind}, of the classes {quoted_list(task.classes)}, and not "
-        f"{kind}: make the store of a table where it is"
+        f"--task: the target {task.name!r} of {name} is {task.kind}, of the classes {quoted_list(task.classes)}, and "
+        f"not {kind}: make the store of a table where it is"
     )
 
 

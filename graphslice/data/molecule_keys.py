@@ -35,7 +35,7 @@ def scaffold_keys(store: GraphStore, rows: np.ndarray) -> np.ndarray:
 
 
 def fingerprint_rows(store: GraphStore, rows: np.ndarray, bits: int = FINGERPRINT_BITS) -> np.ndarray:
-    """``bool [R, bits]``, the Morgan fingerprints of some molecules of a store; ``rows`` as for :func:`molecule_keys`."""
+    """Morgan fingerprints of some rows of a store, ``bool [R, bits]``; ``rows`` as for :func:`molecule_keys`."""
     found = _map_chunks(store, rows, lambda arrays: morgan_fingerprints(arrays, bits))
     return np.concatenate([np.empty((0, bits), bool), *found])
 

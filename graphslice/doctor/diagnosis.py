@@ -16,7 +16,7 @@ from graphslice._version import __version__
 from graphslice.doctor.child_process import ChildDied, run_in_child
 from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
 from graphslice.doctor.presets import PresetCheck, check_compiled, check_eager
-from graphslice.hardware import fast_dtype, machine
+from graphslice.hardware import fast_dtype, hardware_info
 from graphslice.ops.toolchain import compiler_missing
 
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "torch-scatter", "ogb")
@@ -69,8 +69,8 @@ def describe_machine() -> dict[str, Any]:
             }
         )
     return {
-        "processor": machine()["machine"],
-        "cores": machine()["cores"],
+        "processor": hardware_info()["machine"],
+        "cores": hardware_info()["cores"],
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
         "python": platform.python_version(),

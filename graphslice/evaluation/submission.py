@@ -76,7 +76,8 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
     """
     if dataset not in TEST_SPLIT_SIZES:
         raise InputError(
-            f"nothing to submit for {dataset!r}{nearest(dataset, TEST_SPLIT_SIZES)}: choose {' or '.join(TEST_SPLIT_SIZES)}"
+            f"nothing to submit for {dataset!r}{nearest(dataset, TEST_SPLIT_SIZES)}: "
+            f"choose {' or '.join(TEST_SPLIT_SIZES)}"
         )
     if predictor.targets != [OGB_TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, and {dataset} asks for {OGB_TARGET}")

@@ -71,8 +71,8 @@ def embed_file(
 ) -> FileReport:
     """The embedding of every row of a table of molecules, in its order.
 
-    A ``.npy`` file holds the matrix of :func:`compute_embeddings` alone; a table holds the rows as they were, then the columns
-    ``embedding_0`` and so on, and ``error``.
+    A ``.npy`` file holds the matrix of :func:`compute_embeddings` alone; a table holds the rows as they were, then the
+    columns ``embedding_0`` and so on, and ``error``.
 
     Args:
         predictor: the model.

@@ -104,8 +104,8 @@ class GraphTransformer(nn.Module):
             self.pairs.init_from_distances()
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Predictions ``[B, T]`` in the unit of the targets; of atoms or bonds ``[M, T]``, as ``batch.atom_bond_index`` has
-        them."""
+        """Predictions ``[B, T]`` in the unit of the targets; of atoms or bonds ``[M, T]``, in the order of
+        ``batch.atom_bond_index``."""
         return self.standardised(batch) * self.target_std + self.target_mean
 
     def standardised(self, batch: GraphBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""What recording a program needs: instructions, values and gradients. :mod:`graphslice.ops.tracer` has the operations."""
+"""Base of the program tracer: instructions, values and gradients; :mod:`graphslice.ops.tracer` adds the operations."""
 
 from __future__ import annotations
 

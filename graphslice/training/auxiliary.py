@@ -20,8 +20,8 @@ _WEIGHT = 0.5
 
 
 class AuxiliaryHead(nn.Module):
-    """A linear map of what a :class:`~graphslice.nn.atom_bond_readout.AtomBondReadout` reads, to T standardised numbers of each atom or
-    bond.
+    """Linear map of an :class:`~graphslice.nn.atom_bond_readout.AtomBondReadout` to T standardised values of each
+    atom or bond.
 
     Args:
         dim: of the rows of the atoms.
@@ -52,7 +52,7 @@ class AuxiliaryHead(nn.Module):
             rows: ``float [B, N + 1, C]``, behind the last norm.
             batch: with ``atom_index`` and ``atom_targets``, or those of bonds.
         """
-        sites, targets = getattr(batch, f"{self.level}_sites"), getattr(batch, f"{self.level}_targets")
+        sites, targets = getattr(batch, f"{self.level}_index"), getattr(batch, f"{self.level}_targets")
         wanted = (targets - self.mean) / self.std
         known = ~torch.isnan(wanted)
         with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the model's own head

@@ -30,7 +30,7 @@ _FEW_ROWS = 10
 def print_data_summary(console: Console, data: MoleculeData) -> None:
     """Say what will be learned, of how many molecules, and what looks wrong with it."""
     if len(data.usable_rows) < _FEW_ROWS:
-        few = f"{len(data.usable_rows)} of {len(data.dataset):,} rows can be used: too few to learn from, or to judge a model by"
+        few = f"only {len(data.usable_rows)} of {len(data.dataset):,} rows are usable: too few to train and evaluate on"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
     if (level := data.dataset.level) != MOLECULE:

@@ -177,7 +177,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def read_start(folder: Path) -> dict:
-    """How a run was begun: ``command``, ``date``, ``version`` and ``hardware_info``; empty of one of an older version."""
+    """Contents of ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
     return json.loads((folder / START_FILE).read_text()) if (folder / START_FILE).is_file() else {}
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from graphslice.doctor import examine
+from graphslice.doctor import diagnosis
 
 
 def finds_nothing(name, *arguments):
@@ -16,12 +16,12 @@ def finds_nothing(name, *arguments):
 @pytest.fixture
 def without_compiler(monkeypatch):
     """Compilation takes half a minute; tests/doctor/test_presets.py has it."""
-    monkeypatch.setattr(examine, "check_compiled", finds_nothing)
+    monkeypatch.setattr(diagnosis, "check_compiled", finds_nothing)
 
 
 @pytest.fixture
 def two_operators(monkeypatch):
-    monkeypatch.setattr(examine, "operators_on", lambda device: ["column_sort", "gelu"])
+    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["column_sort", "gelu"])
 
 
 def test_a_machine_that_is_well(cli, without_compiler, two_operators):
@@ -49,9 +49,9 @@ def dies(name, *arguments):
 
 
 def test_a_machine_that_is_not(cli, monkeypatch):
-    monkeypatch.setattr(examine, "check_operator", dies)
-    monkeypatch.setattr(examine, "operators_on", lambda device: ["gelu"])
-    monkeypatch.setattr(examine, "check_eager", dies)
+    monkeypatch.setattr(diagnosis, "check_operator", dies)
+    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["gelu"])
+    monkeypatch.setattr(diagnosis, "check_eager", dies)
     code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu")
     assert code == 1 and "gelu in ?: the process was ended by SIGABRT" in out
     assert "preset small: the process was ended by SIGABRT" in out and "all checks passed" not in out

@@ -5,7 +5,7 @@ import numpy as np
 from graphslice.chem.fingerprints import morgan_fingerprints
 from graphslice.chem.molecule import read_smiles
 from graphslice.chem.molecule_hash import hash_molecules, hash_scaffolds
-from graphslice.data import hashes
+from graphslice.data import molecule_keys as keys_module
 from graphslice.data.molecule_keys import fingerprint_rows, molecule_arrays, molecule_keys, scaffold_keys
 from graphslice.data.store import GraphStore
 
@@ -17,7 +17,7 @@ def test_rows_of_a_store(demo_smiles, monkeypatch):
     store = GraphStore.from_arrays(arrays)
     rows = np.array([152, 3, 151, 3, *range(100, 150)])
     for chunk in (7, 4096):
-        monkeypatch.setattr(hashes, "_CHUNK_ROWS", chunk)
+        monkeypatch.setattr(keys_module, "_CHUNK_ROWS", chunk)
         found, expected = molecule_keys(store, rows), hash_molecules(arrays)
         assert found.identity.tolist() == expected.identity[rows].tolist()
         assert found.family.tolist() == expected.family[rows].tolist()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from graphslice.doctor import run_in_child as module
+from graphslice.doctor import child_process as module
 from graphslice.doctor.child_process import ChildDied, run_in_child
 
 

@@ -204,12 +204,12 @@ def test_graphs_have_no_drawings(tiny_config, demo_rows, tmp_path):
 
 
 def test_of_many_molecules_a_part_is_shown(run_directory, tmp_path, monkeypatch):
-    from graphslice.report import answers
+    from graphslice.report import predictions
 
     shutil.copytree(run_directory, tmp_path / "run")
-    monkeypatch.setattr(answers, "_MAX_PREDICTED", 4)
-    monkeypatch.setattr(answers, "_MIN_PREDICTED", 2)
-    monkeypatch.setattr(answers, "_MAX_TRAINING", 20)
+    monkeypatch.setattr(predictions, "_MAX_PREDICTED", 4)
+    monkeypatch.setattr(predictions, "_MIN_PREDICTED", 2)
+    monkeypatch.setattr(predictions, "_MAX_TRAINING", 20)
     page = check_page(write_report(tmp_path / "run"))
     assert "Of 6 test molecules 4, drawn at random, are shown." in page.words and "n = 4, MAE" in page.source
     assert "compared with 20 training molecules of 47, drawn at random" in page.words

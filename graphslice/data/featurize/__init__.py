@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 # Imported when first used: whoever predicts a few SMILES needs neither tables nor locks on files.
 _LAZY_EXPORTS = {
-    "FeaturizeReport": "dataset",
+    "FeaturizeReport": "preprocess",
     "Pool": "pool",
     "build_store": "build",
+    "cached_store": "cache",
     "check_graphs": "cache",
     "default_cache": "cache",
     "featurize": "pool",
-    "featurize_dataset": "dataset",
+    "featurize_dataset": "preprocess",
     "featurize_stream": "pool",
     "featurizer_pool": "pool",
-    "store_of": "cache",
 }
 
 __all__ = [
     "FeaturizeReport",
     "Pool",
     "build_store",
+    "cached_store",
     "check_graphs",
     "default_cache",
     "featurize",
     "featurize_dataset",
     "featurize_stream",
     "featurizer_pool",
-    "store_of",
 ]
 
 

@@ -26,7 +26,7 @@ class SplitMaker:
     """Splits the usable rows of a data set.
 
     All rows of a family (see :class:`~graphslice.chem.molecule_hash.MoleculeHashes`) stay in one split of those that
-    are made. How the groups are dealt out, :meth:`~graphslice.data.splits.grouped_split.GroupedRows.partition` says. By method:
+    are made (:meth:`~graphslice.data.splits.grouped_split.GroupedRows.partition`). By method:
 
     - random: 80 / 10 / 10 percent, with the same shares of the values of targets that are classes; of several
       such targets a row's rarest value counts.

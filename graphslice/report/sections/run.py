@@ -127,8 +127,8 @@ def _intervals(run: Run) -> list[Heading | Table]:
     if not rows:
         return []
     caption = (
-        f"Intervals and sets of {COVERAGE_LEVEL}% on test: how many {label_noun(judged)} lie in them, and how large they are on "
-        f"average, in the unit of the table or in classes{_OF_TEMPERATURES}"
+        f"Intervals and sets of {COVERAGE_LEVEL}% on test: how many {label_noun(judged)} lie in them, and how large "
+        f"they are on average, in the unit of the table or in classes{_OF_TEMPERATURES}"
     )
     if len(rows) > MAX_TARGETS:
         caption += f" The first {MAX_TARGETS} of {len(rows):,} targets; metrics.json has all."

@@ -10,7 +10,7 @@ from rdkit.DataStructs import BulkTanimotoSimilarity
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import DataConfig
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import making
+from graphslice.data.splits import split_maker
 from graphslice.data.splits.split_maker import SplitMaker
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
@@ -92,7 +92,7 @@ def test_clusters_are_farther_from_training(make, demo_smiles):
 
 
 def test_too_many_rows_for_clusters(make, monkeypatch):
-    monkeypatch.setattr(making, "MAX_CLUSTERED", 599)
+    monkeypatch.setattr(split_maker, "MAX_CLUSTERED", 599)
     with pytest.raises(InputError, match=r"t\.csv: .* 600 are more than 599: give --split scaffold"):
         make(split="cluster")
 

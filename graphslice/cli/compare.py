@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, build_config
+from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config
 from graphslice.errors import InputError
 
 #: The module that :func:`run` works with.
@@ -52,11 +52,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.training.run_directory import default_run_directory
 
     for word in arguments:
-        name = word.split("=")[0]
-        if (
-            why := FIXED_OPTIONS.get("trainer.baselines" if name == "--baselines" else name.removeprefix("--"))
-        ) is not None:
-            raise InputError(f"{why}: leave out {name}")
+        option = word.split("=")[0]
+        name = option.removeprefix("--").replace("-", "_")
+        if (why := FIXED_OPTIONS.get(SHORT_OPTIONS.get(name, name))) is not None:
+            raise InputError(f"{why}: leave out {option}")
     config, console = build_config(options), Console(stderr=True, soft_wrap=True)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_run_directory(config.data).name

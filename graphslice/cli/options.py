@@ -57,6 +57,20 @@ _DATA_OPTIONS = {
         "seed": "of the split (default: 0)",
     },
 }
+#: Short names of settings, by the option that they stand for.
+SHORT_OPTIONS = {
+    "epochs": "trainer.max_epochs",
+    "batch_size": "trainer.batch_size",
+    "lr": "optimizer.peak_lr",
+    "metric": "trainer.metric",
+    "ensemble": "trainer.ensemble",
+    "baselines": "trainer.baselines",
+}
+_TRAINING_OPTIONS = {
+    "epochs": "passes over the training set (default: by the number of molecules)",
+    "batch_size": "molecules per optimiser step, over all devices (default: by the preset)",
+    "lr": "peak learning rate (default: by the preset, or by the run that weights are taken from)",
+}
 _TRAINER_OPTIONS = {
     "metric": "what chooses the best epoch: mae, rmse, spearman, auroc, auprc, ... (default: by the task)",
     "ensemble": "train so many models, whose mean is the prediction and whose deviation its spread",
@@ -82,8 +96,9 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
     group = parser.add_argument_group("the model")
     group.add_argument("--preset", help=f"ready-made or published settings: {', '.join(PRESETS)}")
     group.add_argument("--config", help="a YAML file with the sections of config.yaml of a run folder")
-    for name, text in more.items():
-        group.add_argument(f"--{name}", type=int | None if name == "ensemble" else str, help=text)
+    kinds = {"ensemble": int | None, "epochs": int | None, "batch_size": int | None, "lr": float | None}
+    for name, text in {**_TRAINING_OPTIONS, **more}.items():
+        group.add_argument(*_option_strings(name), type=kinds.get(name, str), help=text)
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
     names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
@@ -122,8 +137,10 @@ def build_config(options: Namespace) -> RunConfig:
     if settings := sections["model"].mixer_settings:  # given one by one, --model.mixer_settings.groups 2 is a text
         typed = {key: parse_value(value) if isinstance(value, str) else value for key, value in settings.items()}
         sections["model"] = replace(sections["model"], mixer_settings=typed)
-    trainer = {key: options[key] for key in _TRAINER_OPTIONS if options.get(key) is not None}
-    sections["trainer"] = replace(sections["trainer"], **trainer)
+    for name, setting in SHORT_OPTIONS.items():
+        section, key = setting.split(".")
+        if options.get(name) is not None:
+            sections[section] = replace(sections[section], **{key: options[name]})
     return replace(config, data=replace(config.data, **given), **sections)
 
 

@@ -75,3 +75,18 @@ def test_a_column_of_descriptors_with_a_comma_in_its_name(demo_rows, cli, tiny_f
     assert code == 0, err
     code, _, err = cli("evaluate", tmp_path / "run", "--dataset", tmp_path / "without.arrow")
     assert code == 2 and 'featurize --features "temp,K"' in err
+
+
+def test_short_options_set_the_settings_that_they_name(cli, demo_csv, tiny_flags, tmp_path):
+    flags = [*tiny_flags, "--epochs", 1, "--batch-size", 7, "--lr", "3e-4"]
+    code, _, err = cli("train", "--dataset", demo_csv, *flags, "-o", tmp_path / "run")
+    assert code == 0, err
+    config = read_checkpoint(tmp_path / "run").config
+    assert (config.trainer.max_epochs, config.trainer.batch_size, config.optimizer.peak_lr) == (1, 7, 3e-4)
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--lr"])
+def test_short_options_reject_words(cli, demo_csv, tmp_path, option):
+    code, _, err = cli("train", "--dataset", demo_csv, option, "many", "-o", tmp_path / "run")
+    assert code == 2 and "'many' is not a" in err and option[2:].replace("-", "_") in err, err
+    assert not (tmp_path / "run").exists()

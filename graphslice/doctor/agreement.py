@@ -23,6 +23,8 @@ PROGRAM = "program"
 # The largest difference that rounding makes, relative to the largest prediction and to the length of the gradient: two
 # paths round differently, so values that are nearly equal may be sorted differently, and their gradients exchanged.
 _TOLERANCES = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
+# The golden ratio: the fractional parts of its multiples are all different.
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass
@@ -40,7 +42,10 @@ def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any
 
 
 def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
-    """The predictions of a batch, and the gradients of a sum of them with signs, without dropout.
+    """The predictions of a batch, and the gradients of their weighted sum, without dropout.
+
+    The weights are different, so that exchanged molecules are noticed, and positive: the gradients of several rows of
+    one molecule do not cancel.
 
     Args:
         model: on the device of the batch; neither its gradients nor its mode change.
@@ -58,9 +63,9 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
         # As Lightning does: torch.compile compiles anew for another cache_enabled.
         with torch.autocast(device, dtype, cache_enabled=False) if dtype != torch.float32 else nullcontext():
             predictions = model.standardised(batch)
-        signs = 1 - 2 * (torch.arange(predictions.numel(), device=predictions.device) % 2)
+        weights = 1 + torch.arange(predictions.numel(), device=predictions.device) * _GOLDEN % 1
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        total = (predictions.flatten() * signs).sum()
+        total = (predictions.flatten() * weights).sum()
         gradients = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
         # Copies: what a CUDA graph computes lies in memory that its next run writes again.
         return Step(

@@ -47,6 +47,25 @@ def test_right_backends_are_left_alone(mixer, dtype, batches):
     assert faulty_backends(model_of(mixer), batches, dtype) == {}
 
 
+@pytest.fixture
+def replicates():
+    """Batches of which the last is four rows of one molecule, as of a table with several measurements of each."""
+    store = GraphStore.from_arrays(*read_smiles(["C", "CC", "CCC", "CCCC", *["CCCCCc1ccccc1"] * 4]))
+    return extreme_batches(store, np.arange(len(store)), {})
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_right_backends_are_left_alone_where_the_largest_molecules_are_replicates(mixer, replicates):
+    assert faulty_backends(model_of(mixer), replicates) == {}
+
+
+@pytest.mark.parametrize("function", [lambda *args: wrong_forward(*args), lambda *args: wrong_backward(*args)])
+def test_a_faulty_backend_is_found_where_the_largest_molecules_are_replicates(function, replicates, monkeypatch):
+    monkeypatch.setattr(aggregate_sort.backends["numba"], "function", function)
+    with programs_disabled():
+        assert list(faulty_backends(model_of("slice-ascend"), replicates)) == ["aggregate_sort"]
+
+
 def test_without_a_compiler_nothing_is_said_to_be_compiled(batches, monkeypatch):
     monkeypatch.setattr("graphslice.nn.model.warn_of_missing_compiler", lambda kind: True)
     assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[:1])
@@ -124,17 +143,17 @@ def test_a_step_changes_neither_gradients_nor_mode(batches):
 def test_gradients_of_a_step_are_those_of_finite_differences(batches):
     model = model_of("softmax").double()
     model.pairs.double()
-    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+    weights = (1 + torch.arange(4) * (5**0.5 - 1) / 2 % 1)[:, None]
     gradients = compute_step(model, batches[0]).gradients
     at = [name for name, _ in model.named_parameters()].index("head.bias")
-    assert gradients[at].item() == pytest.approx(signs.sum().item(), abs=1e-6)
+    assert gradients[at].item() == pytest.approx(weights.sum().item(), abs=1e-6)
     weight = model.head.weight
     found = gradients[at - 1][0, 0].item()
     totals = []
     for step in (1e-5, -1e-5):
         with torch.no_grad():
             weight[0, 0] += step
-            totals.append((model.eval().standardised(batches[0]) * signs).sum().item())
+            totals.append((model.eval().standardised(batches[0]) * weights).sum().item())
             weight[0, 0] -= step
     assert found == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-4)
 

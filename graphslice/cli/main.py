@@ -72,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
             raise
         return _fail("the GPU is short of memory: train with a smaller --trainer.batch_size, predict with --device cpu")
+    except MemoryError:
+        return _fail("there is not enough memory: give fewer molecules at a time, or fewer --workers")
     except OSError as error:  # a full disk, say
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
 

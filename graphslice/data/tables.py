@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
+from graphslice.data.limits import parquet_batches
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
 from graphslice.errors import EmptyTableError, InputError
 
@@ -211,6 +212,8 @@ def _convert_read_errors(path: Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise InputError(f"{path} begins as {error.encoding} and goes on as something else: save it as UTF-8") from None
+    except MemoryError:
+        raise InputError(f"cannot read {path}: there is not enough memory") from None
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         lines = str(error).strip().splitlines()
         raise InputError(f"cannot read {path}: {lines[0] if lines else type(error).__name__}") from None
@@ -227,7 +230,7 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
 
     def chunks() -> Iterator[pa.Table]:
         with _convert_read_errors(path):
-            for batch in file.iter_batches(rows):
+            for batch in parquet_batches(file, path, rows):
                 yield _with_malformed(pa.Table.from_batches([batch]), {})
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from graphslice.data.limits import LONGEST, LimitedLines
 from graphslice.errors import InputError
 
-# A record of several lines may hold so many characters; a longer one is taken for a quote that nobody closed.
-_MOST_CHARACTERS = 1 << 24
 # Lines that are parsed in one go.
 _BLOCK_LINES = 4096
 # The csv module's own limit is 128 Ki characters; this is what a C long holds everywhere.
@@ -55,7 +54,7 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
     Lines end as in the file. Bytes that are no UTF-8 become surrogates, which ``surrogateescape`` turns back.
 
     Raises:
-        InputError: if it is UTF-16 that does not say so, or no text.
+        InputError: if it is UTF-16 that does not say so, or no text; while it is read also for a line that is too long.
         OSError, EOFError, zlib.error: if it cannot be read.
     """
     opener: Callable = gzip.open if path.name.lower().endswith(".gz") else open
@@ -67,7 +66,7 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
         raise InputError(f"{path} begins with NUL bytes, as UTF-16 does, and not with text in UTF-8: save it as UTF-8")
     # Odd bytes among UTF-8 pass through as they are; the other encodings have no way to keep them.
     errors = "surrogateescape" if encoding in (None, "utf-8-sig") else "strict"
-    return io.TextIOWrapper(binary, encoding or "utf-8", errors, newline="")
+    return io.TextIOWrapper(LimitedLines(binary, path), encoding or "utf-8", errors, newline="")
 
 
 def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:
@@ -210,7 +209,7 @@ def _parse(lines: list[str], at_end: bool, first_line: int, delimiter: str, file
         except csv.Error:
             failed = lines[done : begin + reader.line_num]
             quote, closed = _wrong_quote(failed, delimiter)
-            if not closed and not at_end and sum(map(len, failed)) < _MOST_CHARACTERS:
+            if not closed and not at_end and sum(map(len, failed)) < LONGEST:  # else nobody closes it
                 break
             where = f"line {first_line + done + quote} of {file}"
             block.broken[len(ends)] = (

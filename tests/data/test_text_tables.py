@@ -123,7 +123,7 @@ def test_a_record_of_many_lines(tmp_path, monkeypatch):
     note = "line\n" * 20_000
     (tmp_path / "t.csv").write_text(f'smiles,n\nC,"{note}"\nN,2\n')
     assert read(tmp_path / "t.csv") == (["smiles", "n"], [["C", note], ["N", "2"]], {})
-    monkeypatch.setattr(text_tables, "_MOST_CHARACTERS", 60_000)
+    monkeypatch.setattr(text_tables, "LONGEST", 60_000)
     _, cells, malformed = read(tmp_path / "t.csv")
     assert malformed[0] == "a quote opens in line 2 of t.csv and is not closed"
     assert cells[0] == ["C", "line"] and cells[1] == ["line", ""] and cells[-1] == ["N", "2"]

@@ -75,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     except MemoryError:
         return _fail("there is not enough memory: give fewer molecules at a time, or fewer --workers")
     except OSError as error:  # a full disk, say
-        return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        name = error.filename2 or error.filename  # where a temporary file was to go, rather than that file
+        return _fail(f"{error.strerror or error}{f': {name}' if name else ''}")
 
 
 class PlainHelp(DefaultHelpFormatter):

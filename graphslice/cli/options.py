@@ -47,6 +47,7 @@ _DATA_OPTIONS = {
         "transform": "log, or TARGET=log,...: learn logarithms; answers are in the target's own unit",
         "features": "what is read beside the graph: morgan, rdkit2d, numeric columns; separated by commas",
         "smiles_column": "column of the SMILES (default: found by its name)",
+        "rejected": "any: train even where fewer than half of the rows with a label can be used (default: few)",
     },
     "how it is split": {
         "split": "random, scaffold, cluster, or a column that says train, valid, test (default: the column split)",

@@ -68,6 +68,8 @@ class DataConfig:
         folds: split into so many folds ("5"), or that several times ("5x3": three times) for a cross-validation.
         fold: which of them is the test, from 0 (of 5x3, to 14); all in turn when not given.
         duplicates: keep, or merge: rows for training of one and the same molecule become one.
+        rejected: few stops a run where fewer than half of the rows that have a label can be used; any trains on the
+            others however few these are.
         seed: of the split.
         cache: folder where featurized molecules are kept from run to run; the user's cache folder when
             not given ($GRAPHSLICE_CACHE names another).
@@ -89,6 +91,7 @@ class DataConfig:
     folds: str | None = None
     fold: int | None = None
     duplicates: str = "keep"
+    rejected: str = "few"
     seed: int = 0
     cache: str | None = None
     fingerprint: str | None = None
@@ -100,6 +103,8 @@ class DataConfig:
             raise InputError(f"data.level is {', '.join(LEVELS)}, not {self.level!r}{nearest(self.level, LEVELS)}")
         if self.duplicates not in ("keep", "merge"):
             raise InputError(f"data.duplicates is keep or merge, not {self.duplicates!r}")
+        if self.rejected not in ("few", "any"):
+            raise InputError(f"data.rejected is few or any, not {self.rejected!r}")
         for name in ("seed", "carve"):
             if getattr(self, name) < 0:
                 raise InputError(f"data.{name} must be at least 0, not {getattr(self, name)}")

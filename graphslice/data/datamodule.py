@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -20,7 +22,7 @@ from graphslice.data.batch_loader import BatchLoader, EvalBatches, TrainBatches
 from graphslice.data.collate import collate_rows
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 from graphslice.data.featurize import cached_store
-from graphslice.data.labelled_dataset import LabelledDataset, usable_mask
+from graphslice.data.labelled_dataset import UNLABELLED, LabelledDataset, usable_mask
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import Splits
 from graphslice.data.splits.split_maker import SplitMaker
@@ -66,6 +68,8 @@ class MoleculeData(pl.LightningDataModule):
         self._train_loader: BatchLoader | None = None
         self.rejected = dict(dataset.rejected)
         self._featurize(progress)
+        if splits is None and config.data.rejected == "few":
+            self._check_rejected()
         self._split(splits)
         self.labels = self._network_labels()
         self._check_labels()
@@ -89,6 +93,26 @@ class MoleculeData(pl.LightningDataModule):
             raise InputError(
                 f"{self.dataset.name}: none of its {len(self.dataset)} rows can be used; row {row + 1}: {reason}"
             )
+
+    def _check_rejected(self) -> None:
+        """Raise :class:`InputError` if most rows that have a label are rejected; rows without one do not count."""
+        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
+        if len(wrong) <= len(self.usable_rows):
+            return
+        first: dict[str, int] = {}
+        counts = Counter[str]()
+        for row, reason in wrong.items():
+            kind = re.sub(r"\d+", "", reason.split(":")[0])
+            first.setdefault(kind, row)
+            counts[kind] += 1
+        examples = [
+            f"{count:,} such as row {first[kind] + 1}, {wrong[first[kind]]}" for kind, count in counts.most_common(3)
+        ]
+        labelled = len(self.usable_rows) + len(wrong)
+        raise InputError(
+            f"{self.dataset.name}: only {len(self.usable_rows):,} of {labelled:,} rows that have a label can be used; "
+            f"rejected: {'; '.join(examples)}: correct the table, or give --rejected any to train on the others"
+        )
 
     def _to_graph_order(self, atom_bond_labels: AtomBondLabels) -> None:
         """Bring labels of atoms or bonds into the order of the store."""

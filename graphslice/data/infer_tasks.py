@@ -26,6 +26,8 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFO
 _MOST_CLASSES = 100
 # So many numbers may be classes however few rows have each.
 _FEW_CLASSES = 10
+# So many commas for each number are mistakes of some rows.
+_FEW_COMMAS = 0.1
 # Words of which the other one is the negative class.
 _POSITIVE = {"yes", "y", "true", "t", "active", "positive", "pos", "+", "toxic", "hit", "pass", "high", "binder", "1"}
 _NEGATIVE = {"no", "n", "false", "f", "inactive", "negative", "neg", "-", "nontoxic", "non-toxic", "fail", "low", "0"}
@@ -37,7 +39,8 @@ class ColumnContents:
 
     Attributes:
         numbers: how many are finite numbers.
-        words: how many are something else; gaps and infinities are neither, decimal commas counted in ``commas`` alone.
+        words: how many are something else; gaps and infinities are neither, nor are numbers with commas.
+        commas: how many are these.
         values: the different numbers, up to one more than there can be classes.
         names: the writings of every class by what they have in common, as long as there are few.
         first_word, first_comma: the first such cell, with its row from 1.
@@ -148,9 +151,11 @@ def _infer_task(target: str, found: ColumnContents, asked: str | None, what: str
             "atom, and of bonds with --level bond"
         )
     numeric = found.numbers >= found.words  # a few words among numbers are mistakes, which rejected.csv tells
-    if found.commas > max(found.numbers, found.words) and asked in (None, REGRESSION):
+    # Separators stand in the large numbers alone: without these rows a model would learn the small ones.
+    if found.commas > max(found.numbers * _FEW_COMMAS, found.words) and asked in (None, REGRESSION):
         row, cell = found.first_comma or (0, "")
-        raise InputError(f"{what} has decimal commas: {cell!r} in row {row}{decimal_point_hint(cell)}")
+        kind = "thousands separators" if "." in cell or cell.count(",") > 1 else "decimal commas"
+        raise InputError(f"{what} has {kind}: {cell!r} in row {row}{decimal_point_hint(cell)}")
     if asked is None:
         asked = BINARY if found.values == {0.0, 1.0} and numeric else REGRESSION
         if not numeric:

@@ -21,8 +21,8 @@ from graphslice.tasks import Task
 if TYPE_CHECKING:
     from graphslice.chem import MolGraph
 
-# Why a row is rejected that has nothing wrong but that there is no label.
-_UNLABELLED = "no target value"
+#: Why a row is rejected that has nothing wrong but that there is no label.
+UNLABELLED = "no target value"
 
 
 @dataclass
@@ -97,7 +97,7 @@ class LabelledDataset:
     def unreadable(self) -> dict[int, str]:
         """The reason by row, in order, for rows that have a label of which nothing can be made, or are malformed."""
         lost = np.isnan(self.targets).all(axis=1)
-        return {row: why for row, why in sorted(self.rejected.items()) if lost[row] and why != _UNLABELLED}
+        return {row: why for row, why in sorted(self.rejected.items()) if lost[row] and why != UNLABELLED}
 
     def fingerprint(self) -> str:
         """A hash of molecules, labels and splits, to notice that a run's data has changed."""
@@ -118,12 +118,21 @@ class LabelledDataset:
         return digest.hexdigest()[:16]
 
     def chunks(self) -> Iterator[LabelledRows]:
-        """The rows as :func:`~graphslice.data.featurize.build_store` takes them."""
+        """The rows as :func:`~graphslice.data.featurize.build_store` takes them.
+
+        Rows without any label, which no split has, have no SMILES: neither graphs nor descriptors are made of them.
+        """
         split = encode_splits(self.splits, len(self))
+        # Not all that are rejected: the fingerprint, by which stores are kept, has the labels and not the reasons.
+        unused = (
+            np.zeros(len(self), bool) if self.atom_bond_labels is not None else ~usable_mask(len(self), self.rejected)
+        )
+        unused &= np.isnan(self.targets).all(axis=1)
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
+            smiles = ["" if out else text for text, out in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
             columns = None if self.columns is None else self.columns[rows]
-            yield LabelledRows(self.smiles[rows], self.targets[rows], split[rows], {}, columns)
+            yield LabelledRows(smiles, self.targets[rows], split[rows], {}, columns)
 
 
 def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
@@ -136,7 +145,7 @@ def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[T
 def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
     """The rejected rows, and those without any label. ``targets``: ``float64 [R, T]``."""
     unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
-    return rejected | {row: _UNLABELLED for row in unlabelled if row not in rejected}
+    return rejected | {row: UNLABELLED for row in unlabelled if row not in rejected}
 
 
 def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:

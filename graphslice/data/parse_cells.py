@@ -15,6 +15,7 @@ _NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
 # Beyond this a float64 does not hold every whole number.
 _MAX_EXACT_INTEGER = 2.0**53
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -127,10 +128,13 @@ def _short(text: str) -> str:
 
 
 def decimal_point_hint(cell: str) -> str:
-    """``" (write 12.5)"`` for the cell ``12,5``. Not read as that: 1,234 may as well be a thousand."""
+    """``" (write 12.5)"`` for the cell ``12,5``, and ``" (write 1234.5)"`` for ``1,234.5``; nothing for other cells.
+
+    Not read as that: 1,234 may be a decimal number or a thousand.
+    """
     cell = cell.strip()
     if not _DECIMAL_COMMA.fullmatch(cell):
-        return ""
+        return f" (write {cell.replace(',', '')})" if _THOUSANDS.fullmatch(cell) else ""
     point, thousands = cell.replace(",", "."), cell.replace(",", "")
     or_else = f", or {thousands} if the comma parts thousands" if len(cell.split(",")[1]) == 3 else ""
     return f" (write {point}{or_else})"

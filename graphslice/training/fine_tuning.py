@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,24 @@ import numpy as np
 from torch import nn
 
 from graphslice.checkpoint import Checkpoint, read_checkpoint
-from graphslice.config import GraphConfig, OptimizerConfig, RunConfig
+from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
+from graphslice.config import MOLECULE, GraphConfig, OptimizerConfig, RunConfig
+from graphslice.data.datamodule import MoleculeData
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
-from graphslice.tasks import Task
+from graphslice.tasks import REGRESSION, Task
 
 # A table is small with so many molecules for training.
 _MOST_MOLECULES = 50_000
 # Of so many of them at most it is asked whether all elements are known, and of this share it must be so.
 _SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
+# A target is alike one of a pretraining if their ranks correlate so among as many training molecules; of more a part
+# is drawn.
+_ALIKE, _LEAST_COMPARED, _MOST_COMPARED = 0.95, 50, 500
+# Words in the names of targets, and the targets of a pretraining that they mean.
+_QUANTITIES = {"gap": "gap", "homo": "homo", "lumo": "lumo", "dipole": "dipole", "mu": "dipole", "logp": "MolLogP"}
 _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
 _TARGET_STATISTICS = ("target_mean", "target_std")
 
@@ -61,6 +68,61 @@ def choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> 
 def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     free = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
     return config.graph, {name: value for name, value in vars(config.model).items() if name not in free}
+
+
+def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
+    """A note on targets that a pretrained model has learned already, or quantities like these; None for no such target.
+
+    Quantum-chemical ones and logP are recognised by their names, RDKit's descriptors by their values.
+
+    Args:
+        origin: the pretrained model.
+        data: of the run that starts from it.
+    """
+    if data.source.level != MOLECULE:
+        return None
+    learned = {task.name for task in origin.tasks}
+    rows = data.splits["train"]
+    if len(rows) > _MOST_COMPARED:
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_COMPARED, replace=False))
+    descriptors = _known_descriptors(data, rows, learned)
+    found = {}
+    for task, labels in zip(data.source.tasks, data.source.targets[rows].T, strict=True):
+        if task.kind == REGRESSION:
+            words = re.findall("[a-z]+", task.name.lower())
+            named = [_QUANTITIES[word] for word in words if _QUANTITIES.get(word) in learned]
+            if alike := named[0] if named else _most_alike(labels, descriptors):
+                found[task.name] = alike
+    if not found:
+        return None
+    pairs = ", ".join(f"{target} ({alike})" for target, alike in found.items())
+    return f"the pretraining has seen quantities like {pairs}: --init-from none compares fairly with other models"
+
+
+def _known_descriptors(data: MoleculeData, rows: np.ndarray, names: Collection[str]) -> dict[str, np.ndarray]:
+    """RDKit's descriptors of some names, ``float32 [R]`` of some rows; none of graphs without SMILES."""
+    if "rdkit2d" in data.store.info.descriptors:
+        values = data.store.descriptors(rows, ["rdkit2d"])
+    elif data.source.smiles:
+        values = compute_descriptors([data.source.smiles[row] for row in rows.tolist()], ["rdkit2d"])["rdkit2d"]
+    else:
+        return {}
+    every = zip(DESCRIPTORS["rdkit2d"].names, values.T, strict=True)
+    return {name: column for name, column in every if name in names}
+
+
+def _most_alike(labels: np.ndarray, descriptors: Mapping[str, np.ndarray]) -> str | None:
+    """Which of some descriptors ranks molecules as their labels do; None for none."""
+    from scipy.stats import rankdata
+
+    alike = {}
+    for name, column in descriptors.items():
+        known = ~np.isnan(labels) & ~np.isnan(column)
+        a, b = rankdata(labels[known]), rankdata(column[known])
+        if len(a) >= _LEAST_COMPARED and a.std() > 0 and b.std() > 0:
+            alike[name] = abs(np.corrcoef(a, b)[0, 1])
+    best = max(alike, key=lambda name: alike[name], default=None)
+    return best if best is not None and alike[best] >= _ALIKE else None
 
 
 def load_pretrained_weights(

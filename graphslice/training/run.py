@@ -21,6 +21,7 @@ from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.hardware import device_name, peak_memory
 from graphslice.ops.threads import single_threaded_torch
+from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
 from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training
 from graphslice.training.backend_check import BackendCheck
@@ -30,7 +31,7 @@ from graphslice.training.compilation import Compilation
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import Devices, choose_devices
 from graphslice.training.evaluate_run import choose_metric, evaluate_run
-from graphslice.training.fine_tuning import choose_init_from, freeze, load_pretrained_weights
+from graphslice.training.fine_tuning import choose_init_from, freeze, load_pretrained_weights, seen_in_pretraining
 from graphslice.training.linear_probe import fit_head
 from graphslice.training.module import PropertyModule
 from graphslice.training.run_directory import init_run_directory, write_training
@@ -188,6 +189,8 @@ def _initialise_weights(
             said += " and is first fitted to what they read of the training molecules"
         said = f"start from {config.init_from}: {said}; peak learning rate {config.optimizer.peak_lr:g}"
         console.print(said, highlight=False, markup=False, soft_wrap=True)
+        if is_packaged_model(str(config.init_from)) and (note := seen_in_pretraining(origin, data)) is not None:
+            console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         learning = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

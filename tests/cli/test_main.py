@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -110,6 +111,23 @@ def test_a_gpu_that_is_full(cli, run_directory, monkeypatch):
     assert (
         (code, out) == (2, "") and err.startswith("graphslice: the GPU is short of memory: ") and err.count("\n") == 1
     )
+
+
+def test_too_little_memory(cli, run_directory, monkeypatch):
+    def full(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
+    code, _, err = cli("predict", run_directory, "CCO")
+    assert code == 2 and err.startswith("graphslice: there is not enough memory: ") and err.count("\n") == 1
+
+
+def test_a_full_disk_is_said_of_the_file_and_not_of_its_temporary_copy(cli, run_directory, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/tmpx1", None, "run/best.ckpt")
+
+    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
+    assert cli("predict", run_directory, "CCO")[2] == "graphslice: No space left on device: run/best.ckpt\n"
 
 
 def test_what_a_command_needs(cli, run_directory):

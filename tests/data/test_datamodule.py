@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import graphslice as gs
+from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
@@ -40,6 +41,53 @@ def test_rejected_rows_leave_the_splits(table):
     assert splits == {"train": [0, 2], "valid": [3, 7], "test": [5]}
     assert data.usable_rows.tolist() == [0, 2, 3, 5, 7]
     assert data.train_labels.tolist() == [[1], [3]]
+
+
+WRONG = {
+    "labels": (
+        ["CCO"] * 3 + ["CCN"] * 5,
+        [1, 2, 3, ">4", ">5", "6 eV", "x", "?"],
+        "rejected: 5 such as row 4, target 'y'",
+    ),
+    "smiles": (
+        ["CCO", "aspirin"] + ["mol7", "mol8"] * 3,
+        list(range(8)),
+        "rejected: 7 such as row 2, not a valid SMILES",
+    ),
+}
+
+
+@pytest.mark.parametrize(("smiles", "y", "reason"), WRONG.values(), ids=WRONG)
+def test_a_table_of_which_most_labelled_rows_are_rejected_stops_the_run(table, smiles, y, reason):
+    dataset = table(smiles=smiles, y=y)
+    with pytest.raises(
+        InputError, match=rf"only \d of 8 rows that have a label can be used; {reason}.* --rejected any"
+    ):
+        MoleculeData(dataset, config())
+    if "target" in reason:
+        assert len(MoleculeData(dataset, config("random", rejected="any")).usable_rows) == 3
+
+
+def test_empty_labels_are_no_rejections(table):
+    y, z = [1, 2, 3, 4, *[None] * 36], [None] * 3 + [5, 6, 7, *[None] * 34]
+    assert len(MoleculeData(table(smiles=["CCO", "CCN"] * 20, y=y, z=z), config("random")).usable_rows) == 6
+
+
+def test_nothing_is_computed_of_rows_without_a_label(table, monkeypatch):
+    read: list[str] = []
+
+    def noted(smiles, *args, **kwargs):
+        read.extend(smiles)
+        return compute_descriptors(smiles, *args, **kwargs)
+
+    monkeypatch.setattr("graphslice.data.featurize.pool.compute_descriptors", noted)
+    labels = [float(n) if n % 5 == 0 else None for n in range(40)]
+    dataset = table(smiles=["C" * (n % 9 + 1) + "O" for n in range(40)], y=labels)
+    trained = RunConfig.from_dict({"data": {"split": "random"}, "trainer": {"baselines": "on"}})
+    data = MoleculeData(dataset, trained)
+    assert data.usable_rows.tolist() == list(range(0, 40, 5)) and data.rejected[1] == "no target value"
+    assert sum(text != "" for text in read) == 8
+    assert not np.isnan(data.store.descriptors(data.usable_rows, ["rdkit2d"])).all(axis=1).any()
 
 
 def test_batches_carry_the_labels_of_their_rows(table):

@@ -85,6 +85,8 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
         (["1,5", "2,5", "3"], {}, r"'y' has decimal commas: '1,5' in row 1 \(write 1.5\)"),
+        (["3,159.5", "1,250.0", "3.5"], {}, r"'y' has thousands separators: '3,159.5' in row 1 \(write 3159.5\)"),
+        (["1", "2", "3", "1,250,000"], {}, r"'y' has thousands separators: '1,250,000' in row 4 \(write 1250000\)"),
         (["1", "2", "-3", "0"], {"transform": "log"}, "'y' is -3 in row 3, which has no logarithm"),
         (["yes", "no"], {"transform": "y=log"}, "--transform log: the target 'y' is no number, but binary"),
         (["yes", "no"], {"transform": "log"}, "--transform log: .* has no target that is a number"),

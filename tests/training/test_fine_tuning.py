@@ -17,13 +17,15 @@ from torch.nn import functional as F
 
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
-from graphslice.config import FROM_SCRATCH, OptimizerConfig, RunConfig
+from graphslice.config import FROM_SCRATCH, DataConfig, OptimizerConfig, RunConfig
 from graphslice.data.collate import collate
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.inference import load
 from graphslice.package_data import MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
-from graphslice.training.fine_tuning import freeze, load_pretrained_weights, parameter_groups
+from graphslice.training.fine_tuning import freeze, load_pretrained_weights, parameter_groups, seen_in_pretraining
 from graphslice.training.module import PropertyModule
 from graphslice.training.run import Interrupted
 
@@ -326,3 +328,21 @@ def test_the_user_may_say_otherwise(packaged_model, demo_csv, cli, tiny_flags, r
         code, _, said = cli("train", "--dataset", demo_csv, "--init-from", given, "-o", out, *flags)
         assert code == 0 and read_checkpoint(out).config.init_from == expected, said
         assert ("start from" in said) == (given != "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "alike"),
+    [
+        ("y", lambda n: 14.0 * n + 2, "MolWt"),  # by its values
+        ("HOMO-LUMO gap", lambda n: float(n * 7 % 60), "homo"),  # by its name
+        ("solubility", lambda n: float(n * 7 % 60), None),
+    ],
+)
+def test_a_target_that_the_pretraining_has_seen_is_named(tmp_path, name, labels, alike):
+    table = "".join(f"{'C' * (n % 30 + 1)}{'O' * (n // 30)},{labels(n)}\n" for n in range(60))
+    (tmp_path / "t.csv").write_text(f"smiles,{name}\n{table}")
+    config = DataConfig(str(tmp_path / "t.csv"), targets=name, cache=str(tmp_path))
+    splits = {"train": np.arange(58), "valid": np.array([58]), "test": np.array([59])}
+    data = MoleculeData(load_dataset(config), RunConfig(data=config), splits=splits)
+    note = seen_in_pretraining(checkpoint_of(model_of(), ["homo", "MolWt", "MolLogP"]), data)
+    assert note is None if alike is None else f"like {name} ({alike}): " in note and "--init-from none" in note

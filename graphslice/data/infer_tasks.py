@@ -14,6 +14,7 @@ from graphslice.data.parse_cells import (
     cell_text,
     class_key,
     decimal_point_hint,
+    has_thousands_separators,
     list_or_none,
     number_key,
     parse_number_column,
@@ -44,6 +45,7 @@ class ColumnContents:
         values: the different numbers, up to one more than there can be classes.
         names: the writings of every class by what they have in common, as long as there are few.
         first_word, first_comma: the first such cell, with its row from 1.
+        first_thousands: the first whose commas surely part thousands.
         first_none: the first cell that says none, in a column of words.
         least: the smallest number, with its row from 1.
     """
@@ -55,6 +57,7 @@ class ColumnContents:
     names: dict[str, Counter[str]] = field(default_factory=dict)
     first_word: tuple[int, str] | None = None
     first_comma: tuple[int, str] | None = None
+    first_thousands: tuple[int, str] | None = None
     first_none_word: tuple[int, str] | None = None
     least: tuple[float, int] = (np.inf, 0)
 
@@ -74,6 +77,8 @@ class ColumnContents:
             if decimal_point_hint(cell):
                 self.commas += 1
                 self.first_comma = self.first_comma or (first_row + row + 1, cell)
+                if self.first_thousands is None and has_thousands_separators(cell):
+                    self.first_thousands = (first_row + row + 1, cell)
                 continue
             self.first_word = self.first_word or (first_row + row + 1, cell)
             if np.isinf(numbers[row]):
@@ -151,10 +156,11 @@ def _infer_task(target: str, found: ColumnContents, asked: str | None, what: str
             "atom, and of bonds with --level bond"
         )
     numeric = found.numbers >= found.words  # a few words among numbers are mistakes, which rejected.csv tells
-    # Separators stand in the large numbers alone: without these rows a model would learn the small ones.
-    if found.commas > max(found.numbers * _FEW_COMMAS, found.words) and asked in (None, REGRESSION):
-        row, cell = found.first_comma or (0, "")
-        kind = "thousands separators" if "." in cell or cell.count(",") > 1 else "decimal commas"
+    # Thousands separators stand in the large numbers alone: without these rows a model would learn the small ones.
+    few = found.numbers * (_FEW_COMMAS if found.first_thousands else 1)
+    if found.commas > max(few, found.words) and asked in (None, REGRESSION):
+        kind = "thousands separators" if found.first_thousands else "decimal commas"
+        row, cell = found.first_thousands or found.first_comma or (0, "")
         raise InputError(f"{what} has {kind}: {cell!r} in row {row}{decimal_point_hint(cell)}")
     if asked is None:
         asked = BINARY if found.values == {0.0, 1.0} and numeric else REGRESSION

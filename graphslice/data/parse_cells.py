@@ -47,6 +47,8 @@ def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 def parse_number(cell: str) -> float:
     """The number that a text is, nan where it is none."""
+    if not cell.isascii():
+        cell = cell.replace("\u2212", "-")  # the minus sign of typesetting
     if "_" in cell or not cell.isascii():  # Python's own notation, and digits of other scripts
         return np.nan
     try:
@@ -133,11 +135,19 @@ def decimal_point_hint(cell: str) -> str:
     Not read as that: 1,234 may be a decimal number or a thousand.
     """
     cell = cell.strip()
+    if has_thousands_separators(cell):
+        return f" (write {cell.replace(',', '')})"
     if not _DECIMAL_COMMA.fullmatch(cell):
-        return f" (write {cell.replace(',', '')})" if _THOUSANDS.fullmatch(cell) else ""
+        return ""
     point, thousands = cell.replace(",", "."), cell.replace(",", "")
     or_else = f", or {thousands} if the comma parts thousands" if len(cell.split(",")[1]) == 3 else ""
     return f" (write {point}{or_else})"
+
+
+def has_thousands_separators(cell: str) -> bool:
+    """Whether the commas of a number part thousands, as in ``1,234.5`` and ``1,234,567``; not of ``1,234``."""
+    cell = cell.strip()
+    return _THOUSANDS.fullmatch(cell) is not None and _DECIMAL_COMMA.fullmatch(cell) is None
 
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:

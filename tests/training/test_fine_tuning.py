@@ -333,7 +333,7 @@ def test_the_user_may_say_otherwise(packaged_model, demo_csv, cli, tiny_flags, r
 @pytest.mark.parametrize(
     ("name", "labels", "alike"),
     [
-        ("y", lambda n: 14.0 * n + 2, "MolWt"),  # by its values
+        ("y", lambda n: 14.0 * (n % 30) + 16 * (n // 30), "MolWt"),  # by its values
         ("HOMO-LUMO gap", lambda n: float(n * 7 % 60), "homo"),  # by its name
         ("solubility", lambda n: float(n * 7 % 60), None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ _MOST_CLASSES = 100
 _FEW_CLASSES = 10
 # So many commas for each number are mistakes of some rows.
 _FEW_COMMAS = 0.1
+# Many words that begin so, as "12 %", ">5" and "3-4" do, are numbers with something beside them.
+_BEGINS_AS_NUMBER = re.compile(r"[<>=~$]*\s*[+-]?\.?[0-9]")
 # Words of which the other one is the negative class.
 _POSITIVE = {"yes", "y", "true", "t", "active", "positive", "pos", "+", "toxic", "hit", "pass", "high", "binder", "1"}
 _NEGATIVE = {"no", "n", "false", "f", "inactive", "negative", "neg", "-", "nontoxic", "non-toxic", "fail", "low", "0"}
@@ -169,7 +172,8 @@ def _infer_task(target: str, found: ColumnContents, asked: str | None, what: str
             if asked == REGRESSION and not found.numbers:
                 row, cell = found.first_word or (0, "")
                 raise InputError(
-                    f"{what} is not numeric (row {row} is {cell!r}), and has too many different words to be classes"
+                    f"{what} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
+                    f"write numbers without units and signs, or give --task {target}={MULTICLASS}"
                 )
     if asked == REGRESSION or not found.numbers + found.words:
         return _regression_task(target, found, what)
@@ -181,7 +185,8 @@ def _infer_word_kind(found: ColumnContents) -> str:
     if len(found.names) <= 2:
         return BINARY
     few = len(found.names) <= min(_MOST_CLASSES, found.words // 3)
-    return MULTICLASS if few else REGRESSION
+    numbers = len(found.names) > _FEW_CLASSES and all(map(_BEGINS_AS_NUMBER.match, found.names))
+    return MULTICLASS if few and not numbers else REGRESSION
 
 
 def _regression_task(target: str, found: ColumnContents, what: str) -> Task:
@@ -211,6 +216,12 @@ def _classification_task(target: str, found: ColumnContents, asked: str, numeric
         raise InputError(
             f"{what} has {len(keys)} different numbers in {found.numbers} rows: too many to be classes; leave out "
             f"--task, or give --task {target}={REGRESSION}"
+        )
+    if asked == BINARY and len(keys) > 2 and not numeric and found.first_word and len(numbers) > 2:
+        row, cell = found.first_word
+        raise InputError(
+            f"{what} has {len(numbers)} different numbers, and words such as {cell!r} in row {row}: leave such cells "
+            f"empty where nothing is known, or give --task {target}={MULTICLASS}"
         )
     if asked == BINARY and len(keys) > 2:
         raise InputError(

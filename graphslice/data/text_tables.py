@@ -66,7 +66,7 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
         raise InputError(f"{path} begins with NUL bytes, as UTF-16 does, and not with text in UTF-8: save it as UTF-8")
     # Odd bytes among UTF-8 pass through as they are; the other encodings have no way to keep them.
     errors = "surrogateescape" if encoding in (None, "utf-8-sig") else "strict"
-    return io.TextIOWrapper(LimitedLines(binary, path), encoding or "utf-8", errors, newline="")
+    return io.TextIOWrapper(cast(BinaryIO, LimitedLines(binary, path)), encoding or "utf-8", errors, newline="")
 
 
 def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:

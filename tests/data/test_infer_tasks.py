@@ -84,6 +84,16 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["mild", "none", "severe"] * 3, {}, "'y' says 'none' in row 2, among words: leave such cells empty"),
         (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
+        (
+            ["1.5", "2", "3", "4", *["n.d."] * 9],
+            {},
+            r"4 different numbers, and words such as 'n\.d\.' in row 5: leave",
+        ),
+        (
+            [f"{n} %" for n in range(11)] * 3,
+            {},
+            r"is not numeric \(row 1 is '0 %'\).*: write numbers without",
+        ),
         (["1,5", "2,5", "3"], {}, r"'y' has decimal commas: '1,5' in row 1 \(write 1.5\)"),
         (["3,159.5", "1,250.0", "3.5"], {}, r"'y' has thousands separators: '3,159.5' in row 1 \(write 3159.5\)"),
         (["1", "2", "3", "1,250,000"], {}, r"'y' has thousands separators: '1,250,000' in row 4 \(write 1250000\)"),
@@ -103,6 +113,10 @@ def test_logarithms_are_of_the_numbers_alone():
     table = pa.table({"a": ["1", "2"], "b": ["yes", "no"]})
     tasks = infer_tasks([table], ["a", "b"], DataConfig(transform="log"), "t.csv")
     assert [task.transform for task in tasks] == ["log", "none"]
+
+
+def test_many_words_that_begin_with_numbers_are_classes_where_that_is_asked_for():
+    assert len(found([f"{n} %" for n in range(11)] * 3, task="multiclass").classes) == 11
 
 
 @given(

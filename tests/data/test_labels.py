@@ -254,6 +254,11 @@ def test_columns_of_parquet(cells, kind, numbers, empty):
     assert parsed(cells, kind) == (numbers, empty)
 
 
+def test_the_minus_sign_of_typesetting_is_one():
+    numbers, empty = parse_numbers(pa.chunked_array([["\u22121.5", "1e\u22122", "\u2212"]]))
+    assert numbers[:2].tolist() == [-1.5, 0.01] and np.isnan(numbers[2]) and not empty.any()
+
+
 def test_a_column_of_categories():
     numbers, _ = parse_numbers(pa.chunked_array([pa.array(["1", "2", "1"]).dictionary_encode()]))
     assert numbers.tolist() == [1, 2, 1]

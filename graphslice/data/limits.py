@@ -18,7 +18,7 @@ from graphslice.errors import InputError
 LONGEST = 1 << 24
 # A table expands to at most so many times the size of its file, if it is not small. Tables of molecules expand 2 to 20
 # times; gzip reaches 1,032, and the dictionaries of Parquet know no limit.
-_EXPANSION, _SMALL = 1000, 1 << 28
+_EXPANSION, _SMALL = 1000, 1 << 25
 # A file has so many blank characters in a row, which take time and hold nothing.
 _MOST_BLANK = 1 << 20
 # So many bytes of a Parquet file are decoded at once.

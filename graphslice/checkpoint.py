@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import warnings
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,10 @@ from graphslice.trees import Stacking
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
 KEY = "graphslice"
+# No checkpoint holds so many values beside the elements of its tensors.
+_MOST_VALUES = 2_000_000
+# What comes of values that are not those of a checkpoint.
+_NOT_WHOLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
 # The keys of what a model may have beside its network.
 _STACKING, _CALIBRATION = "blend", "calibration"
 
@@ -153,7 +159,7 @@ def _as_arrays(values: Any) -> Any:
         return {name: _as_arrays(value) for name, value in values.items()}
     if isinstance(values, list):
         return [_as_arrays(value) for value in values]
-    return values.numpy() if isinstance(values, Tensor) else values
+    return values.detach().numpy() if isinstance(values, Tensor) else values
 
 
 def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
@@ -227,7 +233,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint(config, tasks, weights, extra, stacking, _read_calibration(contents, tasks))
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _NOT_WHOLE:
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
 
 
@@ -244,13 +250,15 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
         return None
     try:
         return _read_calibration(load_weights(path), checkpoints[0].tasks)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except InputError:
+        raise
+    except _NOT_WHOLE:
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
 
 
 def _full(weight: Tensor) -> Tensor:
     """A weight in full precision: models that come with the package are kept in half of it."""
-    return weight.float() if weight.dtype == torch.float16 else weight
+    return weight.float() if weight.dtype == torch.float16 and weight.layout == torch.strided else weight
 
 
 def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task]) -> Calibration | None:
@@ -267,6 +275,10 @@ def _read_tasks(head: dict[str, Any]) -> list[Task]:
     return [Task.from_dict(values) for values in head["tasks"]]
 
 
+class _Excessive(ValueError):
+    """A file would take far more memory than it has bytes."""
+
+
 def load_weights(path: Path) -> dict[str, Any]:
     """What a file of ``torch.save`` holds, if that is tensors and plain values alone.
 
@@ -276,10 +288,14 @@ def load_weights(path: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch would have its own users do
+            check_archive(path)
             contents = torch.load(path, map_location="cpu", weights_only=True)
+            _check_sizes(contents, {})
     except Exception as error:  # a damaged file fails in as many ways as there are bytes
         text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # neither archive nor pickle
-        if "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
+        if isinstance(error, _Excessive):
+            why = f"it would take far more memory than it has bytes ({error})"
+        elif "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
             why = "it holds more than weights and plain values, and running its code is not safe"
         else:
             why = "it is truncated, damaged or no checkpoint at all"
@@ -287,3 +303,39 @@ def load_weights(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict):
         raise InputError(f"cannot read {path}: it holds no checkpoint")
     return contents
+
+
+def check_archive(path: Path) -> None:
+    """Raise ValueError for an archive whose parts take more memory than they have bytes: PyTorch compresses none."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
+                raise _Excessive("a compressed archive")
+
+
+def _check_sizes(value: Any, known: dict[int, int]) -> int:
+    """The number of values in nested ones, those that several share counted each time.
+
+    Args:
+        value: nested values.
+        known: the numbers of the parts seen so far, by identity.
+
+    Raises:
+        ValueError: if they are too many, endless, or a tensor has more elements than its memory holds.
+    """
+    if isinstance(value, Tensor):
+        if value.layout == torch.strided and value.numel() * value.itemsize > value.untyped_storage().nbytes():
+            raise _Excessive("a tensor of repeated elements")
+        return 1
+    if isinstance(value, dict):
+        parts: Iterable[Any] = itertools.chain(value.keys(), value.values())
+    elif isinstance(value, list | tuple | set):
+        parts = value
+    else:
+        parts = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, type) else ()
+    if id(value) not in known:
+        known[id(value)] = _MOST_VALUES  # while its parts are counted: one that holds itself is endless
+        known[id(value)] = 1 + sum(_check_sizes(part, known) for part in parts)
+    if known[id(value)] >= _MOST_VALUES:
+        raise _Excessive("too many values")
+    return known[id(value)]

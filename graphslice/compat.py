@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 
 # 0.1: section -> old key -> new key.
 _KEYS = {
@@ -60,5 +60,5 @@ def migrate_weight_name(name: str) -> str:
 def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     for old, new in names.items():
         if old in values and new in values:
-            raise InputError(f"{old!r} is the former name of {new!r}: give one of them")
+            raise InputError(f"{shown(old)} is the former name of {shown(new)}: give one of them")
     return {names.get(key, key): value for key, value in values.items()}

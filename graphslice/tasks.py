@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphslice.config import split_words
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, nearest, shown
 
 REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
 #: How the numbers of a target are changed before they are learned.
@@ -200,10 +200,10 @@ def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[s
         name, equals, value = (word.strip() for word in part.rpartition("="))
         if value not in choices:
             raise InputError(
-                f"{option} knows no {value!r}{nearest(value, choices)}: give {', '.join(choices)}, or "
+                f"{option} knows no {shown(value)}{nearest(value, choices)}: give {', '.join(choices)}, or "
                 f"TARGET={choices[-1]} for some of the targets"
             )
         if not equals or name not in names:
-            raise InputError(f"{option} speaks of a target {name!r}{nearest(name, names)} that is not predicted")
+            raise InputError(f"{option} speaks of a target {shown(name)}{nearest(name, names)} that is not predicted")
         found[name] = value
     return found

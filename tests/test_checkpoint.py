@@ -9,6 +9,8 @@ import pickle
 import re
 import sys
 import types
+import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -402,3 +404,69 @@ def test_incomplete_checkpoints_are_refused(own, change, message, tmp_path):
     torch.save(contents, tmp_path / "a.ckpt")
     with pytest.raises(InputError, match=message):
         read_checkpoint(tmp_path / "a.ckpt")
+
+
+# --- files that would take more memory than they have bytes ----------------------------------------
+
+
+def shared_lists(depth: int) -> list:
+    """Ten lists in each list, all of them one: few bytes in a file, and ``10**depth`` values."""
+    values: list = ["x"] * 10
+    for _ in range(depth - 1):
+        values = [values] * 10
+    return values
+
+
+def endless() -> list:
+    values: list = []
+    values.append(values)
+    return values
+
+
+REPEATED = torch.zeros(1, dtype=torch.float16).expand(2**40)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c["graphslice"]["config"]["trainer"].update(max_epochs=shared_lists(10)), "too many values"),
+        (lambda c: c["graphslice"]["config"]["trainer"].update(max_epochs=endless()), "too many values"),
+        (lambda c: c["graphslice"].update(tasks=shared_lists(10)), "too many values"),
+        (lambda c: c.update(blend=OrderedDict(trees=shared_lists(10))), "too many values"),
+        (lambda c: c["state_dict"].update({"model.norm.bias": REPEATED}), "a tensor of repeated elements"),
+        (lambda c: c.update(calibration={"targets": [{"scores": [REPEATED]}]}), "a tensor of repeated elements"),
+        (lambda c: c.update(blend={"weights": REPEATED}), "a tensor of repeated elements"),
+    ],
+)
+def test_small_files_of_large_values_are_refused(own, change, reason, reader, tmp_path):
+    save_checkpoint(own, tmp_path / "a.ckpt")
+    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    change(contents)
+    torch.save(contents, tmp_path / "a.ckpt")
+    assert (tmp_path / "a.ckpt").stat().st_size < 1_000_000
+    with pytest.raises(InputError, match=rf"a.ckpt: it would take far more memory than it has bytes \({reason}\)$"):
+        READERS[reader](tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_compressed_archives_are_refused_before_they_are_read(own, reader, tmp_path):
+    save_checkpoint(own, tmp_path / "a.ckpt")
+    with (
+        zipfile.ZipFile(tmp_path / "a.ckpt") as whole,
+        zipfile.ZipFile(tmp_path / "b.ckpt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name) + bytes(1_000_000))
+    with pytest.raises(InputError, match=r"b.ckpt: it would take far more memory .* \(a compressed archive\)$"):
+        READERS[reader](tmp_path / "b.ckpt")
+
+
+def test_a_message_shows_the_beginning_of_a_long_value(own, tmp_path):
+    save_checkpoint(own, tmp_path / "a.ckpt")
+    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    contents["graphslice"]["config"]["trainer"]["max_epochs"] = "x" * 1_000_000
+    torch.save(contents, tmp_path / "a.ckpt")
+    with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as refused:
+        read_checkpoint(tmp_path / "a.ckpt")
+    assert len(str(refused.value)) < 1_000

@@ -1,5 +1,7 @@
 """The configuration: what it accepts, and what it says to what it does not."""
 
+from collections import OrderedDict
+
 import pytest
 import yaml
 
@@ -213,3 +215,50 @@ def test_names_that_cannot_be_read():
         split_words("a" * 200_000)
     with pytest.raises(InputError, match="cannot read the value"):
         parse_value("2024-13-45")
+
+
+LONG = "x" * 10**6
+ALIASES = "[x,x,x,x,x,x,x,x,x,x]"
+for level in range(8):
+    ALIASES = f"[&l{level} {ALIASES}{f',*l{level}' * 9}]"
+MERGES = "a: &a {k: v, l: w}\n" + "".join(
+    f"b{i}: &b{i} {{<<: [{','.join([f'*b{i - 1}' if i else '*a'] * 10)}]}}\n" for i in range(9)
+)
+
+
+@pytest.mark.parametrize("text", [f"trainer:\n  max_epochs: {ALIASES}\n", MERGES, "a: &a [*a]\n"], ids=range(3))
+def test_aliases_that_stand_for_too_many_values_are_refused(text, tmp_path):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"run.yaml: it holds more than 100,000 values, each alias counted"):
+        read_yaml(tmp_path / "run.yaml")
+    with pytest.raises(InputError, match="it holds more than 100,000 values"):
+        parse_value(text)
+
+
+def test_aliases_are_read(tmp_path):
+    (tmp_path / "run.yaml").write_text("a: &a {x: 1}\nmodel: {<<: *a, y: *a}\n")
+    assert read_yaml(tmp_path / "run.yaml") == {"a": {"x": 1}, "model": {"x": 1, "y": {"x": 1}}}
+
+
+@pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int ''", "a: !!timestamp x", "[" * 2000])
+def test_yaml_that_pyyaml_stumbles_over_is_refused(text, tmp_path):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"run.yaml is not a YAML file"):
+        read_yaml(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    "value", [["x"] * 10**6, {"x" * 10**6: 1}, "x" * 10**6, ("x",) * 10**6, OrderedDict(a="x" * 10**6)]
+)
+def test_messages_show_the_beginning_of_a_value(value):
+    """Whatever holds it: a preset's section, a key or a choice."""
+    for values in ({"trainer": {"max_epochs": value}}, {"init_from": [value]}, {"model": {"norm": value}}):
+        with pytest.raises(InputError) as refused:
+            RunConfig.from_dict(values)
+        assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("key", ["devices", "max_epochs", "seed", "gradient_clip"])
+def test_numbers_that_no_text_can_hold_are_refused(key):
+    with pytest.raises(InputError, match=rf"trainer.{key} is too large a number"):
+        RunConfig.from_dict({"trainer": {key: -(1 << 20_000)}})

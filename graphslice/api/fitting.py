@@ -27,7 +27,7 @@ from graphslice.config import (
 )
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.inference.inputs import as_molecules, is_graph
 from graphslice.report.write import report_after_training
 from graphslice.training import train_run
@@ -157,7 +157,7 @@ def base_config(
         InputError: for several of these, a key or value that no configuration has, or a run that cannot be read.
     """
     if not isinstance(config, RunConfig | Mapping | None):
-        raise InputError(f"config is a RunConfig or a mapping of its sections, not {config!r}")
+        raise InputError(f"config is a RunConfig or a mapping of its sections, not {shown(config)}")
     if isinstance(config, RunConfig):
         for name, other in (("preset", preset), ("init_from", init_from)):
             if other is not None:
@@ -213,7 +213,7 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
 def _ragged_labels(labels: Any) -> np.ndarray:
     """``object [R]``: lists of numbers, which an array of numbers would take for targets side by side."""
     if not hasattr(labels, "__len__"):
-        raise InputError(f"labels are lists, one a SMILES, not {labels!r}")
+        raise InputError(f"labels are lists, one a SMILES, not {shown(labels)}")
     found = np.empty(len(labels), object)
     for row, each in enumerate(labels):
         found[row] = list(each) if isinstance(each, tuple | np.ndarray) else each

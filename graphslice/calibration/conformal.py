@@ -16,7 +16,7 @@ from numbers import Real
 
 import numpy as np
 
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.model_averaging import simplex_grid, within_standard_errors
 
 #: With fewer molecules all intervals are equally wide, and probabilities stay as they are.
@@ -34,7 +34,7 @@ def coverage_of_level(level: float) -> float:
         InputError: for what is no percentage from 50 to below 100.
     """
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
-        raise InputError(f"an interval has a level in percent, from 50 to 99.9, such as 90, not {level!r}")
+        raise InputError(f"an interval has a level in percent, from 50 to 99.9, such as 90, not {shown(level)}")
     return level / 100
 
 

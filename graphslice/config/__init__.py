@@ -37,7 +37,7 @@ from graphslice.config.reading import (
     read_preset,
     read_yaml,
 )
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, nearest, shown
 from graphslice.package_data import is_packaged_model
 
 __all__ = [
@@ -153,12 +153,12 @@ class ModelConfig:
         for readout in self.readout.split("+"):
             if readout not in READOUTS:
                 raise InputError(
-                    f"unknown readout {readout!r}{nearest(readout, READOUTS)}: choose from {', '.join(READOUTS)}, "
+                    f"unknown readout {shown(readout)}{nearest(readout, READOUTS)}: choose from {', '.join(READOUTS)}, "
                     "or join several with '+'"
                 )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise InputError(f"model.{name} is {' or '.join(choices)}, not {getattr(self, name)!r}")
+                raise InputError(f"model.{name} is {' or '.join(choices)}, not {shown(getattr(self, name))}")
         for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
@@ -251,21 +251,21 @@ class TrainerConfig:
             if value is not None and not value > 0:
                 raise InputError(f"trainer.{name} must be more than 0, not {value}")
         if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
-            raise InputError(f"trainer.freeze is none, embeddings or blocks:N, not {self.freeze!r}")
+            raise InputError(f"trainer.freeze is none, embeddings or blocks:N, not {shown(self.freeze)}")
         if self.workers != "auto" and not self.workers.isdigit():
-            raise InputError(f"trainer.workers is auto or a number, not {self.workers!r}")
+            raise InputError(f"trainer.workers is auto or a number, not {shown(self.workers)}")
         if self.metric is not None:
             self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")
         if self.loss not in LOSSES:
-            raise InputError(f"trainer.loss is {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {self.loss!r}")
+            raise InputError(f"trainer.loss is {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {shown(self.loss)}")
         if self.baselines not in ("auto", "on", "off"):
-            raise InputError(f"trainer.baselines is auto, on or off, not {self.baselines!r}")
+            raise InputError(f"trainer.baselines is auto, on or off, not {shown(self.baselines)}")
         if self.class_weights not in ("none", "balanced"):
-            raise InputError(f"trainer.class_weights is none or balanced, not {self.class_weights!r}")
+            raise InputError(f"trainer.class_weights is none or balanced, not {shown(self.class_weights)}")
         if self.compile not in ("auto", "on", "off"):
-            raise InputError(f"trainer.compile is auto, on or off, not {self.compile!r}")
+            raise InputError(f"trainer.compile is auto, on or off, not {shown(self.compile)}")
         if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):
-            raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {self.precision!r}")
+            raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {shown(self.precision)}")
 
     @property
     def inference_device(self) -> str | None:
@@ -309,7 +309,7 @@ class RunConfig:
         found = {name: parse_section(kinds[name], name, part) for name, part in sections.items()}
         origin = values.get("init_from")
         if not isinstance(origin, str | None):
-            raise InputError(f"init_from must be str or empty, not {origin!r}")
+            raise InputError(f"init_from must be str or empty, not {shown(origin)}")
         return cls(**found, init_from=origin)
 
     @classmethod

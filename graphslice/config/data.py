@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, nearest, shown
 
 #: What a label is of.
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
@@ -28,7 +28,7 @@ def split_columns(text: str) -> list[str]:
     try:
         return [word for line in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True) for word in line]
     except csv.Error as error:
-        raise InputError(f"cannot read the names {text[:40]!r}: {error}") from None
+        raise InputError(f"cannot read the names {shown(text[:40])}: {error}") from None
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -100,17 +100,17 @@ class DataConfig:
         if len(set(self.descriptors)) < len(self.descriptors):
             raise InputError(f"data.features names one twice: {self.features}")
         if self.level not in LEVELS:
-            raise InputError(f"data.level is {', '.join(LEVELS)}, not {self.level!r}{nearest(self.level, LEVELS)}")
+            raise InputError(f"data.level is {', '.join(LEVELS)}, not {shown(self.level)}{nearest(self.level, LEVELS)}")
         if self.duplicates not in ("keep", "merge"):
-            raise InputError(f"data.duplicates is keep or merge, not {self.duplicates!r}")
+            raise InputError(f"data.duplicates is keep or merge, not {shown(self.duplicates)}")
         if self.rejected not in ("few", "any"):
-            raise InputError(f"data.rejected is few or any, not {self.rejected!r}")
+            raise InputError(f"data.rejected is few or any, not {shown(self.rejected)}")
         for name in ("seed", "carve"):
             if getattr(self, name) < 0:
                 raise InputError(f"data.{name} must be at least 0, not {getattr(self, name)}")
         folds, repeats = self.folds_and_repeats
         if self.folds is not None and not (folds >= 2 and repeats >= 1):
-            raise InputError(f"data.folds is a number from 2, or with repeats such as 5x3, not {self.folds!r}")
+            raise InputError(f"data.folds is a number from 2, or with repeats such as 5x3, not {shown(self.folds)}")
         if self.folds is None and self.fold is not None:
             raise InputError(f"data.fold {self.fold} says which of some folds is the test: give data.folds too")
         if self.fold is not None and not 0 <= self.fold < folds * repeats:
@@ -152,8 +152,8 @@ class GraphConfig:
 
     def __post_init__(self) -> None:
         if self.atom_order not in ("canonical", "input"):
-            raise InputError(f"graph.atom_order is canonical or input, not {self.atom_order!r}")
+            raise InputError(f"graph.atom_order is canonical or input, not {shown(self.atom_order)}")
         if self.path_ties not in ("mean", "floyd-warshall"):
-            raise InputError(f"graph.path_ties is mean or floyd-warshall, not {self.path_ties!r}")
+            raise InputError(f"graph.path_ties is mean or floyd-warshall, not {shown(self.path_ties)}")
         if not 1 <= self.max_atoms <= 65_535:
             raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")

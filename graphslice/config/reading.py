@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,14 @@ import numpy as np
 import yaml
 
 from graphslice.compat import migrate_config
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, nearest, shown
 from graphslice.package_data import CONFIGS
 
 #: The names of the presets, each a YAML file in ``configs``.
 PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+# A configuration has far fewer.
+_MOST_VALUES = 100_000
 
 # Options of a text that may be on or off: without quotes YAML 1.1 takes these words for true and false.
 _ON_OFF_KEYS = ("baselines", "compile")
@@ -29,7 +33,7 @@ def read_preset(name: str) -> dict[str, Any]:
         InputError: if there is none of that name.
     """
     if name not in PRESETS:
-        raise InputError(f"unknown preset {name!r}{nearest(name, PRESETS)}: choose from {', '.join(PRESETS)}")
+        raise InputError(f"unknown preset {shown(name)}{nearest(name, PRESETS)}: choose from {', '.join(PRESETS)}")
     return read_yaml(CONFIGS / f"{name}.yaml")
 
 
@@ -40,10 +44,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
         InputError: if it is missing, no YAML or not a mapping.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = _load_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError):  # which is of no text, too, and of dates that are none
+    except InputError as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    except Exception:  # PyYAML has errors of its own, and many more of tags that do not fit their values
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no configuration: expected sections such as model: and trainer:")
@@ -57,9 +63,38 @@ def parse_value(text: str) -> Any:
         InputError: if it begins what it does not end.
     """
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # such as a date that is none
-        raise InputError(f"cannot read the value {text!r}: it is no number, word or list") from None
+        return _load_yaml(text)
+    except InputError:
+        raise
+    except Exception:  # as of :func:`read_yaml`
+        raise InputError(f"cannot read the value {shown(text)}: it is no number, word or list") from None
+
+
+def _load_yaml(text: str) -> Any:
+    """The values of a YAML text.
+
+    Raises:
+        InputError: if aliases make them too many, or endless.
+        Exception: if it is no YAML.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if _count(node, {}) > _MOST_VALUES:
+            raise InputError(f"it holds more than {_MOST_VALUES:,} values, each alias counted as what it stands for")
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """The number of values of a node, each alias counted as what it stands for; infinite where one holds itself."""
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = itertools.chain(*children) if isinstance(node, yaml.MappingNode) else children
+        known[id(node)] = 1 + sum(_count(part, known) for part in parts)
+    return known[id(node)]
 
 
 def merge_sections(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,10 +110,12 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
     hints = typing.get_type_hints(kind)
     for key, value in values.items():
         if key not in hints:
-            raise InputError(f"unknown configuration key {where + str(key)!r}{nearest(str(key), hints)}")
+            raise InputError(
+                f"unknown configuration key {shown(where + key if isinstance(key, str) else key)}{nearest(key, hints)}"
+            )
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
-                raise InputError(f"the configuration section {key!r} must hold keys and values")
+                raise InputError(f"the configuration section {shown(key)} must hold keys and values")
             check_keys(value, hints[key], f"{where}{key}.")
 
 
@@ -101,9 +138,9 @@ def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
     values = {key: to_python_scalar(value) for key, value in values.items()}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
+        if isinstance(value, int) and abs(value) >= 2**1023:
+            raise InputError(f"{name}.{key} is too large a number")
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):
-            if abs(value) >= 2**1023:
-                raise InputError(f"{name}.{key} is too large a number")
             values = {**values, key: float(value)}
         elif float in allowed and isinstance(value, str) and _is_float(value):
             values = {**values, key: float(value)}  # YAML 1.1 takes 1e-3 for a text
@@ -113,5 +150,5 @@ def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
             values = {**values, key: "on" if value else "off"}
         elif type(value) not in allowed:
             names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
-            raise InputError(f"{name}.{key} must be {names}, not {value!r}")
+            raise InputError(f"{name}.{key} must be {names}, not {shown(value)}")
     return kind(**values)

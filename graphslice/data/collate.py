@@ -15,7 +15,7 @@ from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.config import ATOM, LEVELS, MOLECULE
 from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.feature_dims import MAX_DISTANCE
 
 PathTies = Literal["mean", "floyd-warshall"]
@@ -57,11 +57,11 @@ def collate_rows(
     if not 1 <= max_path <= MAX_DISTANCE:
         raise InputError(f"max_path must be from 1 to {MAX_DISTANCE}, not {max_path}")
     if path_ties not in _TIE_RULES:
-        raise InputError(f"path_ties is {' or '.join(_TIE_RULES)}, not {path_ties!r}")
+        raise InputError(f"path_ties is {' or '.join(_TIE_RULES)}, not {shown(path_ties)}")
     if multiple < 1:
         raise InputError(f"multiple must be at least 1, not {multiple}")
     if level not in LEVELS:
-        raise InputError(f"level is {', '.join(LEVELS)}, not {level!r}")
+        raise InputError(f"level is {', '.join(LEVELS)}, not {shown(level)}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)

@@ -8,7 +8,7 @@ import torch
 
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import GraphConfig, OptimizerConfig, RunConfig, split_words
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.nn import GraphTransformer
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.graphormer_v2 import ATOM_ROWS as ATOM_ROWS
@@ -39,7 +39,7 @@ def import_checkpoint(
     """
     path = Path(path)
     if atom_rows not in (None, *ATOM_ROWS):
-        raise InputError(f"--atom-rows is {' or '.join(ATOM_ROWS)}, not {atom_rows!r}")
+        raise InputError(f"--atom-rows is {' or '.join(ATOM_ROWS)}, not {shown(atom_rows)}")
     state, settings = read_external_checkpoint(path)
     try:
         if graphormer_v2.is_graphormer_v2(state):

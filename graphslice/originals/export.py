@@ -11,7 +11,7 @@ from torch import Tensor
 from graphslice.atomic_write import atomic_write
 from graphslice.checkpoint import Checkpoint, as_bytes
 from graphslice.config import ModelConfig
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
@@ -35,7 +35,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -
         InputError: if the original has no such model, or the folder cannot be written.
     """
     if layout not in FORMATS:
-        raise InputError(f"unknown format {layout!r}: choose from {', '.join(FORMATS)}")
+        raise InputError(f"unknown format {shown(layout)}: choose from {', '.join(FORMATS)}")
     config = checkpoint.config.model
     _check(checkpoint, layout)
     weights = _to_original_layout(checkpoint)

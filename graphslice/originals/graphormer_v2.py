@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from graphslice.config import ModelConfig
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 from graphslice.originals.reading import parse_dropout
 
 #: The name by which its checkpoints are known.
@@ -103,7 +103,7 @@ def convert(
         notes.append("its norm after the last layer is left out: the original never applies it")
     rows = atom_rows or settings.get(ATOM_ROWS_KEY, "fairseq")
     if rows not in ATOM_ROWS:
-        raise InputError(f"{ATOM_ROWS_KEY} of the configuration is {rows!r}, neither fairseq nor huggingface")
+        raise InputError(f"{ATOM_ROWS_KEY} of the configuration is {shown(rows)}, neither fairseq nor huggingface")
     if rows == "huggingface":
         weights["atoms.atom.weight"] = weights["atoms.atom.weight"].roll(-1, dims=0)
         notes.append("atoms at rows 3 + 512 i + v, as Hugging Face's collator reads them")
@@ -138,7 +138,9 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
             )
     for name, value in _FIXED.items():
         if settings.get(name, value) not in (value, None):
-            raise InputError(f"the checkpoint has {name} {settings[name]!r}, which is not supported: only {value!r} is")
+            raise InputError(
+                f"the checkpoint has {name} {shown(settings[name])}, which is not supported: only {shown(value)} is"
+            )
     if (limit := settings.get("spatial_pos_max")) is not None and limit <= _UNREACHABLE:
         raise InputError(f"the checkpoint cuts pairs off at a distance of {limit} (spatial_pos_max): not supported")
     return ModelConfig(

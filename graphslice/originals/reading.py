@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphslice.checkpoint import load_weights
+from graphslice.checkpoint import check_archive, load_weights
 from graphslice.errors import InputError
 from graphslice.run_files import CONFIG
 
@@ -79,7 +79,7 @@ def _json_settings(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} {what}: give a Hugging Face folder, or the file of a checkpoint")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise InputError(f"{path} is no JSON file") from None
     if not isinstance(settings, dict):
         raise InputError(f"{path} holds no configuration")
@@ -116,6 +116,7 @@ def _read_torch(path: Path) -> dict[str, Any]:
 def _unknown_globals(path: Path) -> list[str]:
     """The classes and functions that a file asks for and that torch does not read by itself."""
     try:
+        check_archive(path)
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # damage, which the strict reader tells, or the format of before torch 1.6
         return sorted(_names_in_old_format(path))

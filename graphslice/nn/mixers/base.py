@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, nearest, shown
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops.base_tracer import NotTraceable
 from graphslice.ops.program import Value
@@ -124,7 +124,7 @@ def mixer_class(name: str) -> type[Mixer]:
         InputError: if there is none of that name.
     """
     if name not in MIXERS:
-        raise InputError(f"unknown mixer {name!r}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
+        raise InputError(f"unknown mixer {shown(name)}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
     return MIXERS[name]
 
 
@@ -138,9 +138,9 @@ def check_mixer(name: str, settings: dict | None = None) -> None:
     for key, value in (settings or {}).items():
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
-            raise InputError(f"{name} has no setting {key!r}{nearest(str(key), known)}: {has}")
+            raise InputError(f"{name} has no setting {shown(key)}{nearest(key, known)}: {has}")
         if known[key] in SETTING_TYPES and type(value) not in SETTING_TYPES[known[key]]:
-            raise InputError(f"{key} of {name} must be of type {known[key]}, not {value!r}")
+            raise InputError(f"{key} of {name} must be of type {known[key]}, not {shown(value)}")
 
 
 def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:

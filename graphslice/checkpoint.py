@@ -6,8 +6,8 @@ import io
 import itertools
 import warnings
 import zipfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
-from graphslice.calibration import Calibration
+from graphslice.calibration import CONSTANT, DISTANCE, OF_MODELS, OF_NETWORK, OF_PARTS, Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
@@ -25,7 +25,7 @@ from graphslice.errors import InputError
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.model import GraphTransformer
 from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
-from graphslice.tasks import Task, num_network_outputs, regression_tasks
+from graphslice.tasks import Task, num_network_outputs, num_outputs, regression_tasks
 from graphslice.trees import Stacking
 
 #: The key of a checkpoint that holds what is GraphSlice's own.
@@ -177,22 +177,6 @@ def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
         save_checkpoint(checkpoint, folder / BEST)
 
 
-def read_checkpoints(path: str | Path) -> list[Checkpoint]:
-    """The models that answer together, of a run folder of several, else the one of :func:`read_checkpoint`.
-
-    Raises:
-        InputError: if one cannot be read, or they do not answer the same.
-    """
-    if (Path(path) / BEST).is_file() or not (members := find_members(path)):
-        return [read_checkpoint(path)]
-    found = [read_checkpoint(member) for member in members]
-    first = found[0]
-    for member, other in zip(members, found, strict=True):
-        if (other.tasks, other.config.graph) != (first.tasks, first.config.graph):
-            raise InputError(f"{member} predicts something else than {members[0]}: they are no models of one run")
-    return found
-
-
 def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
     """The sections of a preset for a run that starts from another: :meth:`RunConfig.fine_tuned_from`, as plain values.
 
@@ -230,30 +214,44 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         stacking = Stacking.from_dict(_as_arrays(contents[_STACKING])) if _STACKING in contents else None
         if stacking is not None and stacking.weights.shape[1] != len(tasks):
             raise KeyError(_STACKING)
-        return Checkpoint(config, tasks, weights, extra, stacking, _read_calibration(contents, tasks))
+        found = Checkpoint(config, tasks, weights, extra, stacking)
+        return replace(found, calibration=_read_calibration(contents, tasks, calibration_kinds([found])))
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
     except _NOT_WHOLE:
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
 
 
-def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Calibration | None:
-    """What the answers of the models of :func:`read_checkpoints` are worth together; None where nothing says so.
+def read_part(path: Path, tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
+    """The calibration that a file of :func:`save_ensemble_calibration` holds.
+
+    Args:
+        path: of the file.
+        tasks: of the ensemble.
+        kinds: of :func:`calibration_kinds`.
 
     Raises:
         InputError: if it cannot be read.
     """
-    if len(checkpoints) == 1:
-        return checkpoints[0].calibration
-    path = Path(path) / ENSEMBLE_CALIBRATION
-    if not path.is_file():
-        return None
     try:
-        return _read_calibration(load_weights(path), checkpoints[0].tasks)
+        return _read_calibration(load_weights(path), tasks, kinds)
     except InputError:
         raise
     except _NOT_WHOLE:
         raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
+
+
+def calibration_kinds(checkpoints: Sequence[Checkpoint]) -> set[str]:
+    """The kinds of difficulty that a model, or several as an ensemble, have: intervals can be scaled by these alone."""
+    config, tasks = checkpoints[0].config, checkpoints[0].tasks
+    kinds = {
+        CONSTANT: True,
+        DISTANCE: True,
+        OF_NETWORK: config.model.tasks > num_outputs(tasks),
+        OF_PARTS: any(checkpoint.stacking is not None for checkpoint in checkpoints),
+        OF_MODELS: len(checkpoints) > 1,
+    }
+    return {name for name, known in kinds.items() if known}
 
 
 def _full(weight: Tensor) -> Tensor:
@@ -261,11 +259,11 @@ def _full(weight: Tensor) -> Tensor:
     return weight.float() if weight.dtype == torch.float16 and weight.layout == torch.strided else weight
 
 
-def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task]) -> Calibration | None:
-    """Raises KeyError, TypeError, ValueError or AttributeError for what is none."""
+def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
+    """Raises one of :data:`_NOT_WHOLE` for what is none."""
     if _CALIBRATION not in contents:
         return None
-    return Calibration.from_dict(_as_arrays(contents[_CALIBRATION]), tasks)
+    return Calibration.from_dict(_as_arrays(contents[_CALIBRATION]), tasks, kinds)
 
 
 def _read_tasks(head: dict[str, Any]) -> list[Task]:

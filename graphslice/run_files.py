@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,10 @@ MOLECULES = "molecules.parquet"
 CORPUS = "corpus.arrow"
 #: The files of a run folder that hold its scores by split, the last to be written, and what its training took.
 METRICS, TRAINING = "metrics.json", "training.json"
+#: The file of a run folder that training writes first, which says how it was begun.
+START = "start.json"
+
+_MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -41,11 +46,11 @@ def find_checkpoint(path: str | Path) -> Path:
         return MODELS[str(path)]
     path = Path(path)
     if path.is_dir():
+        if members := find_members(path):
+            raise InputError(f"{path} holds {len(members)} models: give one of them, such as {members[0]}")
         for name in (BEST, LAST):
             if (path / name).is_file():
                 return path / name
-        if members := find_members(path):
-            raise InputError(f"{path} holds {len(members)} models: give one of them, such as {members[0]}")
         hint = "; graphslice import-checkpoint makes one of it" if (path / "config.json").is_file() else ""
         raise InputError(f"{path} is no run folder: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
@@ -109,8 +114,13 @@ def contains_run(folder: Path) -> bool:
 
 def find_members(path: str | Path) -> list[Path]:
     """The run folders of the models that answer together, in their order; none of a run of one model."""
-    named = [folder for folder in Path(path).glob(f"{MEMBER}*") if folder.name.removeprefix(MEMBER).isdigit()]
-    return sorted(filter(contains_run, named), key=lambda folder: int(folder.name.removeprefix(MEMBER)))
+    named = [folder for folder in Path(path).glob(f"{MEMBER}*") if _MEMBER.fullmatch(folder.name)]
+    return sorted(filter(contains_run, named), key=member_number)
+
+
+def member_number(folder: Path) -> int:
+    """The number of a member by the name of its run folder."""
+    return int(folder.name.removeprefix(MEMBER))
 
 
 def write_training_smiles(folder: Path, rows: np.ndarray, smiles: Sequence[str]) -> None:
@@ -128,8 +138,21 @@ def write_training_smiles(folder: Path, rows: np.ndarray, smiles: Sequence[str])
 
 
 def read_training_smiles(folder: Path | None) -> dict[int, str]:
-    """The SMILES of training molecules by their places in the source; empty where a run folder has none."""
+    """The SMILES of training molecules by their places in the source; empty where a run folder has none.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
     if folder is None or not (folder / DOMAIN_FILE).is_file():
         return {}
-    with (folder / DOMAIN_FILE).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}
+    try:
+        with (folder / DOMAIN_FILE).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            found = {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        found = {-1: ""}
+    if not all(row >= 0 and smiles is not None for row, smiles in found.items()):
+        raise InputError(
+            f"{folder / DOMAIN_FILE} is damaged, which holds the SMILES of training molecules: copy it again, or remove it, "
+            "and their rows are named instead"
+        )
+    return found

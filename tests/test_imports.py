@@ -23,6 +23,7 @@ PACKAGES = [
     ["trees"],
     ["calibration"],
     ["checkpoint"],
+    ["ensemble"],
     ["originals"],
     ["data"],
     ["inference"],

@@ -31,13 +31,30 @@ def test_the_best_checkpoint_goes_before_the_last(run):
 
 
 def test_members_are_in_the_order_of_their_numbers(tmp_path):
-    for name in ("member-10", "member-2", "member-x", "members", "member-3"):
+    others = (
+        "member-x",
+        "members",
+        "member-01",
+        "member-0",
+        "member-\u0662",
+        "member-\u00b2",
+        "member-4 ",
+        "member-+5",
+    )
+    for name in ("member-10", "member-2", "member-3", *others):
         (tmp_path / name).mkdir()
         if name != "member-3":  # somebody else's
             (tmp_path / name / "config.yaml").touch()
     assert find_members(tmp_path) == [tmp_path / "member-2", tmp_path / "member-10"]
     with pytest.raises(InputError, match=r"holds 2 models: give one of them, such as .*member-2"):
         find_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_beside_members_is_not_taken_alone(run):
+    (run / "member-1").mkdir()
+    (run / "member-1" / "config.yaml").touch()
+    with pytest.raises(InputError, match=r"run holds 1 models: give one of them, such as .*member-1"):
+        find_checkpoint(run)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
@@ -64,3 +81,23 @@ def test_structures_of_a_run_folder(tmp_path):
     write_training_smiles(tmp_path, np.array([4, 0]), ["CC,O", 'N"\udcff'])
     assert (tmp_path / "domain.csv").read_text(errors="surrogateescape").startswith("row,smiles\n5,")
     assert read_training_smiles(tmp_path) == {4: "CC,O", 0: 'N"\udcff'}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"row,smiles\nx,CC\n",
+        b"a,b\n1,CC\n",
+        b"row,smiles\n1," + b"C" * 200_000 + b"\n",
+        b"row,smiles\n1\n",
+        b"row,smiles\n0,CC\n",
+        b"row,smiles\n-9,CC\n",
+        b"row,smiles\n" + b"9" * 5_000 + b",CC\n",
+        b'row,smiles\n"1",C\r\r\n\x002,\n',
+    ],
+    ids=range(8),
+)
+def test_damaged_structures_are_refused(content, tmp_path):
+    (tmp_path / "domain.csv").write_bytes(content)
+    with pytest.raises(InputError, match=r"domain.csv is damaged, .*: copy it again, or remove it"):
+        read_training_smiles(tmp_path)

@@ -17,9 +17,7 @@ import torch
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import (
     Checkpoint,
-    read_calibration,
     read_checkpoint,
-    read_checkpoints,
     save_ensemble_calibration,
     write_run_directory,
 )
@@ -28,6 +26,7 @@ from graphslice.config import DataConfig, join_names
 from graphslice.data.frames import column_names, dataset_from_frame, is_frame
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import SPLIT_METHODS, Splits
+from graphslice.ensemble import read_calibration, read_checkpoints
 from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.inputs import Columns

@@ -20,6 +20,8 @@ MAX_TRAINING_MOLECULES = 10_000
 _OUTSIDE_FRACTION = 0.05
 _THRESHOLD_SAMPLE = 1_000
 _WORD = 64
+# No source has more rows.
+_MOST_ROWS = 10**12
 # Molecules with more than so many times the atoms of the largest training molecule are outside: a fingerprint does not
 # tell how often a part is repeated, so that a polymer is like its smallest oligomers.
 _MAX_SIZE_RATIO = 1.5
@@ -50,6 +52,8 @@ class ApplicabilityDomain:
         fits = self.bits.dtype == np.uint64 and self.bits.ndim == 2 and self.bits.shape[1] == DOMAIN_BITS // _WORD
         fits = fits and len(self.smiles) in (0, len(self.bits))
         if not fits or self.rows.shape != self.bits.shape[:1] or not 0 <= self.threshold <= 1:
+            raise ValueError("a domain")
+        if ((self.rows < 0) | (self.rows > _MOST_ROWS)).any() or not 0 <= self.max_training_atoms <= _MOST_ROWS:
             raise ValueError("a domain")
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_
 
 # So many parts, each of which is judged by weights that the others give.
 _CROSS_FIT_FOLDS = 5
+# Intervals that are read from a file: larger scores times weights would make them infinite, and fitted temperatures lie
+# well within these. The probability of a class may exceed 1 by rounding.
+_LARGEST, _TEMPERATURES, _ROUNDING = 1e30, (0.1, 10.0), 1e-6
 #: By name ``float [R, T]``, none negative: what may tell of the size of the errors of R rows.
 Difficulty = Mapping[str, np.ndarray]
 
@@ -50,16 +53,31 @@ class TargetCalibration:
         return {**found, "temperature": self.temperature}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
-        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
+    def from_dict(cls, values: Mapping[str, Any], task: Task, kinds: Collection[str]) -> TargetCalibration:
+        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write.
+
+        Args:
+            values: plain values and arrays.
+            task: of the target.
+            kinds: the kinds of difficulty that the model has.
+        """
         scores = [np.asarray(each, np.float64).reshape(-1) for each in values["scores"]]
         counts = [np.asarray(each, np.int64) for each in values.get("counts", map(np.ones_like, scores))]
+        found = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
         weights = {str(name): float(weight) for name, weight in values["weights"].items()}
         temperature = float(values["temperature"])
-        sound = all((np.diff(each) >= 0).all() for each in scores) and min(weights.values()) >= 0
-        if not scores or not sound or weights.get(CONSTANT, 0) <= 0 or not 0 < temperature < np.inf:
+        if len(found) != max(1, len(task.classes)) or any((np.diff(each.values) < 0).any() for each in found):
+            raise ValueError("the scores of a target")
+        every = np.concatenate(scores)
+        least, most = (-_ROUNDING, 1 + _ROUNDING) if task.classes else (0, _LARGEST)
+        if not ((every >= least) & (every <= most)).all():
+            raise ValueError("the scores of a target")
+        scale = max(1.0, every.max(initial=0))
+        if weights[CONSTANT] <= 0 or not all(0 <= each <= _LARGEST / scale for each in weights.values()):
+            raise ValueError("the weights of a target")
+        if not weights.keys() <= {*kinds} or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
             raise ValueError("the calibration of a target")
-        return cls(tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True)), weights, temperature)
+        return cls(found, weights, temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +157,16 @@ class Calibration:
         return {"targets": [target.to_dict() for target in self.targets], "domain": self.domain.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task]) -> Calibration:
-        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
-        targets = tuple(TargetCalibration.from_dict(each) for each in values["targets"])
-        counts = [max(1, len(task.classes)) for task in tasks]
-        if [len(target.scores) for target in targets] != counts:
-            raise ValueError("the calibration of other targets")
+    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration:
+        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write.
+
+        Args:
+            values: plain values and arrays.
+            tasks: T targets.
+            kinds: the kinds of difficulty that the model has.
+        """
+        pairs = zip(values["targets"], tasks, strict=True)
+        targets = tuple(TargetCalibration.from_dict(each, task, kinds) for each, task in pairs)
         return cls(targets, ApplicabilityDomain.from_dict(values["domain"]))
 
 

@@ -25,6 +25,9 @@ MIN_CALIBRATION_MOLECULES = 20
 _STEPS = 8
 #: What is the same for every molecule, and 1 minus the similarity of the nearest training molecule.
 CONSTANT, DOMAIN_DISTANCE = "constant", "distance"
+#: The standard deviation that a network predicts, that of it and its trees, and that of the models of an ensemble.
+OF_NETWORK = "deviation of the network"
+OF_PARTS, OF_MODELS = "disagreement of the parts", "disagreement of the models"
 
 
 def coverage_of_level(level: float) -> float:

@@ -336,6 +336,19 @@ class RunConfig:
         return None if self.init_from == FROM_SCRATCH else self.init_from
 
     @property
+    def num_models(self) -> int:
+        """The number of models that the run trains: the members of an ensemble, or one for each fold.
+
+        Raises:
+            InputError: if it asks for both.
+        """
+        number, repeats = self.data.folds_and_repeats
+        folds = number * repeats if self.data.is_cross_validation else 0
+        if folds and self.trainer.ensemble > 1:
+            raise InputError("--folds trains a model for each fold, and these are an ensemble: leave out --ensemble")
+        return folds or self.trainer.ensemble
+
+    @property
     def collate_settings(self) -> dict[str, Any]:
         """What ``collate_rows`` has to know of a model."""
         return {

@@ -110,9 +110,8 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
     hints = typing.get_type_hints(kind)
     for key, value in values.items():
         if key not in hints:
-            raise InputError(
-                f"unknown configuration key {shown(where + key if isinstance(key, str) else key)}{nearest(key, hints)}"
-            )
+            named = shown(where + (key if isinstance(key, str) else shown(key)))
+            raise InputError(f"unknown configuration key {named}{nearest(key, hints)}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise InputError(f"the configuration section {shown(key)} must hold keys and values")

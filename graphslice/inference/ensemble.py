@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphslice.calibration import OF_MODELS, OF_NETWORK, OF_PARTS
 from graphslice.data.store import GraphStore
 from graphslice.tasks import Task, to_predictions, to_standard_deviations
 from graphslice.trees import Stacking
@@ -13,10 +14,6 @@ from graphslice.trees.stacking import combine_predictions, weighted_std
 
 # Molecules whose descriptors trees get at a time.
 _TREE_ROWS = 4096
-# What may tell of the size of an error: how far off the network takes itself to be, how much it and its trees disagree,
-# and how much several models do.
-_NETWORK_STD = "deviation of the network"
-_PARTS_STD, _ENSEMBLE_STD = "disagreement of the parts", "disagreement of the models"
 
 
 def network_predictions(
@@ -35,7 +32,7 @@ def network_predictions(
     values = np.stack([to_predictions(each, tasks) for each in outputs])
     said = [to_standard_deviations(each, tasks, std) for each, std in zip(outputs, stds, strict=True)]
     known = [each for each in said if each is not None]
-    return values, {_NETWORK_STD: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
+    return values, {OF_NETWORK: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
 
 
 def stack_predictions(
@@ -66,8 +63,8 @@ def stack_predictions(
             parts = stacking.base_predictions(values[model, some], store.descriptors(rows[some], stacking.kinds))
             values[model, some] = combine_predictions(parts, stacking.weights, tasks)
             found[some] += weighted_std(parts, stacking.weights, tasks) / len(with_trees)
-    difficulty = {_PARTS_STD: found} if with_trees else {}
+    difficulty = {OF_PARTS: found} if with_trees else {}
     if len(values) > 1:
         equal = np.full((len(values), len(tasks)), 1 / len(values))
-        difficulty[_ENSEMBLE_STD] = weighted_std(list(values), equal, tasks)
+        difficulty[OF_MODELS] = weighted_std(list(values), equal, tasks)
     return values, difficulty

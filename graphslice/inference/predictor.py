@@ -12,7 +12,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration, coverage_of_level
-from graphslice.checkpoint import Checkpoint, read_calibration, read_checkpoints
+from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
@@ -20,6 +20,7 @@ from graphslice.data.atom_bond_labels import pointers, ragged_indices
 from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.store import GraphStore
+from graphslice.ensemble import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
 from graphslice.inference.batches import for_each_batch

@@ -13,12 +13,12 @@ import numpy as np
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
+from graphslice.ensemble import find_models
 from graphslice.errors import InputError
 from graphslice.run_files import (
     BEST,
     CONFIG,
     LAST,
-    find_members,
     is_finished,
     metric_logs,
     read_metrics,
@@ -95,7 +95,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
         raise InputError(
             f"{folder} holds a run that is not finished: graphslice train --resume {folder} goes on with it"
         )
-    config = read_config(folder)
+    models, config = find_models(folder), read_config(folder)
     data_error = None
     if (level := config.model.level) != MOLECULE:
         data, data_error = None, f"the targets are of {level}s, and what stands here would be of molecules"
@@ -105,7 +105,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
         except (InputError, OSError) as error:
             data_error = str(error)
     found = read_metrics(folder), read_training(folder), read_start(folder)
-    return Run(folder, config, *found, find_members(folder) or [folder], data, data_error)
+    return Run(folder, config, *found, models, data, data_error)
 
 
 def _read_data(config: RunConfig, folder: Path) -> MoleculeData:

@@ -16,7 +16,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
 from graphslice.data.splits import Splits
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
-from graphslice.inference.predictor import Predictor, load
+from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST, write_training_smiles
 
@@ -63,7 +63,8 @@ def calibrate_ensemble(
     domain = _fit_domain(data, learned, data.config.trainer.seed)
     rows = np.sort(_random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data))
     if all(np.array_equal(each[split], splits[0][split]) for each in splits):
-        answers, difficulty = _predict_with_difficulty(load(out, models[0].device), domain, data, rows)
+        checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
+        answers, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
     else:
         own = predict_held_out(models, splits, split, data.store, rows)
         answers, difficulty = own.mean, own.difficulty

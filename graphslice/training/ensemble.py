@@ -23,6 +23,7 @@ from graphslice.data.featurize import featurizer_pool
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.data.splits import SPLITS
+from graphslice.ensemble import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import read_splits
@@ -30,7 +31,7 @@ from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictions import Predictions
-from graphslice.inference.predictor import load
+from graphslice.inference.predictor import Predictor, load
 from graphslice.processes import in_processes
 from graphslice.run_files import (
     CONFIG,
@@ -75,18 +76,16 @@ def member_configs(config: RunConfig) -> dict[str, RunConfig]:
     An ensemble has a seed for each, which no ensemble of another seed has, and where the data does not say which rows
     validate, other rows for each; of folds each member has one, held out as its test.
     """
-    number, repeats = config.data.folds_and_repeats
-    folds = 0 if config.data.fold is not None else number * repeats
-    if folds and config.trainer.ensemble > 1:
-        raise InputError("--folds trains a model for each fold, and these are an ensemble: leave out --ensemble")
-    count = folds or config.trainer.ensemble
+    count = config.num_models
     if count < 2:
         return {}
     members = {}
     for number in range(count):
         seed = (config.trainer.seed * count + number) % 2**32
         trainer = replace(config.trainer, ensemble=1, seed=seed)
-        data = replace(config.data, fold=number) if folds else replace(config.data, carve=number)
+        data = (
+            replace(config.data, fold=number) if config.data.is_cross_validation else replace(config.data, carve=number)
+        )
         members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
     return members
 
@@ -109,6 +108,8 @@ def train_ensemble(
     # Not merged: every model is judged by the rows as they are, also by those that another one learned as one.
     first = next(iter(members.values()))
     data = load_molecule_data(replace(first, data=replace(first.data, duplicates="keep")), dataset, console)
+    if not fresh:
+        _check_begun(out, list(members))
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
     metric = choose_metric(config.trainer.metric, data)
@@ -133,6 +134,14 @@ def train_ensemble(
         raise Interrupted from None
     metrics = evaluate_ensemble(out, data, metric, console)
     return RunResult(out, metrics, read_training(out), data)
+
+
+def _check_begun(out: Path, names: Sequence[str]) -> None:
+    """Check that what stands in the run folder of an ensemble is of it: its members of these names, finished or not."""
+    check_folder(out, len(names))
+    begun = [out / name for name in names if (out / name / CONFIG).is_file()]
+    finished = [read_checkpoint(folder).config if is_finished(folder) else read_config(folder) for folder in begun]
+    check_one_run(begun, finished)
 
 
 def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
@@ -215,6 +224,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     config = read_config(out)
     whole, device = config.data, config.trainer.inference_device  # that of data is of the first member
     models = [load(folder, device) for folder in folders]
+    checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
     calibration = calibrate_ensemble(out, models, splits, "test" if whole.is_cross_validation else "valid", data)
     for split in ("valid", "test"):
         rows = rows_in_split(splits, split)
@@ -225,7 +235,8 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         )
         interval = None
         if split == "test" and not whole.is_cross_validation:
-            interval = load(out, device).predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL).interval
+            ensemble = Predictor(checkpoints, device, calibration=calibration)
+            interval = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL).interval
         given = (out, dataset, split, rows, answers, metric, console)
         metrics[split] = evaluate_split(*given, calibration, interval)
         if split == "test" and whole.is_cross_validation:

@@ -29,18 +29,18 @@ from graphslice.run_files import (
     LAST,
     METRICS,
     MOLECULES,
+    START_FILE,
     TRAINING,
     contains_run,
     find_members,
     locate_dataset,
 )
 
-SPLIT_FILE, REJECTED, TEST_PLOT, OUT_OF_FOLD, START_FILE, REPORT = (
+SPLIT_FILE, REJECTED, TEST_PLOT, OUT_OF_FOLD, REPORT = (
     "split.csv",
     "rejected.csv",
     "test.png",
     "out_of_fold.csv",
-    "start.json",
     "report.html",
 )
 #: What is known of a finished run beside its model.

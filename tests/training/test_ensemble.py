@@ -112,6 +112,26 @@ def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_ensemble_does_not_go_on_with_what_is_not_of_it(finished, ensemble, table, tiny_config, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(ensemble, folder)
+    if not finished:
+        (folder / "metrics.json").unlink()
+    shutil.copytree(folder / "member-1", folder / "member-3")
+    with pytest.raises(InputError, match="member-3 is not of the run in"):
+        resume(folder)
+    shutil.rmtree(folder / "member-3")
+    shutil.copy(folder / "member-1" / "best.ckpt", folder)
+    with pytest.raises(InputError, match=r"best.ckpt is not of the run in"):
+        resume(folder)
+    (folder / "best.ckpt").unlink()
+    shutil.rmtree(folder / "member-2")
+    shutil.copytree(folder / "member-1", folder / "member-2")
+    with pytest.raises(InputError, match=r"member-2 is not of the run of .*member-1"):
+        resume(folder)
+
+
 def test_they_are_judged_where_they_were_trained(ensemble, tmp_path, monkeypatch):
     """A GPU that is there, but was not asked for, is left alone."""
     shutil.copytree(ensemble, tmp_path / "run")

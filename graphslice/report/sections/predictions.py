@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
-from graphslice.checkpoint import read_calibration
-from graphslice.inference.predictor import load
+from graphslice.ensemble import read_calibration, read_checkpoints
+from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import error_by_similarity, error_by_std, split_name, target_figures
 from graphslice.report.load_run import Run
@@ -62,8 +62,8 @@ def prediction_sections(run: Run) -> list[Section]:
     if run.data is None:
         return []
     splits = splits_of_models(run.models, run.data)
-    predictors = [load(folder, run.device) for folder in run.models]
-    checkpoints = [checkpoint for predictor in predictors for checkpoint in predictor.checkpoints]
+    checkpoints = read_checkpoints(run.folder)
+    predictors = [Predictor(checkpoint, run.device) for checkpoint in checkpoints]
     calibration = read_calibration(run.folder, checkpoints)
     judged: dict[str, EvaluatedSplit] = {}
     for split in ("test", "valid"):

@@ -1,0 +1,194 @@
+"""Ensembles whose run folder is not what training, or a saved model, left there."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import TINY
+
+import graphslice as gs
+from graphslice.api.model import Model
+from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, Scores, TargetCalibration
+from graphslice.checkpoint import (
+    Checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+    save_ensemble_calibration,
+    write_run_directory,
+)
+from graphslice.config import DataConfig, ModelConfig, RunConfig, TrainerConfig
+from graphslice.ensemble import read_calibration, read_checkpoints
+from graphslice.errors import InputError
+from graphslice.nn import GraphTransformer
+from graphslice.tasks import regression_tasks
+from graphslice.training.ensemble import member_configs
+
+CALIBRATION = Calibration(
+    (TargetCalibration((Scores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),
+    ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5),
+)
+
+
+def checkpoint_of(config: RunConfig) -> Checkpoint:
+    torch.manual_seed(config.trainer.seed)
+    model = GraphTransformer(config.model)
+    return Checkpoint(config, regression_tasks(["y"]), model.state_dict(), calibration=CALIBRATION)
+
+
+def write_ensemble(folder: Path, config: RunConfig) -> Path:
+    """What a finished training leaves, without its tables."""
+    for name, own in member_configs(config).items():
+        write_run_directory(checkpoint_of(own), folder / name)
+    (folder / "config.yaml").write_text(config.to_yaml())
+    save_ensemble_calibration(CALIBRATION, folder)
+    for home in (folder, *folder.glob("member-*")):
+        for name in ("start.json", "metrics.json"):
+            (home / name).write_text("{}")
+    return folder
+
+
+def config_of(seed: int = 5, fingerprint: str = "abc", **model) -> RunConfig:
+    data = DataConfig(dataset="t.csv", fingerprint=fingerprint)
+    model = ModelConfig(**{**TINY, "num_path_positions": 5, **model})
+    return RunConfig(data=data, model=model, trainer=TrainerConfig(ensemble=3, seed=seed), init_from="none")
+
+
+@pytest.fixture
+def ensemble(tmp_path):
+    return write_ensemble(tmp_path / "run", config_of())
+
+
+def changed(path: Path, **settings) -> None:
+    """A member with another configuration, and the same weights."""
+    checkpoint = read_checkpoint(path)
+    config = checkpoint.config
+    config = replace(config, **{name: replace(getattr(config, name), **part) for name, part in settings.items()})
+    save_checkpoint(replace(checkpoint, config=config), path / "best.ckpt")
+
+
+def other_run(folder: Path, **settings) -> None:
+    """Member 2 of another run."""
+    other = write_ensemble(folder.parent / "other", config_of(**settings))
+    shutil.rmtree(folder / "member-2")
+    shutil.copytree(other / "member-2", folder / "member-2")
+
+
+def test_whole_ensembles_are_read(ensemble):
+    found = read_checkpoints(ensemble)
+    assert len(found) == 3 and read_calibration(ensemble, found) is not None
+    assert gs.load(ensemble, "cpu").predict("CCO").shape == (1, 1)
+
+
+DAMAGE = {
+    "no folder": (lambda run: shutil.rmtree(run / "member-2"), "an ensemble of 3 models, and member-2 is missing"),
+    "the last": (lambda run: shutil.rmtree(run / "member-3"), "an ensemble of 3 models, and member-3 is missing"),
+    "all": (lambda run: [shutil.rmtree(path) for path in run.glob("member-*")], "and member-1 is missing"),
+    "no checkpoint": (lambda run: (run / "member-2" / "best.ckpt").unlink(), "and member-2 is not finished"),
+    "in training": (lambda run: (run / "member-2" / "metrics.json").unlink(), "and member-2 is not finished"),
+    "not scored": (lambda run: (run / "metrics.json").unlink(), "an ensemble that is not finished"),
+    "renamed": (lambda run: (run / "member-2").rename(run / "member-7"), "member-7 is not of the run in .* 3 members"),
+    "arabic": (lambda run: (run / "member-2").rename(run / "member-\u0662"), "and member-2 is missing"),
+    "superscript": (lambda run: (run / "member-2").rename(run / "member-\u00b2"), "and member-2 is missing"),
+    "too many": (lambda run: shutil.copytree(run / "member-1", run / "member-4"), "member-4 is not of the run in"),
+    "twice": (
+        lambda run: shutil.copy(run / "member-1" / "best.ckpt", run / "member-2"),
+        "member-2 is not of the run of .*member-1",
+    ),
+    "stray": (lambda run: shutil.copy(run / "member-1" / "best.ckpt", run), "best.ckpt is not of the run in"),
+    "stray alone": (
+        lambda run: (
+            shutil.move(run / "member-1" / "best.ckpt", run),
+            [shutil.rmtree(path) for path in run.glob("member-*")],
+        ),
+        "best.ckpt is not of the run in .* 3 members",
+    ),
+    "no settings": (lambda run: (run / "config.yaml").unlink(), "lacks config.yaml"),
+    "no calibration": (lambda run: (run / "together.ckpt").unlink(), "lacks together.ckpt"),
+    "other data": (lambda run: other_run(run, fingerprint="def"), "member-2 is not of the run of .*member-1"),
+    "other seed": (lambda run: other_run(run, seed=6), "member-2 is not of the run of .*member-1"),
+    "other width": (lambda run: other_run(run, dim=32), "member-2 is not of the run of .*member-1"),
+    "max_path": (lambda run: changed(run / "member-2", model={"max_path": 2}), r"member-2 .*\(max_path\)"),
+    "max_path of 1": (lambda run: changed(run / "member-1", model={"max_path": 2}), r"member-2 .*\(max_path\)"),
+    "level": (lambda run: changed(run / "member-2", model={"level": "atom"}), r"member-2 .*\(level\)"),
+    "bonds": (lambda run: changed(run / "member-2", model={"bond_messages": True}), r"member-2 .*\(bonds\)"),
+    "order": (lambda run: changed(run / "member-2", graph={"atom_order": "input"}), r"member-2 .*\(atom_order\)"),
+    "features": (lambda run: changed(run / "member-2", data={"features": "id"}), r"member-2 .*\(descriptors\)"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_not_whole_predicts_nothing(damage, ensemble, cli):
+    damaged, reason = DAMAGE[damage]
+    damaged(ensemble)
+    with pytest.raises(InputError, match=reason):
+        read_calibration(ensemble, read_checkpoints(ensemble))
+    code, out, err = cli("predict", ensemble, "CCO")
+    assert (code, out) == (2, "") and err.count("\n") <= 1
+
+
+@pytest.mark.parametrize("command", ["predict", "inspect", "evaluate", "fingerprint", "report", "export-checkpoint"])
+@pytest.mark.parametrize("damage", ["no folder", "stray", "too many"])
+def test_every_command_refuses_it(command, damage, ensemble, cli, tmp_path):
+    DAMAGE[damage][0](ensemble)
+    (tmp_path / "in.csv").write_text("smiles,y\nCCO,1\n")
+    arguments = {
+        "predict": [tmp_path / "in.csv", "-o", tmp_path / "out"],
+        "inspect": ["CCO", "-o", tmp_path / "out"],
+        "evaluate": ["--dataset", tmp_path / "in.csv"],
+        "fingerprint": [tmp_path / "in.csv", "-o", tmp_path / "out"],
+        "export-checkpoint": ["--out", tmp_path / "out"],
+    }
+    code, _, err = cli(command, ensemble, *arguments.get(command, []))
+    assert code == 2 and err.startswith("graphslice: ") and "member" in err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["member-01", "member-\u0662", "member-\u00b2"])
+def test_folders_of_other_names_are_no_members(name, ensemble):
+    expected = gs.load(ensemble, "cpu").predict("CCO")
+    shutil.copytree(ensemble / "member-1", ensemble / name)
+    assert gs.load(ensemble, "cpu").predict("CCO") == expected
+
+
+def test_models_put_together_by_hand_are_saved_and_read(tmp_path):
+    """With other data, seeds and sizes; but not such as read molecules in another way."""
+    parts = [checkpoint_of(config_of(seed, str(seed), dim=dim)) for seed, dim in ((1, 8), (1, 8), (9, 16))]
+    Model(parts, "cpu").save(tmp_path / "run")
+    assert len(gs.load(tmp_path / "run", "cpu").models) == 3
+    changed(tmp_path / "run" / "member-3", model={"max_path": 1})
+    with pytest.raises(InputError, match=r"member-3 .*\(max_path\)"):
+        gs.load(tmp_path / "run", "cpu")
+
+
+def test_a_trained_ensemble_is_saved_and_read(ensemble, tmp_path):
+    model = gs.load(ensemble, "cpu")
+    model.save(tmp_path / "saved")
+    again = gs.load(tmp_path / "saved", "cpu")
+    assert len(again.models) == 3 and again.predict("CCO") == model.predict("CCO")
+    shutil.rmtree(tmp_path / "saved" / "member-1")
+    with pytest.raises(InputError, match="member-1 is missing"):
+        gs.load(tmp_path / "saved", "cpu")
+
+
+def test_an_ensemble_of_an_older_version_is_read(ensemble):
+    """Which noted no beginning, and had no calibration."""
+    for path in [*ensemble.rglob("start.json"), ensemble / "together.ckpt"]:
+        path.unlink()
+    for path in ensemble.glob("member-*"):
+        save_checkpoint(replace(read_checkpoint(path), calibration=None), path / "best.ckpt")
+    found = read_checkpoints(ensemble)
+    assert len(found) == 3 and read_calibration(ensemble, found) is None
+
+
+def test_folds_are_counted_with_their_repeats(tmp_path):
+    config = config_of()
+    config = replace(config, data=replace(config.data, folds="2x2"), trainer=replace(config.trainer, ensemble=1))
+    write_ensemble(tmp_path / "run", config)
+    assert len(read_checkpoints(tmp_path / "run")) == 4
+    shutil.rmtree(tmp_path / "run" / "member-4")
+    with pytest.raises(InputError, match="an ensemble of 4 models, and member-4 is missing"):
+        read_checkpoints(tmp_path / "run")

@@ -19,6 +19,17 @@ import torch
 
 import graphslice
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
+from graphslice.calibration import (
+    CONSTANT,
+    DISTANCE,
+    OF_MODELS,
+    OF_NETWORK,
+    OF_PARTS,
+    ApplicabilityDomain,
+    Calibration,
+    Scores,
+    TargetCalibration,
+)
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.data.collate import collate
 from graphslice.originals import import_checkpoint
@@ -470,3 +481,55 @@ def test_a_message_shows_the_beginning_of_a_long_value(own, tmp_path):
     with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as refused:
         read_checkpoint(tmp_path / "a.ckpt")
     assert len(str(refused.value)) < 1_000
+
+
+# --- calibrations that were changed ----------------------------------------------------------------
+
+
+@pytest.fixture
+def calibrated(own, tmp_path):
+    """The contents of a checkpoint of numbers, with a calibration."""
+    scores = Scores(np.arange(1.0, 4.0), np.ones(3, np.int64))
+    domain = ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
+    target = TargetCalibration((scores,), {CONSTANT: 0.5, DISTANCE: 0.5})
+    own.calibration = Calibration((target, target), domain)
+    save_checkpoint(own, tmp_path / "whole.ckpt")
+    return torch.load(tmp_path / "whole.ckpt", weights_only=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c["targets"][0]["scores"].__setitem__(0, torch.tensor([-2.0, -1.0])),
+        lambda c: c["targets"][0]["scores"].__setitem__(0, torch.tensor([1j])),
+        lambda c: c["targets"][0]["scores"].__setitem__(0, torch.zeros(3).to_sparse()),
+        lambda c: c["targets"][0]["scores"].__setitem__(0, "x"),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, "nonsense": 0.5}),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, OF_MODELS: 0.5}),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, OF_PARTS: 0.5}),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, OF_NETWORK: 0.5}),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, DISTANCE: float("nan")}),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1e308}),
+        lambda c: c["targets"][0].update(weights=[1]),
+        lambda c: c["targets"][0].update(weights={}),
+        lambda c: c["targets"][0].update(temperature=torch.ones(2)),
+        lambda c: c["domain"].update(rows=torch.tensor([2**62])),
+        lambda c: c["domain"].update(rows=torch.tensor([float("inf")])),
+        lambda c: c["domain"].update(bits=torch.zeros(1, 16, dtype=torch.bool)),
+        lambda c: c["domain"].update(smiles=3),
+        lambda c: c["domain"].update(most_atoms=float("inf")),
+        lambda c: c.update(targets=3),
+        lambda c: c.update(targets=c["targets"][:1]),
+    ],
+    ids=range(20),
+)
+def test_changed_calibrations_are_refused(change, calibrated, saved):
+    assert read_checkpoint(saved(calibrated)).calibration is not None
+    change(calibrated["calibration"])
+    with pytest.raises(InputError, match=r"original.ckpt is not a whole GraphSlice checkpoint$"):
+        read_checkpoint(saved(calibrated))
+
+
+def test_a_calibration_that_asks_for_gradients_is_read(calibrated, saved):
+    calibrated["calibration"]["targets"][0]["scores"][0].requires_grad_(True)
+    assert read_checkpoint(saved(calibrated)).calibration.targets[0].scores[0].values.tolist() == [1, 2, 3]

@@ -112,7 +112,8 @@ class ApplicabilityDomain:
         bits = np.ascontiguousarray(values["bits"]).view(np.uint64)
         smiles = tuple(values.get("smiles", "").splitlines())
         max_training_atoms = int(values.get("most_atoms", 0))  # checkpoints of 0.1 have none
-        return cls(bits, np.asarray(values["rows"], np.int64), float(values["border"]), max_training_atoms, smiles)
+        rows = np.asarray(values["rows"]).astype(np.int64, casting="same_kind")
+        return cls(bits, rows, float(values["border"]), max_training_atoms, smiles)
 
 
 def _packed(fingerprints: np.ndarray) -> np.ndarray:

@@ -53,29 +53,31 @@ class TargetCalibration:
         return {**found, "temperature": self.temperature}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], task: Task, kinds: Collection[str]) -> TargetCalibration:
+    def from_dict(
+        cls, values: Mapping[str, Any], task: Task, kinds: Collection[str] | None = None
+    ) -> TargetCalibration:
         """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write.
 
         Args:
             values: plain values and arrays.
             task: of the target.
-            kinds: the kinds of difficulty that the model has.
+            kinds: the kinds of difficulty that the model has; any when not given.
         """
-        scores = [np.asarray(each, np.float64).reshape(-1) for each in values["scores"]]
+        scores = [np.asarray(each).astype(np.float64, casting="same_kind").reshape(-1) for each in values["scores"]]
         counts = [np.asarray(each, np.int64) for each in values.get("counts", map(np.ones_like, scores))]
         found = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
         weights = {str(name): float(weight) for name, weight in values["weights"].items()}
         temperature = float(values["temperature"])
-        if len(found) != max(1, len(task.classes)) or any((np.diff(each.values) < 0).any() for each in found):
-            raise ValueError("the scores of a target")
         every = np.concatenate(scores)
         least, most = (-_ROUNDING, 1 + _ROUNDING) if task.classes else (0, _LARGEST)
-        if not ((every >= least) & (every <= most)).all():
+        rising = all((np.diff(each) >= 0).all() for each in scores)
+        if not rising or not ((every >= least) & (every <= most)).all():
             raise ValueError("the scores of a target")
         scale = max(1.0, every.max(initial=0))
         if weights[CONSTANT] <= 0 or not all(0 <= each <= _LARGEST / scale for each in weights.values()):
             raise ValueError("the weights of a target")
-        if not weights.keys() <= {*kinds} or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
+        unknown = kinds is not None and not weights.keys() <= {*kinds}
+        if unknown or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
             raise ValueError("the calibration of a target")
         return cls(found, weights, temperature)
 
@@ -157,14 +159,19 @@ class Calibration:
         return {"targets": [target.to_dict() for target in self.targets], "domain": self.domain.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration:
+    def from_dict(
+        cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str] | None = None
+    ) -> Calibration:
         """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write.
 
         Args:
             values: plain values and arrays.
             tasks: T targets.
-            kinds: the kinds of difficulty that the model has.
+            kinds: the kinds of difficulty that the model has; any when not given.
         """
+        counts = [max(1, len(task.classes)) for task in tasks]
+        if [len(each["scores"]) for each in values["targets"]] != counts:
+            raise ValueError("the calibration of other targets")
         pairs = zip(values["targets"], tasks, strict=True)
         targets = tuple(TargetCalibration.from_dict(each, task, kinds) for each, task in pairs)
         return cls(targets, ApplicabilityDomain.from_dict(values["domain"]))

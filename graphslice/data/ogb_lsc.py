@@ -2,7 +2,8 @@
 
 OGB 1.3.6 looks up its newest version on the network when imported, asks on stdin before a large
 download and when a folder lacks its release file, calls exit(-1) when refused, and unpickles its
-split with a ``torch.load`` that torch >= 2.6 refuses. The loaders themselves are OGB's.
+split with whatever ``torch.load`` allows. The split is read here, without running code: of NumPy's arrays only their
+shape, type and bytes are taken. The loaders of the table are OGB's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+from graphslice.checkpoint import load_weights
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
 
@@ -85,8 +87,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
             "connect to the network, or put OGB's folder there"
         ) from None
     try:
-        with torch.serialization.safe_globals(_numpy_globals()):
-            splits = {name: np.asarray(rows, dtype=np.int64) for name, rows in dataset.get_idx_split().items()}
+        splits = _read_split(folder / "split_dict.pt")
     except Exception as error:  # a damaged file fails in many ways
         raise InputError(f"{here} is damaged: its split_dict.pt cannot be read ({_first_line(error)})") from None
     try:
@@ -111,20 +112,61 @@ def _without_prompts(dataset_class):
         yield
 
 
-def _numpy_globals() -> list:
-    """What a pickled numpy integer array may name, and nothing else."""
-    from numpy._core import multiarray, numeric
+def _read_split(path: Path) -> Splits:
+    """The rows of each split: tensors or NumPy arrays of integers by name."""
+    stubs: list = [(_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray")]
+    for core in ("numpy.core", "numpy._core"):
+        stubs += [(_reconstruct, f"{core}.multiarray._reconstruct"), (_frombuffer, f"{core}.numeric._frombuffer")]
+    with torch.serialization.safe_globals(stubs):
+        found = load_weights(path)
+    return {name: _rows(values) for name, values in found.items()}
 
-    return [
-        np.ndarray,
-        np.dtype,
-        type(np.dtype(np.int64)),
-        type(np.dtype(np.int32)),
-        (multiarray._reconstruct, "numpy.core.multiarray._reconstruct"),
-        (multiarray._reconstruct, "numpy._core.multiarray._reconstruct"),
-        (numeric._frombuffer, "numpy.core.numeric._frombuffer"),  # type: ignore[attr-defined]
-        (numeric._frombuffer, "numpy._core.numeric._frombuffer"),  # type: ignore[attr-defined]
-    ]
+
+def _rows(values: object) -> np.ndarray:
+    if isinstance(values, _Array):
+        return values.values
+    if not isinstance(values, torch.Tensor) or values.is_floating_point() or values.is_complex():
+        raise ValueError("a split is no list of rows")
+    return values.numpy().astype(np.int64)
+
+
+class _Dtype:
+    """Stands for a type of NumPy in a pickle."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        if code not in ("i4", "i8", "u4", "u8"):
+            raise ValueError("a split is no list of rows")
+        self.code = f"<{code}"
+
+    def __setstate__(self, state: tuple) -> None:
+        """Takes the order of the bytes alone: ``(version, order, ...)``."""
+        self.code = {"<": "<", ">": ">", "=": "="}[state[1]] + self.code[1:]
+
+
+class _Array:
+    """Stands for an array of NumPy in a pickle: rows of integers, which are made of its bytes."""
+
+    def __init__(self) -> None:
+        self.values = np.empty(0, np.int64)
+
+    def __setstate__(self, state: tuple) -> None:
+        """Takes ``(version, shape, type, order, bytes)``."""
+        _, shape, dtype, _, content = state
+        # Bytes are a text in protocol 2, the only one that PyTorch reads.
+        content = content.encode("latin-1") if isinstance(content, str) else bytes(content)
+        self.values = np.frombuffer(content, dtype.code).astype(np.int64)
+        if tuple(shape) != self.values.shape:
+            raise ValueError("a split is no list of rows")
+
+
+def _reconstruct(*_: object) -> _Array:
+    return _Array()
+
+
+def _frombuffer(content: bytes, dtype: _Dtype, shape: tuple, *_: object) -> _Array:
+    array = _Array()
+    array.__setstate__((1, shape, dtype, False, content))
+    return array
 
 
 def _first_line(error: Exception) -> str:

@@ -76,6 +76,7 @@ def test_what_is_no_domain():
     back = ApplicabilityDomain.from_dict(values)
     assert back.rows.tolist() == [7, 9] and back.threshold == domain.threshold and (back.bits == domain.bits).all()
     wrong = [{"bits": values["bits"][:, :3]}, {"rows": np.arange(5)}, {"border": 2.0}, {"border": float("nan")}]
+    wrong += [{"rows": values["rows"] + 2**62}, {"rows": values["rows"] - 8}, {"most_atoms": -1}]
     for change in (*wrong, {"bits": np.ones((2, 16), np.float32)}):
         with pytest.raises(ValueError):
             ApplicabilityDomain.from_dict(values | change)

@@ -132,6 +132,42 @@ def test_written_and_read(calibration):
             Calibration.from_dict(values, TASKS)
 
 
+@pytest.mark.parametrize(
+    ("t", "change"),
+    [
+        (0, {"scores": [np.array([-0.2, -0.1])]}),
+        (0, {"scores": [np.array([0.1, 1e300])]}),
+        (2, {"scores": [np.array([0.1, 1.5]), np.zeros(0)]}),
+        (2, {"scores": [np.array([-0.1]), np.zeros(0)]}),
+        (0, {"weights": {"constant": np.nan}}),
+        (0, {"weights": {"constant": 1.0, "hard": np.nan}}),
+        (0, {"weights": {"constant": 1.0, "hard": np.inf}}),
+        (0, {"weights": {"constant": 1e308}}),
+        (0, {"weights": {"constant": 1.0, "unheard": 0.5}}),
+        (0, {"weights": {"hard": 1.0}}),
+        (2, {"temperature": np.nan}),
+        (2, {"temperature": 1e-300}),
+        (2, {"temperature": np.inf}),
+    ],
+)
+def test_what_fitting_does_not_make_is_refused(t, change, calibration):
+    values = calibration.to_dict()
+    Calibration.from_dict(values, TASKS, ("constant", "hard"))
+    values["targets"][t] = values["targets"][t] | change
+    with pytest.raises((ValueError, KeyError)):
+        Calibration.from_dict(values, TASKS, ("constant", "hard"))
+
+
+def test_intervals_without_an_end_are_read_back():
+    """Of so few molecules that no score bounds the error of the next one."""
+    few = fitted(*drawn(3, 0))
+    back = Calibration.from_dict(few.to_dict(), TASKS, ("constant", "hard"))
+    answers, difficulty, _ = drawn(3, 1)
+    low, high = back.prediction_intervals(answers, difficulty, TASKS, 0.9)
+    assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
+    assert back.unbounded_targets(TASKS, 0.9) == ["number", "skewed"]
+
+
 @pytest.fixture(scope="module")
 def of_atoms():
     """A calibration on atoms that are as their molecule is, which has 1 to 6 of them; and on the molecules."""

@@ -227,6 +227,75 @@ def test_a_split_that_runs_code_is_refused(way, make_ogb, tmp_path, offline):
     assert mark.exists()
 
 
+class Dressed:
+    """Pickles as an array whose type says more of itself than integers do."""
+
+    def __init__(self, *state):
+        self.state = state
+
+    def __reduce__(self):
+        return np.dtype, ("i8", False, True), self.state
+
+
+class Array:
+    def __init__(self, *state):
+        self.state = state
+
+    def __reduce__(self):
+        return np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), self.state
+
+
+ROWS = np.arange(20)
+FIELDS = {"a": (np.dtype("O"), 0)}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS.astype(float),
+        ROWS.astype(object),
+        ROWS.astype("S2"),
+        ROWS.astype(bool),
+        ROWS.view("V8"),
+        ROWS.view([("a", "i4"), ("b", "i4")]),
+        ROWS[:, None],
+        Array(1, (40,), np.dtype("i8"), False, bytes(160)),
+        Array(1, (20,), np.dtype("i8"), False, ["x"] * 20),
+        Array(1, (20,), np.dtype("O"), False, bytes(160)),
+        Array(1, (20,), Dressed(4, "<", (np.dtype("i8"), (9,)), None, None, 8, 8, 0), False, bytes(159)),
+        Array(1, (2**62,), Dressed(3, "<", None, ("a",), FIELDS, -1, -1, 0), False, bytes(160)),
+        torch.zeros(1, dtype=torch.int64).expand(2**40),
+        torch.arange(20.0),
+        [1, 2],
+        "rows",
+    ],
+    ids=range(16),
+)
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_split_of_other_things_than_rows_is_refused(rows, make_ogb, tmp_path, offline):
+    file = make_ogb(tmp_path) / "split_dict.pt"
+    torch.save({"train": rows, "valid": np.arange(20, 25)}, file)
+    with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
+        load_pcqm4m("pcqm4m", tmp_path)
+
+
+def test_no_setting_of_the_environment_lets_a_split_run_code(make_ogb, tmp_path, offline, monkeypatch):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    file = make_ogb(tmp_path) / "split_dict.pt"
+    torch.save({"train": Runs(tmp_path / "mark")}, file)
+    with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
+        load_pcqm4m("pcqm4m", tmp_path)
+    assert not (tmp_path / "mark").exists()
+
+
+class Runs:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return self.mark.touch, ()
+
+
 def test_the_allow_list_ends_with_the_call(make_ogb, tmp_path, offline):
     folder = make_ogb(tmp_path)
     load_pcqm4m("pcqm4m", tmp_path)

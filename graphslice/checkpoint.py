@@ -212,7 +212,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
             raise KeyError("tasks")
         stacking = Stacking.from_dict(_as_arrays(contents[_STACKING])) if _STACKING in contents else None
-        if stacking is not None and stacking.weights.shape[1] != len(tasks):
+        if stacking is not None and not stacking.fits(tasks):
             raise KeyError(_STACKING)
         found = Checkpoint(config, tasks, weights, extra, stacking)
         return replace(found, calibration=_read_calibration(contents, tasks, calibration_kinds([found])))

@@ -84,6 +84,11 @@ class Trees:
         """F, the columns of an input."""
         return int(self.settings[0])
 
+    @property
+    def of_numbers(self) -> bool:
+        """Whether they predict a number, and no probabilities."""
+        return int(self.settings[1]) == NUMBER
+
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The answer for each row, which depends on that row alone, bit for bit.
 

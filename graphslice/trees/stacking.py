@@ -45,6 +45,19 @@ class Stacking:
         if not (np.isfinite(weights).all() and (weights >= 0).all() and np.allclose(weights.sum(axis=0), 1)):
             raise InputError("the weights of the trees beside the network do not add up to 1: train it again")
 
+    def fits(self, tasks: Sequence[Task]) -> bool:
+        """Whether it reads descriptors that are known, and its trees predict such targets."""
+        known = len({*self.kinds}) == len(self.kinds) > 0 and {*self.kinds} <= {*TREE_DESCRIPTORS}
+        return (
+            known
+            and self.weights.shape[1] == len(tasks)
+            and all(
+                each.width == task.outputs and each.of_numbers == (not task.classes)
+                for trees in self.trees.values()
+                for each, task in zip(trees, tasks, strict=True)
+            )
+        )
+
     def base_predictions(self, network: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
         """``float32 [R, W]`` of the network and of each kind of trees: what :func:`combine_predictions` adds.
 

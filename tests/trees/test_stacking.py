@@ -104,6 +104,15 @@ def test_a_checkpoint_keeps_it(stacking, tmp_path):
         lambda stacking: stacking["trees"]["forest"][0]["feature"].fill_(999),
         lambda stacking: stacking.update(trees=3),
         lambda stacking: stacking.update(later=1),
+        lambda stacking: stacking.update(kinds=["unheard"]),
+        lambda stacking: stacking.update(kinds=["morgan", "morgan"]),
+        lambda stacking: stacking.update(kinds=[[]]),
+        lambda stacking: stacking["trees"]["forest"].reverse(),
+        lambda stacking: stacking["trees"].update(forest=[stacking["trees"]["forest"][place] for place in (2, 1, 0)]),
+        lambda stacking: stacking["trees"]["forest"][0]["threshold"].fill_(float("nan")),
+        lambda stacking: stacking["trees"]["forest"][0].update(child=stacking["trees"]["forest"][0]["child"].float()),
+        lambda stacking: stacking["trees"]["forest"][0].update(roots=stacking["trees"]["forest"][0]["roots"][:-1]),
+        lambda stacking: stacking["trees"]["forest"][0].update(values=stacking["trees"]["forest"][0]["values"].T),
     ],
 )
 def test_damaged_trees_are_refused(stacking, damage, tmp_path):

@@ -23,7 +23,7 @@ PACKAGES = [
     ["trees"],
     ["calibration"],
     ["checkpoint"],
-    ["ensemble"],
+    ["ensemble_check"],
     ["originals"],
     ["data"],
     ["inference"],

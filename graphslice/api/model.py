@@ -26,7 +26,7 @@ from graphslice.config import DataConfig, join_names
 from graphslice.data.frames import column_names, dataset_from_frame, is_frame
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import SPLIT_METHODS, Splits
-from graphslice.ensemble import read_calibration, read_checkpoints
+from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError, nearest
 from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.inputs import Columns

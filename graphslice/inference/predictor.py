@@ -20,7 +20,7 @@ from graphslice.data.atom_bond_labels import pointers, ragged_indices
 from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.store import GraphStore
-from graphslice.ensemble import read_calibration, read_checkpoints
+from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
 from graphslice.inference.batches import for_each_batch

@@ -13,7 +13,7 @@ import numpy as np
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.ensemble import find_models
+from graphslice.ensemble_check import find_models
 from graphslice.errors import InputError
 from graphslice.run_files import (
     BEST,

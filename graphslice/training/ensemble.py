@@ -23,7 +23,7 @@ from graphslice.data.featurize import featurizer_pool
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.data.splits import SPLITS
-from graphslice.ensemble import check_folder, check_one_run
+from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import read_splits

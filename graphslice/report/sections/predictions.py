@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
-from graphslice.ensemble import read_calibration, read_checkpoints
+from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import error_by_similarity, error_by_std, split_name, target_figures

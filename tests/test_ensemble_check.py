@@ -22,7 +22,7 @@ from graphslice.checkpoint import (
     write_run_directory,
 )
 from graphslice.config import DataConfig, ModelConfig, RunConfig, TrainerConfig
-from graphslice.ensemble import read_calibration, read_checkpoints
+from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import regression_tasks

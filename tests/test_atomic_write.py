@@ -1,9 +1,29 @@
 from __future__ import annotations
 
+import os
+import signal
+import stat
+import subprocess
+import sys
+
 import pytest
 
 from graphslice.atomic_write import atomic_write
 from graphslice.errors import InputError
+
+posix = pytest.mark.skipif(os.name != "posix", reason="of POSIX")
+
+
+@pytest.fixture
+def umask():
+    """``umask(mask)`` sets the mask of new files until the test ends."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+def mode_of(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
@@ -25,3 +45,87 @@ def test_what_is_not_finished_leaves_the_former_one(tmp_path):
 def test_a_folder_is_refused_before_anything_is_computed(tmp_path):
     with pytest.raises(InputError, match=r"cannot write .*: it is a folder"), atomic_write(tmp_path):
         pytest.fail("computed")
+
+
+@posix
+def test_a_pipe_is_refused_and_stays(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(InputError, match="it is a device or a pipe"), atomic_write(tmp_path / "t.csv"):
+        pytest.fail("computed")
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
+
+
+def test_two_writers_of_one_path_do_not_mix(tmp_path):
+    path = tmp_path / "t.csv"
+    with atomic_write(path) as first, first.open("w") as one:
+        one.write("first\n")
+        one.flush()
+        with atomic_write(path) as second:
+            second.write_text("the second\n")
+        assert path.read_text() == "the second\n"
+        one.write("first again\n")
+    assert path.read_text() == "first\nfirst again\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@posix
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_new_file_has_the_permissions_of_the_umask(mask, mode, umask, tmp_path):
+    umask(mask)
+    with atomic_write(tmp_path / "t.csv") as temporary:
+        temporary.write_text("new")
+    assert mode_of(tmp_path / "t.csv") == mode
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o444])
+def test_a_replaced_file_keeps_its_permissions(mode, umask, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("private")
+    path.chmod(mode)
+    with atomic_write(path) as temporary:
+        assert mode_of(temporary) == 0o600  # nobody reads what is private while it is written
+        temporary.write_text("private again")
+    assert (path.read_text(), mode_of(path)) == ("private again", mode)
+
+
+@posix
+def test_a_symbolic_link_is_replaced_and_its_target_is_not_changed(tmp_path):
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "t.csv").symlink_to(tmp_path / "target")
+    with atomic_write(tmp_path / "t.csv") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "target").read_text() == "precious"
+    assert (tmp_path / "t.csv").read_text() == "new" and not (tmp_path / "t.csv").is_symlink()
+
+
+@posix
+def test_a_link_planted_at_the_name_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "target").write_text("precious")
+    names = ["00000000", "11111111"]
+    monkeypatch.setattr("graphslice.atomic_write.secrets.token_hex", lambda count: names.pop(0))
+    (tmp_path / ".t.csv.writing").symlink_to(tmp_path / "target")
+    (tmp_path / ".t.csv.00000000.writing").symlink_to(tmp_path / "target")
+    with pytest.raises(InputError, match="exists"), atomic_write(tmp_path / "t.csv"):
+        pytest.fail("computed")
+    with atomic_write(tmp_path / "t.csv") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "target").read_text() == "precious" and (tmp_path / "t.csv").read_text() == "new"
+
+
+@posix
+def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_write(tmp_path):
+    path = tmp_path / "t[1].csv"  # brackets, which are special to glob
+    code = (
+        "import os, pathlib, signal, sys\nfrom graphslice.atomic_write import atomic_write\n"
+        "with atomic_write(pathlib.Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)])
+    assert killed.returncode == -signal.SIGKILL and len(list(tmp_path.iterdir())) == 1
+    with atomic_write(path) as outer:
+        assert list(tmp_path.iterdir()) == [outer]
+        with atomic_write(path) as inner:  # one in use stays
+            inner.write_text("inner")
+        outer.write_text("outer")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["outer"]

@@ -152,7 +152,7 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
         found = {-1: ""}
     if not all(row >= 0 and smiles is not None for row, smiles in found.items()):
         raise InputError(
-            f"{folder / DOMAIN_FILE}, which holds the SMILES of training molecules, is damaged: copy it again, or remove "
-            "it and get row numbers instead"
+            f"{folder / DOMAIN_FILE}, which holds the SMILES of training molecules, is damaged: copy it again, or "
+            "remove it and get row numbers instead"
         )
     return found

@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 
 #: The rooms, each of which may import from those before it and from itself; several names on a line are of one rank.
 PACKAGES = [
-    ["_version", "errors", "feature_dims", "machine", "progress", "resources", "choosing"],
-    ["compat", "processes", "model_files", "whole_files"],
+    ["_version", "errors", "feature_dims", "hardware", "progress", "package_data", "model_averaging"],
+    ["compat", "processes", "run_files", "atomic_write", "folder_lock"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],
@@ -38,9 +38,9 @@ PACKAGES = [
     ["cli"],
     ["__main__"],
 ]
-RANK = {package: rank for rank, rooms in enumerate(PACKAGES) for package in rooms}
+RANK = {package: rank for rank, names in enumerate(PACKAGES) for package in names}
 
-#: What a room never imports, directly: the third-party packages that its users may not have or want.
+#: Third-party packages that a package of ours never imports directly.
 FORBIDDEN = {
     "config": {"torch", "rdkit", "pandas", "pyarrow", "pytorch_lightning"},
     "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "pytorch_lightning"},

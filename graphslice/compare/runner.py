@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, tuning_groups
@@ -21,6 +20,7 @@ from graphslice.compare.report import (
 )
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
+from graphslice.folder_lock import ENDING, locked
 from graphslice.hardware import visible_gpus
 from graphslice.processes import in_processes
 from graphslice.run_files import CONFIG, is_finished, read_metrics
@@ -79,7 +79,7 @@ def compare(
     groups = tuning_groups(variants)
     alone = [group[0] for group in groups if len(group) == 1]
     tuned = [group for group in groups if len(group) > 1]
-    with _lock(out):
+    with locked(out):
         first = plan_runs(chain.from_iterable(tuned), [0], base, out)
         work.train([*plan_runs(alone, range(seeds), base, out), *first])
         if tuned:
@@ -106,10 +106,11 @@ def train_run(config: RunConfig, folder: Path) -> None:
 
     quiet = Console(quiet=True)
     try:
-        if (folder / CONFIG).exists():
-            resume(folder, console=quiet)
-        else:
-            train(config, folder, console=quiet)
+        with locked(folder, wait=ENDING):
+            if (folder / CONFIG).exists():
+                resume(folder, console=quiet)
+            else:
+                train(config, folder, console=quiet)
     except Interrupted:
         raise KeyboardInterrupt from None
 
@@ -166,20 +167,3 @@ class _Comparison:
         result = summary(self.base, self.budget, self.jobs, records)
         write_files(result, self.out)
         return result
-
-
-@contextmanager
-def _lock(out: Path) -> Iterator[None]:
-    """Nothing else works in the folder: a run that two processes continued would be neither's."""
-    lock = FileLock(out / ".lock")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"another comparison works in {out}: wait for it, or choose another --out") from None
-    except OSError as error:
-        raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from graphslice.config import FROM_SCRATCH, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
+from graphslice.folder_lock import locked
 from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.progress import molecule_progress
@@ -59,7 +60,8 @@ def pretrain(
         As of :func:`~graphslice.training.train_run.train`, whose ``resume`` continues it.
 
     Raises:
-        InputError: if a table cannot be read, or the configuration not be used.
+        InputError: if a table cannot be read, the configuration not be used, or another process works
+            in the folder.
     """
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)
@@ -70,32 +72,35 @@ def pretrain(
         while not (out / CORPUS).exists():
             time.sleep(1)
         return train(_corpus_config(config, out, labels), out, overwrite=overwrite, console=console)
-    if contains_run(out) and not overwrite:
-        raise InputError(
-            f"{out} holds a run already: choose another --out, continue it with graphslice train --resume {out}, or "
-            "give --overwrite"
-        )
-    check_not_overwriting(out, [*tables, *without])
-    with _replacing_previous_run(out):
-        with molecule_progress("reading molecules", None, console) as advance:
-            corpus = build_corpus(
-                out / CORPUS,
-                tables,
-                config.graph,
-                labels=labels,
-                without=without,
-                smiles_column=config.data.smiles_column,
-                cache=None if config.data.cache is None else Path(config.data.cache),
-                progress=advance,
+    with locked(out):
+        if contains_run(out) and not overwrite:
+            raise InputError(
+                f"{out} holds a run already: choose another --out, continue it with graphslice train --resume {out}, "
+                "or give --overwrite"
             )
-        _describe(console, corpus)
-        return train(_corpus_config(config, out, labels), out, overwrite=overwrite, command=command, console=console)
+        check_not_overwriting(out, [*tables, *without])
+        with _replacing_previous_run(out):
+            with molecule_progress("reading molecules", None, console) as advance:
+                corpus = build_corpus(
+                    out / CORPUS,
+                    tables,
+                    config.graph,
+                    labels=labels,
+                    without=without,
+                    smiles_column=config.data.smiles_column,
+                    cache=None if config.data.cache is None else Path(config.data.cache),
+                    progress=advance,
+                )
+            _describe(console, corpus)
+            return train(
+                _corpus_config(config, out, labels), out, overwrite=overwrite, command=command, console=console
+            )
 
 
 @contextmanager
 def _replacing_previous_run(out: Path) -> Iterator[None]:
     """Make a corpus and a run where another may stand, which stays whole with its corpus if the new one is refused."""
-    corpus, former, is_new, begun = out / CORPUS, out / f".{CORPUS}.former", not out.exists(), _run_start_files(out)
+    corpus, former, begun = out / CORPUS, out / f".{CORPUS}.former", _run_start_files(out)
     if corpus.exists():
         corpus.replace(former)
     try:
@@ -106,9 +111,6 @@ def _replacing_previous_run(out: Path) -> Iterator[None]:
                 written.unlink(missing_ok=True)
             if former.exists():
                 former.replace(corpus)
-            with suppress(OSError):
-                if is_new:
-                    out.rmdir()
         raise
     finally:
         former.unlink(missing_ok=True)

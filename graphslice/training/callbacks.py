@@ -49,12 +49,15 @@ class BestCheckpoint(ModelCheckpoint):
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        def here(path: str) -> str:
-            return str(Path(str(self.dirpath)) / Path(path).name) if path else path
-
-        moved = {name: here(state[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")}
-        best = {here(path): score for path, score in state["best_k_models"].items()}
-        super().load_state_dict({**state, **moved, "best_k_models": best, "dirpath": self.dirpath})
+        """Take the score of the best epoch; no path is taken, since the run has one file for it."""
+        score = state.get("best_model_score")
+        known = isinstance(score, torch.Tensor) and score.numel() == 1 and score.is_floating_point()
+        path = str(Path(str(self.dirpath)) / BEST) if known else ""
+        best = {path: score} if known else {}
+        super().load_state_dict(
+            {"best_model_score": score, "best_model_path": path, "kth_best_model_path": path, "best_k_models": best}
+            | ({"kth_value": score} if known else {})
+        )
 
 
 class LastCheckpoint(pl.callbacks.Checkpoint):
@@ -63,8 +66,7 @@ class LastCheckpoint(pl.callbacks.Checkpoint):
     It is one of the checkpoints to Lightning, which asks these after all other callbacks, in their order: so it comes
     after the best one, of which it holds what is known.
 
-    The clock is read every so many steps, since the devices must agree on it. The file is replaced
-    in one move, so a kill at any moment leaves a whole one.
+    The clock is read every so many steps, since the devices must agree on it.
     """
 
     def __init__(self, folder: Path, minutes: float, every: int = _SYNC_EVERY) -> None:
@@ -83,10 +85,7 @@ class LastCheckpoint(pl.callbacks.Checkpoint):
         self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:
-        temporary = self.folder / (LAST + ".tmp")
-        trainer.save_checkpoint(temporary)
-        if trainer.is_global_zero:
-            temporary.replace(self.folder / LAST)
+        trainer.save_checkpoint(self.folder / LAST)
         self._saved = time.monotonic()
 
 

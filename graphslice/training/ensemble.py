@@ -29,6 +29,7 @@ from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.folder_lock import ENDING, is_unused, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor, load
@@ -117,7 +118,7 @@ def train_ensemble(
         for member in members.values():  # none is trained if one of them cannot be
             data.check_split(member)
         for folder in (out / name for name in members):
-            if folder.exists() and not contains_run(folder):
+            if folder.exists() and not contains_run(folder) and not is_unused(folder):
                 raise InputError(f"{folder} is there, and holds no run: choose another --out")
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)
@@ -151,17 +152,18 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
         InputError: if it cannot be trained.
         KeyboardInterrupt: if it was stopped; what was done lies in the folder.
     """
-    dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
-    fresh = not (folder / CONFIG).exists()
-    if not fresh:  # it has its weights and learning rate to start with by then
-        config = replace(read_config(folder), data=config.data)
-        if (folder / LAST).exists():
-            read_checkpoint(folder / LAST)  # a damaged one is told apart here
-    splits = None if fresh else saved_splits(config, folder)
-    try:
-        run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
-    except Interrupted:
-        raise KeyboardInterrupt from None
+    with locked(folder, wait=ENDING):
+        dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
+        fresh = not (folder / CONFIG).exists()
+        if not fresh:  # it has its weights and learning rate to start with by then
+            config = replace(read_config(folder), data=config.data)
+            if (folder / LAST).exists():
+                read_checkpoint(folder / LAST)  # a damaged one is told apart here
+        splits = None if fresh else saved_splits(config, folder)
+        try:
+            run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
+        except Interrupted:
+            raise KeyboardInterrupt from None
 
 
 def train_members(

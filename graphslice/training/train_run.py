@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from graphslice.data.labels import target_names
 from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
+from graphslice.folder_lock import locked
 from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer
 from graphslice.run_files import BEST, CONFIG, LAST, MOLECULES, contains_run, find_checkpoint, find_members
@@ -63,32 +65,40 @@ def train(
         against true) and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
 
     Raises:
-        InputError: if the data or the configuration cannot be used; nothing is written then.
+        InputError: if the data or the configuration cannot be used, or another process works in the folder; nothing
+            is written then.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write the run folder {out}: it is a file")
-    if is_first_process() and contains_run(out) and not overwrite:
-        raise InputError(
-            f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
-        )
-    if is_first_process():
-        check_run_directory(out, config.data, frame=is_frame(data))
-    if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
-        raise InputError(
-            f"{out} holds the weights that the run is to start from, which it would remove first: choose another --out"
-        )
-    check_mixer(config.model.mixer, config.model.mixer_settings)
-    check_atom_bond_options(config)
-    dataset, config, graphs = _load_dataset(config, out, data, target_names)
-    config = finalize_config(config, dataset)
-    check_output_columns(dataset.tasks)
-    if config.trainer.metric is not None:
-        check_metric(config.trainer.metric, dataset.tasks)
-    check_losses(config.trainer, dataset.tasks)
-    if members := member_configs(config):
-        return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
-    return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
+    with _alone_in(out):
+        if is_first_process() and contains_run(out) and not overwrite:
+            raise InputError(
+                f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
+            )
+        if is_first_process():
+            check_run_directory(out, config.data, frame=is_frame(data))
+        if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
+            raise InputError(
+                f"{out} holds the weights that the run is to start from, which it would remove first: choose "
+                "another --out"
+            )
+        check_mixer(config.model.mixer, config.model.mixer_settings)
+        check_atom_bond_options(config)
+        dataset, config, graphs = _load_dataset(config, out, data, target_names)
+        config = finalize_config(config, dataset)
+        check_output_columns(dataset.tasks)
+        if config.trainer.metric is not None:
+            check_metric(config.trainer.metric, dataset.tasks)
+        check_losses(config.trainer, dataset.tasks)
+        if members := member_configs(config):
+            return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
+        return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
+
+
+def _alone_in(folder: Path) -> AbstractContextManager[None]:
+    """The lock of a run folder, which the first process of a distributed run holds for all of them."""
+    return locked(folder) if is_first_process() else nullcontext()
 
 
 def _belongs_to_run(checkpoint: Path, folder: Path) -> bool:
@@ -121,7 +131,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         data: the same PyG data again, if the run was trained on such.
 
     Raises:
-        InputError: if the folder holds no run, or its data has changed since.
+        InputError: if the folder holds no run, another process works in it, or its data has changed since.
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
@@ -129,20 +139,21 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             f"{folder} holds no run to continue: it has no {CONFIG}, which is written when the molecules are read; "
             "begin it with the command that was meant to, without --resume"
         )
-    config = read_config(folder)
-    if config.data.dataset == "pyg" and data is None:
-        raise InputError(
-            f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
-        )
-    if config.data.fingerprint is None:
-        raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
-    targets = target_names(config.data.targets, ())
-    data = None if data is None else list(data)
-    dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)
-    if dataset.fingerprint() != config.data.fingerprint:
-        raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
-    if members := member_configs(config):
-        return train_ensemble(members, config, dataset, folder, data, fresh=False, console=console)
-    if (folder / LAST).exists():
-        read_checkpoint(folder / LAST)  # a damaged one is told apart here
-    return run(config, dataset, folder, fresh=False, splits=saved_splits(config, folder), console=console)
+    with _alone_in(folder):
+        config = read_config(folder)
+        if config.data.dataset == "pyg" and data is None:
+            raise InputError(
+                f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
+            )
+        if config.data.fingerprint is None:
+            raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
+        targets = target_names(config.data.targets, ())
+        data = None if data is None else list(data)
+        dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)
+        if dataset.fingerprint() != config.data.fingerprint:
+            raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
+        if members := member_configs(config):
+            return train_ensemble(members, config, dataset, folder, data, fresh=False, console=console)
+        if (folder / LAST).exists():
+            read_checkpoint(folder / LAST)  # a damaged one is told apart here
+        return run(config, dataset, folder, fresh=False, splits=saved_splits(config, folder), console=console)

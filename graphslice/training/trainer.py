@@ -10,8 +10,11 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import LearningRateMonitor
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.strategies import DDPStrategy
 
+from graphslice.atomic_write import atomic_write
+from graphslice.checkpoint import as_bytes
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
@@ -66,6 +69,7 @@ def make_trainer(
                 gradient_clip_val=settings.gradient_clip or None,
                 logger=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
                 callbacks=callbacks,
+                plugins=[WholeCheckpoints()],
                 log_every_n_steps=50,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
@@ -80,6 +84,17 @@ def make_trainer(
             pl.utilities.exceptions.MisconfigurationException,
         ) as error:
             raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes checkpoints atomically, and removes none: a run has one best and one last, which are replaced."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        with atomic_write(Path(path)) as temporary:
+            temporary.write_bytes(as_bytes(checkpoint))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        pass
 
 
 class quiet_lightning(warnings.catch_warnings):

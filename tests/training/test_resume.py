@@ -75,6 +75,46 @@ def test_the_best_epoch_is_known_where_the_folder_was_moved(tmp_path):
     assert list(after.best_k_models) == [after.best_model_path]
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/x/..", "..", "/x/split.csv", "config.yaml", "/etc/passwd", "memory://x/best.ckpt", "", 7, None, ["best.ckpt"]],
+)
+def test_paths_of_a_checkpoint_are_not_taken(path, tmp_path):
+    best, score = BestCheckpoint(tmp_path, MONITOR, "min"), torch.tensor(0.5)
+    names = ("best_model_path", "kth_best_model_path", "last_model_path", "dirpath")
+    models = [path] if isinstance(path, list) else {path: score, "/x/..": torch.tensor(2.0)}
+    best.load_state_dict({**dict.fromkeys(names, path), "best_model_score": score, "best_k_models": models})
+    assert best.best_model_path == best.kth_best_model_path == str(tmp_path / "best.ckpt")
+    assert best.best_k_models == {best.best_model_path: score}
+    assert best.last_model_path == "" and best.dirpath == str(tmp_path)
+
+
+@pytest.mark.parametrize("score", [None, "0.5", 0.5, {}, torch.zeros(2), torch.tensor(1)])
+def test_a_best_score_that_is_no_number_is_forgotten(score, tmp_path):
+    best = BestCheckpoint(tmp_path, MONITOR, "min")
+    best.load_state_dict({"best_model_score": score})
+    assert best.best_model_path == "" and best.best_k_models == {} and best.kth_value == torch.inf
+
+
+@pytest.mark.parametrize("name", ["..", "split.csv"])
+def test_resume_of_a_tampered_checkpoint_removes_nothing(name, demo_csv, tiny_config, tmp_path):
+    folder = tmp_path / "runs" / "run"
+    train(tiny_config(demo_csv), folder)
+    (tmp_path / "runs" / "precious.txt").write_text("mine")
+    (folder / "metrics.json").unlink()
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("max_epochs: 2", "max_epochs: 4"))
+    checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
+    (state,) = [state for key, state in checkpoint["callbacks"].items() if key.startswith("ModelCheckpoint{")]
+    score = torch.tensor(1e9)
+    state |= {"best_model_score": score, "kth_value": score, "best_k_models": {f"/x/{name}": score}}
+    state |= dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), f"/x/{name}")
+    torch.save(checkpoint, folder / "last.ckpt")
+    resume(folder)
+    assert (tmp_path / "runs" / "precious.txt").read_text() == "mine"
+    assert (folder / "split.csv").is_file() and (folder / "metrics.json").is_file()
+
+
 @pytest.mark.slow
 def test_killed_within_an_epoch_and_resumed(start, wait_for, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
     """With a checkpoint whenever the clock is read, which is every 20 steps; an epoch has 24."""
@@ -113,7 +153,7 @@ def test_stopped_by_the_user_and_resumed(
     code, _, err = wait_for_exit(process)
     assert code == 130 and "Traceback" not in err
     assert any(line.endswith(f"graphslice train --resume {folder}") for line in err.splitlines()), err
-    assert not (folder / "metrics.json").exists() and not list(folder.glob("*.tmp"))
+    assert not (folder / "metrics.json").exists() and not list(folder.glob(".*"))
     assert cli("train", "--resume", folder)[0] == 0
     assert_same_run(folder, uninterrupted())
 

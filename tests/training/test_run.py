@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 from rich.console import Console
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
+from graphslice.pretraining.run import pretrain
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
@@ -201,6 +203,46 @@ def test_what_is_read_is_not_written_over(option, tmp_path, demo_csv, demo_rows,
         train(tiny_config(demo_csv, data=settings), tmp_path / "run", overwrite=True)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "run" / "split.csv"), frame.reset_index(drop=True))
+
+
+@pytest.fixture
+def watched_run(run_directory, tmp_path):
+    """A copy of a finished run that another process works in; at the end it is as before."""
+
+    def files() -> dict:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    folder = tmp_path / "run"
+    shutil.copytree(run_directory, folder)
+    before = files()
+    with FileLock(folder / ".lock"):
+        yield folder
+    (folder / ".lock").unlink()
+    assert files() == before
+
+
+@pytest.mark.parametrize("data", [{}, {"folds": "2"}])
+def test_a_second_training_in_one_folder_is_refused(data, watched_run, tiny_config, demo_csv):
+    said = f"another process works in {watched_run}: wait until it ends, or choose another folder"
+    config = tiny_config(demo_csv, data=data)
+    with pytest.raises(InputError, match=said):
+        train(config, watched_run, overwrite=True)
+    with pytest.raises(InputError, match=said):
+        pretrain([demo_csv], config, watched_run, overwrite=True)
+    with pytest.raises(InputError, match=said):
+        resume(watched_run)
+
+
+def test_only_the_first_process_of_a_distributed_run_takes_the_lock(watched_run, tiny_config, demo_csv, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(InputError, match="none-such"):  # found after the lock
+        train(tiny_config(demo_csv, model={"mixer": "none-such"}), watched_run)
+
+
+def test_no_lock_file_is_left_where_nothing_was_trained(tiny_config, tmp_path):
+    with pytest.raises(InputError):
+        train(tiny_config(tmp_path / "none.csv"), tmp_path / "runs" / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_of_the_tables_is_no_run_folder(tmp_path, demo_rows, tiny_config):

@@ -47,7 +47,8 @@ def test_float16_with_its_scaler(tiny_config, demo_csv, weights_of, tmp_path, mo
 
     def in_float16(**settings):
         del settings["precision"]  # Lightning makes bf16-mixed of it on a CPU
-        return trainer(**settings, plugins=MixedPrecision("16-mixed", "cpu", scaler))
+        settings["plugins"] = [*settings["plugins"], MixedPrecision("16-mixed", "cpu", scaler)]
+        return trainer(**settings)
 
     monkeypatch.setattr(pl, "Trainer", in_float16)
     result = train(config, tmp_path / "16")

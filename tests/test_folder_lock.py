@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from graphslice.errors import InputError
+from graphslice.folder_lock import is_unused, locked
+
+HOLD = (
+    "import pathlib, sys\nfrom graphslice.folder_lock import locked\n"
+    "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+)
+
+
+def holder(folder) -> subprocess.Popen:
+    """A process that holds the lock of a folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
+    with holder(tmp_path / "run") as process:
+        said = f"another process works in {tmp_path / 'run'}: wait until it ends, or"
+        with pytest.raises(InputError, match=said), locked(tmp_path / "run", wait=0):
+            pytest.fail("in")
+        assert (tmp_path / "run" / ".lock").exists()
+        process.communicate("")
+    assert process.returncode == 0 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="of POSIX")
+def test_the_lock_file_of_a_killed_process_does_not_block(tmp_path):
+    with holder(tmp_path / "run") as process:
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and is_unused(tmp_path / "run")
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / "file").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["file"]
+
+
+def test_a_thread_takes_its_own_lock_again_and_others_do_not(tmp_path):
+    refused = []
+
+    def other() -> None:
+        try:
+            with locked(tmp_path / "run", wait=0):
+                pass
+        except InputError as error:
+            refused.append(error)
+
+    with locked(tmp_path / "run", wait=0):
+        with locked(tmp_path / "run", wait=0):
+            pass
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_were_made_for_the_lock_are_removed_if_they_stay_empty(tmp_path):
+    with pytest.raises(KeyError), locked(tmp_path / "runs" / "run"):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with locked(tmp_path / "mine" / "run"), locked(tmp_path / "mine"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(("code", "works"), [(errno.ENOLCK, True), (errno.EROFS, False)])
+def test_a_file_system_without_locks_is_used_and_one_that_cannot_be_written_is_refused(
+    code, works, tmp_path, monkeypatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("filelock.FileLock._acquire", refuse)
+    if works:
+        with locked(tmp_path / "run"):
+            (tmp_path / "run" / "file").touch()
+        assert (tmp_path / "run" / "file").exists()
+    else:
+        said = r"cannot write the folder .*: Read-only file system"
+        with pytest.raises(InputError, match=said), locked(tmp_path / "run"):
+            pytest.fail("in")
+        assert list(tmp_path.iterdir()) == []

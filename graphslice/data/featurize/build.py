@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
+from graphslice.atomic_write import atomic_write
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.data.checksum import write_checksum
 from graphslice.data.featurize.pool import Pool, featurizer_pool, parse
@@ -131,7 +132,8 @@ def _shards_from_rows(
         shard = _shard(path, number)
         of_these_rows = replace(info, fingerprint=rows.digest())
         if not _is_current_shard(shard, of_these_rows):
-            _write(shard, of_these_rows.schema(), [to_record_batch(rows, of_these_rows, pool, progress)])
+            with atomic_write(shard) as temporary:
+                _write(temporary, of_these_rows.schema(), [to_record_batch(rows, of_these_rows, pool, progress)])
         elif progress:
             progress(len(rows))
         yield shard
@@ -144,7 +146,8 @@ def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo,
         # A table of one chunk would be left as it is: a view, whose buffers hold other rows too. Cut in two, it is
         # copied, so that the same rows make the same bytes however they come.
         table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
-        _write(shard, schema, table.to_batches())
+        with atomic_write(shard) as temporary:
+            _write(temporary, schema, table.to_batches())
         yield shard
 
 
@@ -193,14 +196,15 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check 
         shards = list(shards)
         if not info.fingerprint:
             info = replace(info, fingerprint=_shards_digest(shards))
-        whole = folder / "whole.arrow"
-        _write(whole, info.schema(), _batches(shards))
-        try:
-            if check is not None:
-                check(GraphStore.open(whole))
-            whole.replace(path)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with atomic_write(path) as whole:
+            _write(whole, info.schema(), _batches(shards))
+            try:
+                if check is not None:
+                    check(GraphStore.open(whole))
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
@@ -224,9 +228,7 @@ def _shards_digest(shards: list[Path]) -> str:
 
 
 def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    temporary = path.with_name(f"{path.name}.writing")
-    with pa.ipc.new_file(str(temporary), schema) as writer:
+    with pa.ipc.new_file(str(path), schema) as writer:
         for batch in batches:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    write_checksum(temporary)
-    temporary.replace(path)
+    write_checksum(path)

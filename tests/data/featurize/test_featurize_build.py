@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -44,6 +45,24 @@ def test_nothing_is_left_beside_the_file(complete_store, tmp_path, names):
     assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
     found = GraphStore.open(tmp_path / "whole" / "s.arrow")
     assert [batch.num_rows for batch in found.batches] == [4, 4, 2] and sorted(found.errors) == [1, 3]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="of POSIX")
+def test_a_replaced_file_keeps_its_permissions(complete_store, tmp_path):
+    path = tmp_path / "whole" / "s.arrow"
+    path.chmod(0o600)
+    build_store(path, chunks(), INFO, workers=1)
+    assert path.read_bytes() == complete_store and path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="of POSIX")
+def test_a_link_planted_among_the_shards_is_not_followed(complete_store, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".s.arrow.parts").mkdir()
+    for name in ("000000.arrow.writing", "whole.arrow.writing", "000000.arrow"):
+        (tmp_path / ".s.arrow.parts" / name).symlink_to(tmp_path / "precious")
+    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store and (tmp_path / "precious").read_text() == "mine"
 
 
 def interrupted(path: Path, stop: int) -> Path:

@@ -60,7 +60,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 temporary.unlink()
             held.close()
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        # Arrow puts words of its own in the place of the system's.
+        reason = os.strerror(error.errno) if error.errno else error
+        raise InputError(f"cannot write {path}: {reason}") from None
 
 
 def _new_file(path: Path, mode: int) -> tuple[Path, BinaryIO]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -129,3 +130,10 @@ def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_write(tmp
             inner.write_text("inner")
         outer.write_text("outer")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["outer"]
+
+
+def test_the_reason_is_in_the_words_of_the_system(tmp_path):
+    said = rf"cannot write .*t\.csv: {os.strerror(errno.ENOSPC)}$"
+    with pytest.raises(InputError, match=said), atomic_write(tmp_path / "t.csv"):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+    assert list(tmp_path.iterdir()) == []

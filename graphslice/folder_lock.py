@@ -60,6 +60,6 @@ def locked(folder: Path, wait: float = 2) -> Iterator[None]:
                 each.rmdir()
 
 
-def is_unused(folder: Path) -> bool:
-    """Whether a folder holds nothing but its lock file, which a killed process may have left."""
-    return folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())
+def holds_only_lock(folder: Path) -> bool:
+    """Whether a folder holds its lock file and nothing else, as a process leaves it that is killed at the start."""
+    return folder.is_dir() and [path.name for path in folder.iterdir()] == [LOCK]

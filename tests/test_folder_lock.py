@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from graphslice.errors import InputError
-from graphslice.folder_lock import is_unused, locked
+from graphslice.folder_lock import holds_only_lock, locked
 
 HOLD = (
     "import pathlib, sys\nfrom graphslice.folder_lock import locked\n"
@@ -41,9 +41,10 @@ def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
 def test_the_lock_file_of_a_killed_process_does_not_block(tmp_path):
     with holder(tmp_path / "run") as process:
         process.kill()
-    assert process.returncode == -signal.SIGKILL and is_unused(tmp_path / "run")
+    assert process.returncode == -signal.SIGKILL and holds_only_lock(tmp_path / "run")
     with locked(tmp_path / "run"):
         (tmp_path / "run" / "file").touch()
+    assert not holds_only_lock(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["file"]
 
 

@@ -29,7 +29,7 @@ from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
-from graphslice.folder_lock import ENDING, is_unused, locked
+from graphslice.folder_lock import ENDING, holds_only_lock, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor, load
@@ -118,7 +118,7 @@ def train_ensemble(
         for member in members.values():  # none is trained if one of them cannot be
             data.check_split(member)
         for folder in (out / name for name in members):
-            if folder.exists() and not contains_run(folder) and not is_unused(folder):
+            if folder.exists() and not contains_run(folder) and not holds_only_lock(folder):
                 raise InputError(f"{folder} is there, and holds no run: choose another --out")
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)

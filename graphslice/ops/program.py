@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -22,7 +21,7 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from graphslice.ops.simd.lanes import address_of, keep_alive
-from graphslice.ops.threads import cores
+from graphslice.ops.threads import cores, thread_pool
 
 # Rows that go through a program together: their values fit in the second cache, and weights are read once for all.
 _GROUP_ROWS = 112
@@ -225,7 +224,7 @@ class Part:
             operands += (self._areas == _SCRATCH) * memory.ctypes.data
             _run(kernels, operands, layout.steps, layout.group, begin, end)
 
-        others = [_pool(len(ends) - 1).submit(share, *each) for each in work[1:]]
+        others = [thread_pool(len(ends) - 1).submit(share, *each) for each in work[1:]]
         share(*work[0])
         for other in others:
             other.result()
@@ -243,11 +242,6 @@ def share_ends(samples: int, width: int) -> list[int]:
     """The ends of the shares of samples of N rows, one for a core: as many as there are, and are worth it."""
     shares = max(1, min(cores(), samples, samples * width // _MIN_ROWS))
     return [samples * (share + 1) // shares for share in range(shares)]
-
-
-@lru_cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "graphslice-program")
 
 
 class _Memory(threading.local):

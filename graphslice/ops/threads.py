@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,14 +60,15 @@ def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) ->
         kernel(0, count)
         return
     ends = [count * chunk // threads for chunk in range(threads + 1)]
-    futures = [_pool(threads - 1).submit(kernel, *ends[chunk : chunk + 2]) for chunk in range(1, threads)]
+    futures = [thread_pool(threads - 1).submit(kernel, *ends[chunk : chunk + 2]) for chunk in range(1, threads)]
     kernel(*ends[:2])
     for future in futures:
         future.result()
 
 
 @lru_cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """The threads that run compiled kernels, made once per process."""
     return ThreadPoolExecutor(threads, "graphslice-ops")
 
 
@@ -87,3 +89,18 @@ def _single_cores(threads: int) -> ThreadPoolExecutor:
     # The setting holds for the thread that makes it, and for threads that begin later; setting it
     # back for those would give these the other cores again.
     return ThreadPoolExecutor(threads, "graphslice-cores", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _renew_after_fork() -> None:
+    """Make a forked process able to compute.
+
+    It has the thread pools of its parent without their threads, ours and OpenMP's: work given to them never ends.
+    Ours are made anew when needed. Those of OpenMP cannot be, so torch computes on one core.
+    """
+    thread_pool.cache_clear()
+    _single_cores.cache_clear()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -10,6 +10,10 @@ from rdkit import Chem
 #: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
 MAX_ATOMS = 512
 
+# RDKit takes minutes for the rings of some graphs that are no molecule's, or crashes on them. A fullerene of N atoms
+# has N / 2 + 1 independent rings, diamond and zeolites have at most N, a close-packed cluster of 147 metal atoms 550.
+# No coordination number above 16 is known. A text of fewer characters holds too few bonds to matter.
+_MAX_RINGS, _MAX_BONDS, _RINGS_CHARACTERS = 600, 16, 512
 # An atom as a SMILES writes it.
 _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
 # An atom-map number names an atom in a reaction, and an isotope one of a sample; neither enters the graph.
@@ -26,13 +30,17 @@ class MoleculeError(ValueError):
 def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False) -> Chem.Mol:
     """The RDKit molecule of a SMILES, sanitized.
 
+    Graphs that are known to crash RDKit, or to take it minutes, are refused before it looks for their rings. What else
+    crashes it ends the process: :func:`~graphslice.data.featurize.featurizer_pool` has others, which may.
+
     Args:
         smiles: any text, with spaces around it too.
         max_atoms: the largest molecule accepted, hydrogens counted where RDKit keeps them as atoms.
         maps: keep atom-map numbers and isotopes, and stereo that there is by them alone.
 
     Raises:
-        MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, a wildcard.
+        MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, too many
+            rings or bonds, a wildcard.
     """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
@@ -41,6 +49,8 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     if not smiles.isascii():
         _reject_other_scripts(smiles)
     try:
+        if len(smiles) > _RINGS_CHARACTERS:
+            _refuse_dense(smiles)
         mol = Chem.MolFromSmiles(smiles)
     except UnicodeEncodeError:  # bytes of a file that are no text
         raise MoleculeError("not a valid SMILES") from None
@@ -72,6 +82,19 @@ def _reject_other_scripts(smiles: str) -> None:
     other = [mark for mark in words[0] if not mark.isascii()] if words else []
     if other:
         raise MoleculeError(f"not a valid SMILES: {other[0]!a} ({name(other[0], 'no character')}) is no letter of one")
+
+
+def _refuse_dense(smiles: str) -> None:
+    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than a molecule has."""
+    mol = Chem.MolFromSmiles(smiles, sanitize=False)
+    if mol is None:
+        return
+    rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
+    if rings > _MAX_RINGS:
+        raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")
+    bonds = max((atom.GetDegree() for atom in mol.GetAtoms()), default=0)
+    if bonds > _MAX_BONDS:
+        raise MoleculeError(f"an atom with {bonds} bonds, more than the limit of {_MAX_BONDS}")
 
 
 def _count_written_atoms(smiles: str) -> int:

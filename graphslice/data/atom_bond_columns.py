@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rdkit import Chem, rdBase
+from rdkit import rdBase
 
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
 from graphslice.config import ATOM, BOND, DataConfig
 from graphslice.data.arrow import number_array
 from graphslice.data.atom_bond_labels import AtomBondLabels, pluralize, pointers
@@ -128,8 +130,8 @@ class ListLengths:
                 self.lists = True
                 if len(self.found) >= _SAMPLE_ROWS and len(self.levels) == 1:
                     return
-                mol = Chem.MolFromSmiles(str(text))
-                if mol is not None:
+                with suppress(MoleculeError):
+                    mol = parse_molecule(str(text), MAX_ATOMS)
                     self.found.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
 
     @property

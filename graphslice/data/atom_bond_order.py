@@ -32,7 +32,11 @@ def atom_bond_orders(
     """
     work = partial(read_atom_bond_orders, level=level, max_atoms=config.max_atoms, with_symmetry=with_symmetry)
     tasks = [smiles[begin : begin + _TASK_ROWS] for begin in range(0, len(smiles), _TASK_ROWS)]
-    parts = map(work, tasks) if pool is None or len(tasks) < 2 else pool.map(work, tasks)
+    if pool is None:
+        parts = list(map(work, tasks))
+    else:
+        futures = [pool.submit(work, task) for task in tasks]
+        parts = [part for future in futures for part, _ in future.result()]
     found = [order for part in parts for order in part]
     if config.atom_order == "input":  # graphs have them as they are written
         return [None if order is None else AtomBondOrder(np.arange(len(order))) for order in found]

@@ -229,8 +229,9 @@ class Predictor:
             why = {i: reason for i, reason in enumerate(reasons) if reason}
             answers = self.predict_store_rows(store, np.arange(len(store)), why, interval=interval, nearest=nearest)
             if self.level != MOLECULE:
+                read = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
                 answers = answers.reordered(
-                    atom_bond_orders(smiles, self.level, self.config.graph, pool, with_symmetry=True)
+                    atom_bond_orders(read, self.level, self.config.graph, pool, with_symmetry=True)
                 )
             yield answers
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from graphslice.chem import MoleculeError, smiles_to_graph
+from graphslice.chem.molecule import read_smiles
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,34 @@ def test_no_molecule(smiles):
 def test_long_and_small_enough(smiles):
     """What stands behind a SMILES, written hydrogens, and long brackets are no atoms too many."""
     assert smiles_to_graph(smiles).num_atoms <= 512
+
+
+def bipartite(left: int, right: int, atom: str = "[U]") -> str:
+    """Atoms of which everyone on one side is bonded to everyone on the other."""
+    closures = np.arange(1, left * right + 1).reshape(left, right)
+    labels = [*closures, *closures.T]
+    return ".".join(atom + "".join(f"%({label})" for label in of_one) for of_one in labels)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "reason"),
+    [
+        (bipartite(18, 18), "an atom with 18 bonds, more than the limit of 16"),
+        (bipartite(24, 24), "an atom with 24 bonds, more than the limit of 16"),
+        (bipartite(4, 60), "an atom with 60 bonds, more than the limit of 16"),
+        (bipartite(30, 30), "841 ring closures, more than the limit of 600"),
+        (".".join([bipartite(16, 16)] * 3), "675 ring closures, more than the limit of 600"),
+    ],
+)
+def test_graphs_that_crash_rdkit_are_refused_before_their_rings_are_sought(smiles, reason):
+    assert read_smiles(["CCO", smiles])[1] == [None, reason]
+
+
+def test_molecules_of_many_rings_are_read():
+    fullerene = (
+        "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5c1c1c6c6c%11c2c2c7c3c3c8"
+        "c4c4c9c5c1c1c6c2c3c41"
+    )
+    assert smiles_to_graph(".".join([fullerene] * 8)).num_bonds == 720
+    assert smiles_to_graph(bipartite(10, 10)).num_bonds == 100  # as dense as no molecule, and read in no time
+    assert smiles_to_graph("O=S(=O)(O)c1ccc(N)cc1." * 40 + "C").num_atoms == 441

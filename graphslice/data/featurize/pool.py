@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
@@ -21,19 +19,27 @@ from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 from graphslice.hardware import cores
 
+if TYPE_CHECKING:
+    from graphslice.data.featurize.workers import Workers
+
 # SMILES that a process gets at a time; fewer where their descriptors are asked for too, which take longer.
 _TASK_ROWS, _DESCRIBED_ROWS = 512, 64
 
 #: Processes of :func:`featurizer_pool`; None where this process does the work itself.
-Pool = Executor | None
+Pool: TypeAlias = Union["Workers", None]
 
 # Molecules, for each None or the reason why it is none, and descriptors by kind.
-_Parsed = tuple[MolArrays, list[str | None], dict[str, np.ndarray]]
+_Parsed: TypeAlias = tuple[MolArrays, list[str | None], dict[str, np.ndarray]]
+# Of rows in the processes of a pool.
+_Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 
 
 @contextmanager
 def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
     """Processes for :func:`featurize`.
+
+    A SMILES that crashes one of them, or takes longer than a minute, costs its row alone, which gets the reason. Without
+    processes it crashes this one; :func:`~graphslice.chem.parse.parse_molecule` refuses those that are known to.
 
     Args:
         rows: how many there will be, if known: few of them are not worth the start of a process.
@@ -50,25 +56,18 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
         yield None
         return
     # Imported here: a few SMILES are predicted without them.
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import current_process
 
-    # Forked where that exists: the children touch neither torch nor a GPU.
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(workers, context, initializer=_exit_with_parent, initargs=(os.getpid(),)) as pool:
+    from graphslice.data.featurize.workers import Workers
+
+    if current_process().daemon:  # such as one of a multiprocessing.Pool: it may start none
+        yield None
+        return
+    pool = Workers(workers)
+    try:
         yield pool
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Let this process end when its parent is gone, however that was killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    finally:
+        pool.close()
 
 
 def featurize(
@@ -155,17 +154,23 @@ def _parse_chunks(
         for chunk in chunks:
             yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)
         return
-    begun: deque[list[Future[_Parsed]]] = deque()
+    begun: deque[list[_Futures]] = deque()
     try:
         for chunk in chunks:
             begun.append([pool.submit(work, task) for task in _tasks(chunk, kinds)])
             if len(begun) > prefetch:
-                yield _join((future.result() for future in begun.popleft()), kinds, progress)
+                yield _join(_results(begun.popleft()), kinds, progress)
         while begun:
-            yield _join((future.result() for future in begun.popleft()), kinds, progress)
+            yield _join(_results(begun.popleft()), kinds, progress)
     finally:
         for future in (future for futures in begun for future in futures):
             future.cancel()
+
+
+def _results(futures: Iterable[_Futures]) -> Iterator[_Parsed]:
+    for future in futures:
+        for (arrays, reasons, descriptors), reason in future.result():
+            yield arrays, reasons if reason is None else [reason], descriptors
 
 
 def _task_rows(kinds: Sequence[str]) -> int:

@@ -1,0 +1,123 @@
+"""SMILES that crash the process which reads them, or keep it busy for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+
+import numpy as np
+import pytest
+
+from graphslice.chem import sites
+from graphslice.config import GraphConfig
+from graphslice.data.atom_bond_order import atom_bond_orders
+from graphslice.data.featurize import featurize, featurizer_pool, pool, workers
+from graphslice.data.store import GraphStore
+from graphslice.errors import InputError
+
+pytestmark = pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="processes would not have what the test puts in place"
+)
+CRASH, NO_STEP_LIMIT = "[U][U]", "[Pu][Pu]"
+
+
+@pytest.fixture
+def deadly(monkeypatch):
+    """Two SMILES of which one ends the process that reads it, and one is read for ever; the limit is short."""
+
+    def reading(read):
+        def read_or_die(smiles, **settings):
+            if CRASH in smiles:
+                assert multiprocessing.parent_process() is not None
+                os._exit(11)
+            while NO_STEP_LIMIT in smiles:
+                time.sleep(1)
+            return read(smiles, **settings)
+
+        return read_or_die
+
+    monkeypatch.setattr(pool, "read_smiles", reading(pool.read_smiles))
+    monkeypatch.setattr(workers, "ROW_SECONDS", 5)
+
+
+@pytest.fixture
+def deadly_rows(demo_smiles):
+    smiles = demo_smiles[:1300]
+    expected, _ = featurize(smiles, GraphConfig())
+    bad = {3: CRASH, 500: CRASH, 700: NO_STEP_LIMIT, 1299: CRASH}
+    return [bad.get(row, text) for row, text in enumerate(smiles)], expected, bad
+
+
+def test_a_crash_or_an_endless_row_costs_that_row_alone(deadly_rows, request):
+    smiles, expected, bad = deadly_rows
+    request.getfixturevalue("deadly")
+    with featurizer_pool(workers=2) as processes:
+        found, reasons = featurize(smiles, GraphConfig(), pool=processes)
+        again, _ = featurize(smiles[10:400], GraphConfig(), pool=processes)
+    said = {CRASH: "RDKit crashed on it", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
+    assert {row: reason for row, reason in enumerate(reasons) if reason} == {r: said[text] for r, text in bad.items()}
+    others = [row for row in range(1300) if row not in bad]
+    np.testing.assert_array_equal(found.sizes[others], expected.sizes[others])
+    for row in (0, 4, 499, 501, 699, 701, 1023, 1298):
+        np.testing.assert_array_equal(found[row].atoms, expected[row].atoms)
+    np.testing.assert_array_equal(again.sizes, expected.sizes[10:400])
+
+
+def test_a_file_with_a_row_that_crashes_is_predicted(deadly, cli, run_directory, tmp_path, demo_smiles, monkeypatch):
+    monkeypatch.setattr(pool, "_TASK_ROWS", 16)
+    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
+    code, _, err = cli("predict", run_directory, table, "-o", out, "--workers", "2")
+    assert code == 0 and "1 of 100" in err
+    rows = out.read_text().splitlines()
+    assert len(rows) == 101 and rows[-1].endswith("RDKit crashed on it")
+    assert not any(row.endswith("crashed on it") for row in rows[:-1])
+
+
+def test_a_dataset_with_a_row_that_crashes_is_featurized(deadly, cli, tmp_path, demo_smiles, monkeypatch):
+    monkeypatch.setattr(pool, "_TASK_ROWS", 16)
+    table, out = tmp_path / "in.csv", tmp_path / "out.arrow"
+    table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
+    assert cli("featurize", table, "-o", out, "--workers", "2")[0] == 0
+    assert GraphStore.open(out).errors == {99: "RDKit crashed on it"}
+
+
+def test_orders_of_atoms_outlast_a_crash(monkeypatch, demo_smiles):
+    parse = sites.parse_molecule
+
+    def parse_or_die(smiles, *arguments):
+        if smiles == CRASH:
+            os._exit(11)
+        return parse(smiles, *arguments)
+
+    expected = atom_bond_orders([*demo_smiles[:600], ""], "atom", GraphConfig())
+    monkeypatch.setattr(sites, "parse_molecule", parse_or_die)
+    with featurizer_pool(workers=2) as processes:
+        found = atom_bond_orders([*demo_smiles[:600], CRASH], "atom", GraphConfig(), processes)
+    assert len(found) == 601 and found[-1] is None is expected[-1]
+    for one, other in zip(found[:-1], expected[:-1], strict=True):
+        np.testing.assert_array_equal(one.places, other.places)
+
+
+def test_processes_that_cannot_begin_are_no_fault_of_the_rows(monkeypatch):
+    monkeypatch.setattr(workers, "_serve", lambda *_: os._exit(1))
+    with featurizer_pool(workers=2) as processes, pytest.raises(InputError, match="--workers 1"):
+        featurize(["C"], GraphConfig(), pool=processes)
+
+
+def test_closing_does_not_wait_for_an_endless_row(deadly, monkeypatch):
+    monkeypatch.setattr(workers, "ROW_SECONDS", 1000)
+    with featurizer_pool(workers=2) as processes:
+        future = processes.submit(pool._read, [NO_STEP_LIMIT])
+    assert future.done()
+
+
+def _in_a_pool(smiles):
+    with featurizer_pool(workers=2) as processes:
+        return processes, featurize(smiles, GraphConfig(), pool=processes)[1]
+
+
+def test_a_process_of_a_pool_reads_by_itself():
+    with multiprocessing.get_context("fork").Pool(1) as outer:
+        assert outer.apply(_in_a_pool, [["C", "x"]]) == (None, [None, "not a valid SMILES"])

@@ -92,9 +92,10 @@ def _refuse_dense(smiles: str) -> None:
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")
-    bonds = max((atom.GetDegree() for atom in mol.GetAtoms()), default=0)
+    heavy = (sum(other.GetAtomicNum() > 1 for other in atom.GetNeighbors()) for atom in mol.GetAtoms())
+    bonds = max(heavy, default=0)
     if bonds > _MAX_BONDS:
-        raise MoleculeError(f"an atom with {bonds} bonds, more than the limit of {_MAX_BONDS}")
+        raise MoleculeError(f"an atom with {bonds} bonds to heavy atoms, more than the limit of {_MAX_BONDS}")
 
 
 def _count_written_atoms(smiles: str) -> int:

@@ -38,8 +38,8 @@ _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
     """Processes for :func:`featurize`.
 
-    A SMILES that crashes one of them, or takes longer than a minute, costs its row alone, which gets the reason. Without
-    processes it crashes this one; :func:`~graphslice.chem.parse.parse_molecule` refuses those that are known to.
+    A SMILES that crashes one of them, or takes longer than a minute, costs its row alone, which gets the reason.
+    Without processes it crashes this one; :func:`~graphslice.chem.parse.parse_molecule` refuses those that are known to.
 
     Args:
         rows: how many there will be, if known: few of them are not worth the start of a process.

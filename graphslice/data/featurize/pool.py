@@ -39,7 +39,7 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
     """Processes for :func:`featurize`.
 
     A SMILES that crashes one of them, or takes longer than a minute, costs its row alone, which gets the reason.
-    Without processes it crashes this one; :func:`~graphslice.chem.parse.parse_molecule` refuses those that are known to.
+    Without them it crashes this process; :func:`~graphslice.chem.parse.parse_molecule` refuses those known to do so.
 
     Args:
         rows: how many there will be, if known: few of them are not worth the start of a process.

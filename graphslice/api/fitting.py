@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -122,7 +124,7 @@ def fit(
     folder = Path(keep_alive.name if keep_alive is not None else out or "")
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     try:
-        result = train_run.train(config, folder, data=frame, overwrite=overwrite, console=console)
+        result = _train_alone(config, folder, data=frame, overwrite=overwrite, console=console)
     except Interrupted:
         raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
     if out is not None:
@@ -263,4 +265,19 @@ def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     Returns:
         What came of the run, with the model.
     """
-    return TrainedRun(**vars(train_run.train(config, out, **arguments)))
+    return TrainedRun(**vars(_train_alone(config, out, **arguments)))
+
+
+class _Training:
+    lock = threading.Lock()
+
+
+def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunResult:
+    """Train while no other thread of the process does: threads share torch's random number generator."""
+    with _Training.lock:
+        return train_run.train(config, out, **arguments)
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process would wait for a thread of its parent.
+    os.register_at_fork(after_in_child=lambda: setattr(_Training, "lock", threading.Lock()))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from tiny import TINY
 
 import graphslice as gs
+from graphslice.errors import InputError
 
 CONFIG = {"model": dict(TINY), "trainer": {"batch_size": 16, "accelerator": "cpu", "baselines": "off"}}
 CHAINS = ["C" * n + "O" * (n % 2) for n in range(1, 61)]
@@ -54,6 +58,22 @@ def classes():
 )
 def test_molecules_however_they_are_given(X, fitted):
     np.testing.assert_array_equal(regressor().fit(X, ATOMS).predict(X), fitted.predict(CHAINS))
+
+
+def test_threads_train_one_after_another(monkeypatch):
+    """They draw from one generator of random numbers."""
+    training = threading.Lock()
+
+    def alone(*_, **__):
+        assert training.acquire(blocking=False)
+        time.sleep(0.2)
+        training.release()
+        raise InputError("trained")
+
+    monkeypatch.setattr("graphslice.training.train_run.train", alone)
+    with ThreadPoolExecutor(4) as threads:
+        fits = [threads.submit(regressor().fit, CHAINS, ATOMS) for _ in range(4)]
+    assert [str(fit.exception()) for fit in fits] == ["trained"] * 4
 
 
 @pytest.mark.slow

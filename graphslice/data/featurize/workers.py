@@ -139,6 +139,7 @@ def _serve(pipe: Connection, parent: int) -> None:
     with suppress(EOFError, OSError):
         while True:
             work, smiles = pipe.recv()
+            answer: tuple[Any, Exception | None]
             try:
                 answer = work(smiles), None
             except Exception as error:

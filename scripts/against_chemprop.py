@@ -3,10 +3,11 @@
 ``python scripts/against_chemprop.py zinc12k.csv --target score --chemprop ENV/bin/chemprop``
 
 chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
-``--epochs``; GraphSlice then trains for as long, validation included, or for ``--seconds``. Starting,
-featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than chemprop has;
-for one core each, begin with ``taskset -c 0``. GraphSlice begins with random weights too, and has no trees beside it,
-which are in no time; other options go to ``graphslice train``, such as ``--init-from small``.
+``--epochs``, which minimise the squared error; ``--loss-function mae`` minimises the absolute error, by which both
+are evaluated. GraphSlice then trains for as long, validation included, or for ``--seconds``; with ``--chemprop-only``
+it does not. Starting, featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than
+chemprop has; for one core each, begin with ``taskset -c 0``. GraphSlice begins with random weights too, and has no
+trees beside it, which are in no time; other options go to ``graphslice train``, such as ``--init-from small``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from graphslice.hardware import hardware_info
+from split_check import check_split
 
 
 def main() -> None:
@@ -33,18 +35,31 @@ def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--chemprop", help="the command; without it only GraphSlice is trained")
     parser.add_argument("--epochs", type=int, default=20, help="of chemprop")
+    parser.add_argument("--loss-function", default="mse", help="of chemprop: mse (its default), mae, ...")
+    parser.add_argument("--chemprop-only", action="store_true", help="do not train GraphSlice")
+    parser.add_argument("-o", "--out", type=Path, help="a file that gets one JSON line a run")
     parser.add_argument("--seconds", type=float, help="of GraphSlice (default: what chemprop took)")
     parser.add_argument("--threads", type=int, help="of GraphSlice (default: as many as there are cores)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--preset", default="small")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version, trained for as long too")
     options, options.further = parser.parse_known_args()
+    if options.chemprop_only and not options.chemprop:
+        parser.error("--chemprop-only needs --chemprop")
+    table = pd.read_csv(options.csv)
+    check_split(table["smiles"].tolist(), table["split"].tolist(), options.csv.name)
     print(" | ".join(f"{name} {value}" for name, value in hardware_info().items()), flush=True)
     print("\n| model | seed | test MAE | seconds of training |\n|---|---|---|---|", flush=True)
     found: dict[str, list[float]] = {}
 
     def note(name: str, seed: int, error: float, seconds: float) -> None:
         found.setdefault(name, []).append(error)
+        if options.out:
+            of_chemprop = {"epochs": options.epochs, "loss": options.loss_function} if name == "chemprop" else {}
+            line = {"model": name, "dataset": options.csv.name.split(".")[0], "seed": seed, **of_chemprop}
+            line |= {"seconds": round(seconds), "test": {"mae": error}, "machine": hardware_info()["machine"]}
+            with options.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
         print(f"| {name} | {seed} | {error:.4f} | {seconds:.0f} |", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -54,6 +69,8 @@ def main() -> None:
                 error, took = theirs(options, seed, Path(folder))
                 note("chemprop", seed, error, took)
                 seconds = seconds or took
+            if options.chemprop_only:
+                continue
             if seconds is None:
                 raise SystemExit("give --chemprop or --seconds")
             if options.before:
@@ -95,6 +112,7 @@ def theirs(options: argparse.Namespace, seed: int, folder: Path) -> tuple[float,
     table.to_csv(folder / "chemprop.csv", index=False)
     command = [options.chemprop, "train", "--data-path", folder / "chemprop.csv", "--smiles-columns", "smiles"]
     command += ["--target-columns", options.target, "--splits-column", "split", "--epochs", options.epochs]
+    command += ["--loss-function", options.loss_function]
     command += [
         "--pytorch-seed",
         seed,

@@ -9,6 +9,8 @@ Prints the test MAE of the forest on the same split that ``graphslice train`` us
 from __future__ import annotations
 
 import argparse
+import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,9 @@ import pandas as pd
 from rdkit import Chem, RDLogger
 from rdkit.Chem import rdFingerprintGenerator
 from sklearn.ensemble import RandomForestRegressor
+
+from graphslice.hardware import machine
+from split_check import check_split
 
 DEMO = Path(__file__).parents[1] / "data" / "demo.csv"
 
@@ -26,20 +31,31 @@ def main() -> None:
     parser.add_argument("--target", default="gap_ev")
     parser.add_argument("--trees", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--out", type=Path, help="a file that gets the result as a JSON line")
     arguments = parser.parse_args()
 
     RDLogger.DisableLog("rdApp.*")
     table = pd.read_csv(arguments.csv)
+    check_split(table["smiles"].tolist(), table["split"].tolist(), arguments.csv.name)
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
     molecules = [Chem.MolFromSmiles(smiles) for smiles in table["smiles"]]
     keep = np.array([mol is not None for mol in molecules])
     x = np.stack([generator.GetFingerprintAsNumPy(mol) for mol in molecules if mol is not None])
     y, split = table[arguments.target].to_numpy()[keep], table["split"].to_numpy()[keep]
 
+    begin = time.perf_counter()
     forest = RandomForestRegressor(arguments.trees, n_jobs=-1, random_state=arguments.seed)
     forest.fit(x[split == "train"], y[split == "train"])
-    error = np.abs(forest.predict(x[split == "test"]) - y[split == "test"]).mean()
-    print(f"random forest, {arguments.trees} trees: test MAE {error:.4f} on {(split == 'test').sum()} molecules")
+    seconds = round(time.perf_counter() - begin)
+    errors = {side: np.abs(forest.predict(x[split == side]) - y[split == side]) for side in ("valid", "test")}
+    mae = {side: {"mae": round(float(found.mean()), 5)} for side, found in errors.items() if len(found)}
+    count = len(errors["test"])
+    print(f"random forest, {arguments.trees} trees: test MAE {mae['test']['mae']:.4f} on {count} molecules")
+    if arguments.out:
+        line = {"model": "random forest on Morgan fingerprints", "dataset": arguments.csv.stem, "seed": arguments.seed}
+        line |= {"seconds": seconds, **mae, "machine": machine()["machine"]}
+        with arguments.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

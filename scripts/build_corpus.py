@@ -20,6 +20,7 @@ import pandas as pd
 from rdkit import Chem, RDLogger
 
 from label_xtb import corpus, read_labels, table_of
+from split_check import check_split
 
 DEMO = Path(__file__).parents[1] / "data" / "demo.csv"
 QM9 = "qm9_xtbgap.csv.gz"
@@ -58,6 +59,9 @@ def main() -> None:
     table.to_csv(options.out, index=False, float_format="%.5g")
     held = pd.concat([demo[demo["split"] != "train"]["smiles"], small[small["split"] == "test"]["smiles"]])
     held.to_csv(options.held, index=False)
+    # What they share, ``graphslice pretrain --without`` leaves out.
+    sides = ["train"] * len(table) + ["test"] * len(held)
+    check_split([*table["smiles"], *held], sides, f"{options.out.name} and {options.held.name}")
     print(
         f"{len(table):,} molecules, {table['gap'].notna().sum():,} gaps, {table['homo'].notna().sum():,} of the others"
     )

@@ -22,6 +22,7 @@ from graphslice.data.featurize import featurize
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS
 from graphslice.pretraining.corpus import split_of
+from split_check import check_split
 
 # Borders of numbers of heavy atoms.
 SIZES = (1, 10, 20, 30, 40, 10_000)
@@ -73,6 +74,7 @@ def main() -> None:
     targets = options.targets.split(",")
     if options.answers is None:
         table = labelled(options.corpus, options.without, targets)
+        check_split(table["smiles"].tolist(), table["split"].tolist(), options.out.name)
         table.to_csv(options.out, index=False)
         print(table.groupby("split")[targets].count())
     else:

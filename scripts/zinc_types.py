@@ -1,9 +1,10 @@
-"""ZINC-12k with what its benchmark gives a model: 28 types of atoms and the order of the bonds, nothing else.
+"""ZINC molecules with the features of the benchmark ZINC-12k: 28 types of atoms and the order of the bonds.
 
-``python scripts/zinc_types.py zinc12k.csv -o zinc-types.arrow`` writes a store that ``graphslice train`` and
-``compare`` read. The published errors (Graphormer-slim 0.122) are of models that see no more: an element with its
-charge and, where that is unusual, its hydrogens; bonds single, double or triple, the rings Kekulé's. The first of
-the nine features holds the type and the others nothing; predictions of SMILES by a model trained on it are void.
+``python scripts/zinc_types.py zinc.csv -o zinc-types.arrow`` writes a store that ``graphslice train`` and
+``compare`` read. A type is an element with its charge and, where that is unusual, its hydrogens; bonds are single,
+double or triple, the rings Kekulé's. The first of the nine features holds the type and the others nothing; predictions
+of SMILES by a model trained on it are void. The script takes any table and does not make it the benchmark's: that needs
+its molecules, its split and its target (penalised logP with a ring term, each part normalised).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from graphslice.chem.parse import canonical_ranks
 from graphslice.data.checksum import write_checksum
 from graphslice.data.labels import parse_splits
 from graphslice.data.store import StoreInfo, record_batch
+from split_check import check_split
 
 ORDERS = {Chem.BondType.SINGLE: 0, Chem.BondType.DOUBLE: 1, Chem.BondType.TRIPLE: 2}
 
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     table = pd.read_csv(options.csv)
+    check_split(table["smiles"].tolist(), table["split"].tolist(), options.csv.name)
     types: dict[tuple, int] = {}
     graphs = [restricted(smiles, types) for smiles in table["smiles"]]
     schema = StoreInfo(source=options.csv.name, targets=("score",)).schema()

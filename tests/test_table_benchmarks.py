@@ -365,7 +365,26 @@ def test_the_document_has_means_deviations_and_wins(tmp_path):
     ranks = text[text.index("## Ranks") :]
     assert "| `small-forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
     assert "| `graphslice` | 3 | 3.5 | 4.3 | 3.3 | 5.5 | 1.5 | 1.5 | 4.5 | 8.0 |  |" in ranks
+    told = "on the 2 tasks that have both, the mean place of MapLight + GNN is larger by\n-2.00 (95% interval"
+    assert told in ranks and "They cannot be told apart" not in ranks
     assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
+
+
+def test_the_difference_of_mean_ranks_has_an_interval_over_tasks():
+    ranks = pd.DataFrame({"a": [1.0, 1, 2, 1], "b": [2.0, 3, 3, np.nan], "c": [1.0, 2, 1, 1]})
+    count, mean, low, high = table_report.rank_difference(ranks, "a", "b")
+    assert count == 3 and mean == pytest.approx(4 / 3) and (low, high) == (1, 2)
+    _, mean, low, high = table_report.rank_difference(ranks, "a", "c")
+    assert mean == 0 and low < 0 < high
+
+
+def test_the_split_of_a_task_is_checked(tmp_path, capsys):
+    (tmp_path / "tdc_admet").mkdir()
+    rows = "".join(f"{'C' * i}c1ccccc1,1,train\n" for i in range(1, 20)) + "c1ccccc1C,1,test\n"
+    (tmp_path / "tdc_admet" / "caco2_wang.csv").write_text("smiles,y,split\n" + rows)
+    table_tasks.read_table(NUMBERS, tmp_path, 0)
+    line = "caco2_wang, seed 0: on several sides of the split: canonical SMILES 1, families 1; test rows"
+    assert capsys.readouterr().err.startswith(line)
 
 
 def test_what_a_method_needs_is_asked_for():

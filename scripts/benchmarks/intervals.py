@@ -30,6 +30,7 @@ from graphslice.evaluation.coverage import coverage
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.metrics import score
 from graphslice.hardware import hardware_info
+from split_check import check_split
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "intervals.jsonl"
 TASKS = (
@@ -107,6 +108,10 @@ def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int
         )
         predictor, splits = graphslice.load(folder / "run", "cpu"), read_splits(folder / "run")
     assert splits is not None and predictor.calibration is not None
+    sides = np.full(len(table), "", dtype=object)
+    for side, members in splits.items():
+        sides[members] = side
+    check_split(table["smiles"].tolist(), sides.tolist(), f"{task.name}, {split}, seed {seed}")
     rows, y = splits["test"], table["y"].to_numpy(np.float64)
     smiles, labels = table["smiles"].to_numpy()[rows].tolist(), y[rows, None]
     found = {level: predictor.predict(smiles, interval=level) for level in LEVELS}

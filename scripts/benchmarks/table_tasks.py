@@ -14,6 +14,8 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from split_check import check_split
+
 _VALID_SHARE = _TEST_SHARE = 0.1
 # Of the training rows of TDC's tables, as its own function takes for validation.
 _VALIDATION_SHARE = 0.125
@@ -98,7 +100,8 @@ class Table:
 
 
 def read_table(task: Task, data: Path, seed: int) -> Table:
-    """The rows of a task. Rows that RDKit cannot read are left out, before the split.
+    """The rows of a task. Rows that RDKit cannot read are left out, before the split. A line on stderr counts the
+    molecules and families that stand on several sides of it.
 
     Args:
         task: one of :data:`TASKS`.
@@ -115,6 +118,7 @@ def read_table(task: Task, data: Path, seed: int) -> Table:
         split = split_off_validation(frame["split"].to_numpy(dtype=object), smiles, seed)
     else:
         split = balanced_scaffold_split(smiles, seed)
+    check_split(smiles.tolist(), split.tolist(), f"{task.name}, seed {seed}")
     return Table(task, smiles, labels, split)
 
 

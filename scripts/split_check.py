@@ -1,0 +1,98 @@
+"""Count the molecules that stand on more than one side of a split: ``python scripts/split_check.py TABLE.csv ...``.
+
+Every script that reads the split of a benchmark calls :func:`check_split`, which prints one line on stderr. With
+``-o docs/results/splits.jsonl`` the counts are also written as one line a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rdkit import Chem, rdBase
+
+from graphslice.chem.molecule import read_smiles
+from graphslice.chem.molecule_hash import hash_molecules
+
+_SIDES = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class SplitOverlap:
+    """What stands on two sides of a split, or on three.
+
+    Attributes:
+        molecules: number of canonical SMILES that stand on several sides.
+        families: number of families that do (``graphslice.chem.molecule_hash``): molecules that differ in salt, charge,
+            tautomer or stereochemistry alone share one.
+        test_molecules: number of test rows whose canonical SMILES stands in the training or validation set.
+        test_families: number of test rows whose family stands there.
+        test_rows: number of test rows.
+    """
+
+    molecules: int
+    families: int
+    test_molecules: int
+    test_families: int
+    test_rows: int
+
+    def describe(self) -> str:
+        """One sentence."""
+        if not self.families:
+            return "no molecule and no family stands on several sides of the split"
+        counts = f"canonical SMILES {self.molecules:,}, families {self.families:,}"
+        test = f"{self.test_molecules:,} and {self.test_families:,} of {self.test_rows:,}"
+        return f"on several sides of the split: {counts}; test rows that share theirs with train or valid: {test}"
+
+
+def check_split(smiles: Sequence[str], split: Sequence[str], name: str) -> SplitOverlap:
+    """Count the molecules and families on several sides of a split, and print one line about it on stderr.
+
+    Args:
+        smiles: R SMILES; those that are no molecule are left out.
+        split: the side of each: train, valid (or val) and test.
+        name: of the data, for the line.
+    """
+    sides = np.asarray(pd.Series(np.asarray(split, dtype=object)).replace("val", "valid"), dtype=object)
+    arrays, reasons = read_smiles(list(smiles))
+    used = np.array([reason is None for reason in reasons], bool) & np.isin(sides, _SIDES)
+    with rdBase.BlockLogs():
+        canonical = [Chem.CanonSmiles(text) for text, use in zip(smiles, used, strict=True) if use]
+    sides, family = sides[used], hash_molecules(arrays).family[used]
+    molecules, test_molecules = _on_several_sides(np.array(canonical, dtype=object), sides)
+    families, test_families = _on_several_sides(family, sides)
+    found = SplitOverlap(molecules, families, test_molecules, test_families, int((sides == "test").sum()))
+    print(f"{name}: {found.describe()}", file=sys.stderr, flush=True)
+    return found
+
+
+def _on_several_sides(keys: np.ndarray, sides: np.ndarray) -> tuple[int, int]:
+    """How many keys stand on several sides, and how many rows of the test set have the key of a row outside it."""
+    table = pd.DataFrame({"key": keys, "side": sides})
+    several = table.groupby("key")["side"].nunique() > 1
+    outside = table.loc[table["side"] != "test", "key"]
+    return int(several.sum()), int(table.loc[table["side"] == "test", "key"].isin(outside).sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, help="CSV files with the columns smiles and split")
+    parser.add_argument("-o", "--out", type=Path, help="a file of JSON lines to write")
+    options = parser.parse_args()
+    lines = []
+    for path in options.tables:
+        table = pd.read_csv(path, usecols=["smiles", "split"])
+        found = check_split(table["smiles"].tolist(), table["split"].tolist(), path.name)
+        lines.append(json.dumps({"table": path.name.split(".")[0], "rows": len(table), **asdict(found)}))
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The scripts that check splits, record runs and make the tables of docs/results.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+import baseline_forest
+import record
+import result_tables
+import split_check
+import zinc_types
+
+LEAKING = [
+    ("CCO", "train"),
+    ("OCC", "test"),  # the same molecule, written otherwise
+    ("C[C@H](N)C(=O)O", "train"),
+    ("C[C@@H](N)C(=O)O.Cl", "valid"),  # a salt of its enantiomer: the same family
+    ("CC(N)C(=O)[O-]", "test"),
+    ("c1ccccc1", "test"),
+    ("not a molecule", "train"),
+]
+
+
+def leaking_table(path: Path) -> Path:
+    pd.DataFrame(LEAKING, columns=["smiles", "split"]).assign(score=range(7), gap_ev=1.0).to_csv(path, index=False)
+    return path
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+def test_molecules_and_families_on_several_sides_are_counted_in_one_line(capsys):
+    smiles, split = zip(*LEAKING, strict=True)
+    found = split_check.check_split(smiles, split, "leaking.csv")
+    assert found == split_check.SplitOverlap(1, 2, 1, 2, 3)
+    line = "leaking.csv: on several sides of the split: canonical SMILES 1, families 2; "
+    assert capsys.readouterr().err == line + "test rows that share theirs with train or valid: 1 and 2 of 3\n"
+
+
+def test_a_split_without_overlap_is_said_to_have_none(capsys):
+    found = split_check.check_split(["C", "CC", "CCC"], ["train", "val", "test"], "x")
+    assert found.families == found.molecules == 0
+    assert capsys.readouterr().err == "x: no molecule and no family stands on several sides of the split\n"
+
+
+def test_counts_are_written_as_lines(tmp_path, monkeypatch):
+    table = leaking_table(tmp_path / "leaking.csv")
+    monkeypatch.setattr(sys, "argv", ["split_check", str(table), "-o", str(tmp_path / "splits.jsonl")])
+    split_check.main()
+    (line,) = map(json.loads, (tmp_path / "splits.jsonl").read_text().splitlines())
+    assert line["table"] == "leaking" and line["rows"] == 7 and line["families"] == 2
+
+
+def test_scripts_that_read_a_split_report_the_overlap(tmp_path, monkeypatch, capsys):
+    table = leaking_table(tmp_path / "leaking.csv")
+    monkeypatch.setattr(sys, "argv", ["baseline_forest", str(table), "--trees", "2", "-o", str(tmp_path / "f.jsonl")])
+    baseline_forest.main()
+    assert "leaking.csv: on several sides of the split" in capsys.readouterr().err
+    assert json.loads((tmp_path / "f.jsonl").read_text())["test"]["mae"] == 0
+    readable = pd.read_csv(table)[:-1]
+    readable.to_csv(table, index=False)
+    monkeypatch.setattr(sys, "argv", ["zinc_types", str(table), "-o", str(tmp_path / "types.arrow")])
+    zinc_types.main()
+    assert "leaking.csv: on several sides of the split" in capsys.readouterr().err
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def run_directory(folder: Path) -> Path:
+    folder.mkdir()
+    config = {"data": {"dataset": "/somewhere/else/my.csv", "targets": "y"}, "model": {"mixer": "csp"}}
+    config |= {"trainer": {"batch_size": 2, "max_epochs": None, "seed": 3}, "init_from": "/somewhere/else/runs/other"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    scores = {"mae": 0.1234567, "targets": {"y": {"mae": 0.1234567}}}
+    metrics = {"metric": "mae", "valid": scores, "test": scores, "baselines": {"test": {"forest": 0.3}}}
+    training = {"parameters": 7, "steps": 8, "seconds": 61.7, "device": "a processor"}
+    start = {"version": "0.1.0", "date": "2026-11-25T01:02:41+00:00", "machine": {"cores": 2}}
+    start["command"] = "graphslice train --dataset /somewhere/else/my.csv"
+    for name, content in (("metrics", metrics), ("training", training), ("start", start)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "split.csv").write_text("row,split\n1,train\n2,train\n3,train\n4,test\n")
+    return folder
+
+
+def test_a_run_is_recorded_without_paths(tmp_path, monkeypatch):
+    run, out = run_directory(tmp_path / "run"), tmp_path / "out.jsonl"
+    monkeypatch.setattr(sys, "argv", ["record", str(run), "-o", str(out), "--model", "`csp`"])
+    record.main()
+    record.main()  # added to what is there
+    first, second = map(json.loads, out.read_text().splitlines())
+    assert first == second and "somewhere" not in out.read_text()
+    assert first["model"] == "`csp`" and first["dataset"] == "my.csv" and first["init_from"] == "other"
+    assert first["epochs"] == 4 and first["seconds"] == 62 and first["test"] == {"mae": 0.12346}
+    assert first["machine"] == "a processor" and first["seed"] == 3 and first["baselines"] == {"forest": 0.3}
+
+
+def test_a_run_that_has_not_ended_is_refused(tmp_path, monkeypatch, capsys):
+    run = run_directory(tmp_path / "run")
+    (run / "metrics.json").unlink()
+    monkeypatch.setattr(sys, "argv", ["record", str(run), "-o", str(tmp_path / "out.jsonl"), "--model", "x"])
+    with pytest.raises(SystemExit) as stopped:
+        record.main()
+    assert stopped.value.code == 2 and "has no metrics.json" in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_model_are_a_row(tmp_path, monkeypatch):
+    lines = [
+        {"model": "a", "test": {"mae": mae}, "valid": {"mae": 0.5}, "seconds": 60 * mae * 100} for mae in (0.1, 0.3)
+    ]
+    lines = [line | {"machine": "m", "parameters": 1234, "epochs": 30} for line in lines]
+    lines += [{"model": "b", "test": {"mae": 0.25}, "source": "transcribed", "machine": "other"}]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(result_tables, "DOCS", tmp_path)
+    text = result_tables.filled("before\n<!-- table: x -->\nold\n<!-- /table: x -->\nafter\n<!-- y -->\n")
+    assert "| a | 0.200 ± 0.141 | 0.500 ± 0.000 | 0.1000, 0.3000 | 1,234 | 30 | 10 to 30 |" in text
+    assert "| b | 0.250 |  | 0.2500 |  |  |  |" in text and "old" not in text
+    assert "Measured on m. Transcribed, as the run directories were not kept: b." in text
+    assert text.startswith("before\n") and text.endswith("\nafter\n<!-- y -->\n")
+
+
+def test_the_tables_are_those_of_the_records():
+    texts = [document.read_text(encoding="utf-8") for document in result_tables.DOCUMENTS]
+    assert all(result_tables.filled(text) == text for text in texts)
+    named = result_tables._MARKED.findall("".join(texts))
+    assert set(named) == {path.stem for path in (result_tables.DOCS / "results").glob("*.jsonl")}

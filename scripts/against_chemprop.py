@@ -1,6 +1,6 @@
 """GraphSlice beside chemprop: the same table, the same split, the same time, one after the other.
 
-``python scripts/against_chemprop.py zinc12k.csv --target score --chemprop ENV/bin/chemprop``
+``python scripts/against_chemprop.py data/demo.csv --target gap_ev --chemprop ENV/bin/chemprop``
 
 chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
 ``--epochs``, which minimise the squared error; ``--loss-function mae`` minimises the absolute error, by which both
@@ -27,6 +27,8 @@ import pandas as pd
 
 from graphslice.hardware import hardware_info
 from split_check import check_split
+
+LOSSES = {"mse": "squared error (its default)", "mae": "absolute error"}
 
 
 def main() -> None:
@@ -55,9 +57,10 @@ def main() -> None:
     def note(name: str, seed: int, error: float, seconds: float) -> None:
         found.setdefault(name, []).append(error)
         if options.out:
-            of_chemprop = {"epochs": options.epochs, "loss": options.loss_function} if name == "chemprop" else {}
+            loss = LOSSES.get(options.loss_function, options.loss_function)
+            of_chemprop = {"model": f"chemprop, {loss}", "epochs": options.epochs} if name == "chemprop" else {}
             line = {"model": name, "dataset": options.csv.name.split(".")[0], "seed": seed, **of_chemprop}
-            line |= {"seconds": round(seconds), "test": {"mae": error}, "machine": hardware_info()["machine"]}
+            line |= {"seconds": round(seconds), "test": {"mae": round(error, 5)}, "machine": hardware_info()["machine"]}
             with options.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         print(f"| {name} | {seed} | {error:.4f} | {seconds:.0f} |", flush=True)

@@ -2,13 +2,13 @@
 
     python scripts/build_corpus.py DATA -o corpus.csv --labels data/xtb --held held.csv
 
-DATA is a folder with tables of MoleculeNet and TDC's ADMET group (``tdc_admet/``), ``zinc12k.csv`` and
+DATA is a folder with tables of MoleculeNet and TDC's ADMET group (``tdc_admet/``), the former ``zinc12k.csv`` and
 ``qm9_xtbgap.csv.gz``, as far as they are there; the demo's molecules are added. Of all these only the SMILES are read,
-but for the HOMO-LUMO gaps of QM9's molecules by GFN2-xTB, which are no benchmark's labels. Written are canonical SMILES
-with ``homo``, ``lumo``, ``gap`` (eV) and ``dipole`` (debye) where ``label_xtb.py`` has them in the folder of --labels,
-and lists of the charges of the atoms, of the hydrogens at each and of the bonds' orders (``charge``,
-``hydrogen_charge``, ``bond_order``); and to --held the molecules that the demo and QM9 validate and test with, for
-``graphslice pretrain --without``.
+but for the HOMO-LUMO gaps of QM9's molecules by GFN2-xTB, which are computed and not measured. Written are
+canonical SMILES with ``homo``, ``lumo``, ``gap`` (eV) and ``dipole`` (debye) where ``label_xtb.py`` has them in the
+folder of --labels, and lists of the charges of the atoms, of the hydrogens at each and of the bonds' orders
+(``charge``, ``hydrogen_charge``, ``bond_order``); and to --held the molecules that the demo and QM9 validate and test
+with, for ``graphslice pretrain --without``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure the promise that a prediction depends on the molecule alone.
 
     python scripts/check_promises.py                        # the embedded demo set, fresh models
-    python scripts/check_promises.py zinc12k.csv --runs runs/demo --rewritings 20
+    python scripts/check_promises.py molecules.csv --runs runs/demo --rewritings 20
 
 For every mixer (and every run folder given), each molecule is predicted in sorted batches, in
 random batches, alone, and under random rewritings of its SMILES. The largest difference is printed

@@ -9,6 +9,7 @@ split that have labels. The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from rdkit import Chem
 
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
+from graphslice.hardware import machine
 from graphslice.inference.predictor import Predictor, load
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
@@ -115,16 +117,32 @@ def group_table(found: Evaluation) -> Iterator[str]:
             yield f"| {name} | {' | '.join(cells)} |"
 
 
+def records(name: str, found: Evaluation) -> Iterator[dict]:
+    """A line for each target, for ``docs/results``."""
+    for t, target in enumerate(found.targets):
+        known = ~np.isnan(found.labels[:, t])
+        labels, errors = found.labels[known, t], found.errors[known, t]
+        r2 = 1 - np.square(errors).sum() / np.square(labels - labels.mean()).sum()
+        scores = {"mae": round(float(errors.mean()), 5), "r2": round(float(r2), 5), "molecules": len(labels)}
+        coverage = round(float(found.held[known, t].mean()), 5)
+        line = {"model": name, "target": target, "test": scores, "level": LEVEL, "coverage": coverage}
+        yield line | {"machine": machine()["machine"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("corpus", type=Path)
+    parser.add_argument("-o", "--out", type=Path, help="write JSON lines there, and leave the document as it is")
     options = parser.parse_args()
     found = evaluate(load(options.name), GraphStore.open(options.corpus))
     caption = f"MAE, in brackets how many molecules, where these are {LEAST} at least:"
     text = "\n".join([*target_table(found), "", caption, "", *group_table(found)])
     print(text)
     print(f"{len(found.labels) / found.seconds:,.0f} molecules a second, with intervals and nearest neighbours")
+    if options.out:
+        options.out.write_text("".join(json.dumps(line) + "\n" for line in records(options.name, found)))
+        return
     name = re.escape(options.name)
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     DOCUMENT.write_text(marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", DOCUMENT.read_text()))

@@ -1,8 +1,8 @@
 """Put the recorded runs into the documents: ``python scripts/result_tables.py``.
 
-In README.md and docs/results.md the text between ``<!-- table: NAME -->`` and ``<!-- /table: NAME -->`` is replaced by
-the table of ``docs/results/NAME.jsonl``, whose lines are written by ``record.py``, ``baseline_forest.py``,
-``against_chemprop.py`` and ``split_check.py``.
+In README.md, docs/results.md and docs/models.md the text between ``<!-- table: NAME -->`` and
+``<!-- /table: NAME -->`` is replaced by the table of ``docs/results/NAME.jsonl``, whose lines are written by
+``record.py``, ``baseline_forest.py``, ``against_chemprop.py``, ``model_card.py`` and ``split_check.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.table_report import markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS.parent / "README.md", DOCS / "results.md")
+DOCUMENTS = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "models.md")
 SPLITS = "splits"
 _MARKED = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table: \1 -->", re.DOTALL)
 
@@ -26,8 +26,9 @@ def filled(text: str) -> str:
 
     def fill(match: re.Match) -> str:
         lines = (DOCS / "results" / f"{match[1]}.jsonl").read_text(encoding="utf-8").splitlines()
-        made = split_table if match[1] == SPLITS else runs_table
-        return f"<!-- table: {match[1]} -->\n{made([json.loads(line) for line in lines])}<!-- /table: {match[1]} -->"
+        records = [json.loads(line) for line in lines]
+        made = split_table if match[1] == SPLITS else card_table if "coverage" in records[0] else runs_table
+        return f"<!-- table: {match[1]} -->\n{made(records)}<!-- /table: {match[1]} -->"
 
     return _MARKED.sub(fill, text)
 
@@ -60,10 +61,8 @@ def _range(runs: list[dict], field: str) -> str:
 def _minutes(runs: list[dict]) -> str:
     """The least and the most minutes."""
     minutes = [run["seconds"] / 60 for run in runs if run.get("seconds") is not None]
-    said = (
-        [f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in (min(minutes), max(minutes))] if minutes else []
-    )
-    return " to ".join(dict.fromkeys(said))
+    ends = [min(minutes), max(minutes)] if minutes else []
+    return " to ".join(dict.fromkeys(f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in ends))
 
 
 def _origin(lines: list[dict]) -> str:
@@ -77,19 +76,19 @@ def _origin(lines: list[dict]) -> str:
     return " ".join(sentences)
 
 
+def card_table(lines: list[dict]) -> str:
+    """A row for each target of a model that comes with the package."""
+    rows = [["target", "test molecules", "MAE", "R2", f"labels within {lines[0]['level']:.0f}% intervals"]]
+    for line in lines:
+        scores = [f"{line['test'][name]:.3f}" for name in ("mae", "r2")]
+        rows.append([line["target"], f"{line['test']['molecules']:,}", *scores, f"{100 * line['coverage']:.1f}%"])
+    return markdown(rows) + "\n" + _origin(lines) + "\n"
+
+
 def split_table(lines: list[dict]) -> str:
     """A row for each table of molecules that has something on several sides of its split; the others in a sentence."""
-    sides = "on several sides"
-    rows = [
-        [
-            "table",
-            f"canonical SMILES {sides}",
-            f"families {sides}",
-            "test rows",
-            "of these SMILES in train or valid",
-            "family",
-        ]
-    ]
+    shared = ["of these, SMILES in train or valid", "of these, family in train or valid"]
+    rows = [["table", "canonical SMILES on several sides", "families on several sides", "test rows", *shared]]
     names = ("molecules", "families", "test_rows", "test_molecules", "test_families")
     rows += [[f"`{line['table']}`", *(f"{line[name]:,}" for name in names)] for line in lines if line["families"]]
     none = ", ".join(f"`{line['table']}`" for line in lines if not line["families"])

@@ -116,10 +116,8 @@ def test_a_run_that_has_not_ended_is_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_runs_of_one_model_are_a_row(tmp_path, monkeypatch):
-    lines = [
-        {"model": "a", "test": {"mae": mae}, "valid": {"mae": 0.5}, "seconds": 60 * mae * 100} for mae in (0.1, 0.3)
-    ]
-    lines = [line | {"machine": "m", "parameters": 1234, "epochs": 30} for line in lines]
+    shared = {"model": "a", "valid": {"mae": 0.5}, "machine": "m", "parameters": 1234, "epochs": 30}
+    lines = [shared | {"test": {"mae": mae}, "seconds": 60 * mae * 100} for mae in (0.1, 0.3)]
     lines += [{"model": "b", "test": {"mae": 0.25}, "source": "transcribed", "machine": "other"}]
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -120,8 +120,8 @@ its tasks that the board has, and theirs on the same tasks; 1 is the best, and t
 """
 
 _TIE = """
-On the {count} tasks that have both, the mean place of MapLight + GNN less that of `graphslice` is {mean:.2f} (95% interval
-{low:.2f} to {high:.2f}; bootstrap over the tasks, paired, {resamples:,} resamples). {told} Eight
+On the {count} tasks that have both, the mean place of MapLight + GNN less that of `graphslice` is {mean:.2f} (95%
+interval {low:.2f} to {high:.2f}; bootstrap over the tasks, paired, {resamples:,} resamples). {told} Eight
 published methods are not the whole board: among all 19 to 26 entries of each task's board, as of autumn 2026, an audit
 found a mean place of 3.76 for `graphslice` and of 3.95 for MapLight + GNN. Those boards are not kept here.
 """

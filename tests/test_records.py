@@ -134,3 +134,9 @@ def test_the_tables_are_those_of_the_records():
     assert all(result_tables.filled(text) == text for text in texts)
     named = result_tables._MARKED.findall("".join(texts))
     assert set(named) == {path.stem for path in (result_tables.DOCS / "results").glob("*.jsonl")}
+
+
+def test_a_model_card_is_a_row_a_target():
+    line = {"model": "gap", "target": "homo", "test": {"mae": 0.1, "r2": 0.9, "molecules": 1234}, "machine": "m"}
+    text = result_tables.card_table([line | {"level": 90.0, "coverage": 0.899}])
+    assert "labels within 90% intervals |" in text and "| homo | 1,234 | 0.100 | 0.900 | 89.9% |" in text

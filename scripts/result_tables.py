@@ -40,7 +40,7 @@ def runs_table(lines: list[dict]) -> str:
         runs = [line for line in lines if line["model"] == model]
         test = [run["test"]["mae"] for run in runs]
         valid = [run["valid"]["mae"] for run in runs if "valid" in run]
-        single = ", ".join(f"{value:.4f}" for value in test)
+        single = ", ".join(str(round(value, 4)) for value in test)
         cells = [mean(test), mean(valid), single, _range(runs, "parameters"), _range(runs, "epochs"), _minutes(runs)]
         rows.append([model, *cells])
     return markdown(rows) + "\n" + _origin(lines) + "\n"

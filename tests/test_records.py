@@ -123,8 +123,8 @@ def test_runs_of_one_model_are_a_row(tmp_path, monkeypatch):
     (tmp_path / "results" / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr(result_tables, "DOCS", tmp_path)
     text = result_tables.filled("before\n<!-- table: x -->\nold\n<!-- /table: x -->\nafter\n<!-- y -->\n")
-    assert "| a | 0.200 ± 0.141 | 0.500 ± 0.000 | 0.1000, 0.3000 | 1,234 | 30 | 10 to 30 |" in text
-    assert "| b | 0.250 |  | 0.2500 |  |  |  |" in text and "old" not in text
+    assert "| a | 0.200 ± 0.141 | 0.500 ± 0.000 | 0.1, 0.3 | 1,234 | 30 | 10 to 30 |" in text
+    assert "| b | 0.250 |  | 0.25 |  |  |  |" in text and "old" not in text
     assert "Measured on m. Transcribed, as the run directories were not kept: b." in text
     assert text.startswith("before\n") and text.endswith("\nafter\n<!-- y -->\n")
 

@@ -50,18 +50,18 @@ Made by `python scripts/benchmark.py tables render` of the lines of [results.jso
   the mean over targets, missing labels left out, and targets of which the test rows have one class alone. ↓ less
   is better, ↑ more. Means over other numbers of seeds do not compare, least of all on MoleculeNet, where each seed is
   another split; parts of a run have no figure where its network answered alone.
-- **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then
-  `chemprop predict`. For numbers its default loss is the squared error, that of `graphslice` the absolute error, which
-  favours `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)). **`small-forest`**: 500 trees
-  by scikit-learn, without the validation rows, on what `graphslice fingerprint small` writes. **`graphslice`**: `graphslice train` with its defaults, the same for every
-  task: a network that begins with the [model](models.md) `small` as far as a table is like what that has met, and
-  beside it a forest and gradient boosting where the rows are few, blended. Its parts alone are
-  **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and **`graphslice-boosting`** (on Morgan
-  counts and RDKit's descriptors), of the same run. **`graphslice-features`** adds `--features morgan,rdkit2d`,
-  **`graphslice-ensemble`** `--ensemble 5`. **`scratch`**, and what bears its name, is the same with
-  `--init-from none`: the network begins with random weights. **`unseen-network`** begins with a model that was
-  pretrained as `small` was, but without the molecules of any test row of TDC's tables, their salts, charges and
-  tautomers.
+- **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then `chemprop
+  predict`. For numbers its default loss is the squared error, that of `graphslice` the absolute error, which favours
+  `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)). **`small-forest`**: 500 trees by
+  scikit-learn, without the validation rows, on what `graphslice fingerprint small` writes. **`graphslice`**:
+  `graphslice train` with its defaults, the same for every task: a network that begins with the [model](models.md)
+  `small` as far as a table is like what that has met, and beside it a forest and gradient boosting where the rows are
+  few, blended. Its parts alone are **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and
+  **`graphslice-boosting`** (on Morgan counts and RDKit's descriptors), of the same run. **`graphslice-features`**
+  adds `--features morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`. **`scratch`**, and what bears its name,
+  is the same with `--init-from none`: the network begins with random weights. **`unseen-network`** begins with a
+  model that was pretrained as `small` was, but without the molecules of any test row of TDC's tables, their salts,
+  charges and tautomers.
 - **Published** figures are those of TDC's leaderboard, as their authors reported them, with validation rows of
   their own. `best` is the best entry of each task, so no one method.
 """

@@ -19,7 +19,7 @@ from graphslice.run_files import (
     LAST,
     MEMBER,
     METRICS,
-    START,
+    START_FILE,
     find_members,
     is_finished,
     member_number,
@@ -44,7 +44,7 @@ def find_models(path: str | Path) -> list[Path]:
     if missing := next((folder for folder in expected if not _is_complete(folder)), None):
         why = "is not finished" if missing in members else "is missing"
         raise InputError(f"{path} is an ensemble of {count} models, and {missing.name} {why}: {_resume(path)}")
-    if (path / START).is_file() and not is_finished(path):
+    if (path / START_FILE).is_file() and not is_finished(path):
         raise InputError(f"{path} is an ensemble that is not finished, as it has no {METRICS}: {_resume(path)}")
     return members
 
@@ -126,7 +126,7 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
 
 def _is_complete(folder: Path) -> bool:
     """Whether a member is trained: training notes its beginning and its scores; a saved model has neither, or both."""
-    begun = any((folder / name).is_file() for name in (START, LAST))
+    begun = any((folder / name).is_file() for name in (START_FILE, LAST))
     return (folder / BEST).is_file() and (is_finished(folder) or not begun)
 
 

@@ -31,7 +31,7 @@ CORPUS = "corpus.arrow"
 #: The files of a run folder that hold its scores by split, the last to be written, and what its training took.
 METRICS, TRAINING = "metrics.json", "training.json"
 #: The file of a run folder that training writes first, which says how it was begun.
-START = "start.json"
+START_FILE = "start.json"
 
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
 

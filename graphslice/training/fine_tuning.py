@@ -79,7 +79,7 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
         origin: the pretrained model.
         data: of the run that starts from it.
     """
-    if data.source.level != MOLECULE:
+    if data.dataset.level != MOLECULE:
         return None
     learned = {task.name for task in origin.tasks}
     rows = data.splits["train"]
@@ -87,7 +87,7 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_COMPARED, replace=False))
     descriptors = _known_descriptors(data, rows, learned)
     found = {}
-    for task, labels in zip(data.source.tasks, data.source.targets[rows].T, strict=True):
+    for task, labels in zip(data.dataset.tasks, data.dataset.targets[rows].T, strict=True):
         if task.kind == REGRESSION:
             words = re.findall("[a-z]+", task.name.lower())
             named = [_QUANTITIES[word] for word in words if _QUANTITIES.get(word) in learned]
@@ -103,8 +103,8 @@ def _known_descriptors(data: MoleculeData, rows: np.ndarray, names: Collection[s
     """RDKit's descriptors of some names, ``float32 [R]`` of some rows; none of graphs without SMILES."""
     if "rdkit2d" in data.store.info.descriptors:
         values = data.store.descriptors(rows, ["rdkit2d"])
-    elif data.source.smiles:
-        values = compute_descriptors([data.source.smiles[row] for row in rows.tolist()], ["rdkit2d"])["rdkit2d"]
+    elif data.dataset.smiles:
+        values = compute_descriptors([data.dataset.smiles[row] for row in rows.tolist()], ["rdkit2d"])["rdkit2d"]
     else:
         return {}
     every = zip(DESCRIPTORS["rdkit2d"].names, values.T, strict=True)

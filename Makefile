@@ -24,6 +24,7 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell -D - -D scripts/words.txt
 
 clean:
 	rm -rf $(VENV) runs

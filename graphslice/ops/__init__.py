@@ -1,6 +1,6 @@
-"""Operators that the mixers stand on: functions of padded batches, each fast where a backend takes the call.
+"""Operators on padded batches that the mixers are built from, with compiled backends.
 
-See :mod:`graphslice.ops.dispatch` for which one does, and for the plain torch reference of each.
+:mod:`graphslice.ops.dispatch` selects the backend of a call; every operator has a plain torch reference.
 """
 
 from graphslice.ops.add_norm import add_norm as add_norm

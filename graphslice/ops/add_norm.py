@@ -1,4 +1,4 @@
-"""A residual connection and the layer norm after it, in one pass over the memory."""
+"""Residual connection followed by layer normalisation, fused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from graphslice.ops.dropout import DropoutKeys, draw_dropout_keys, dropout, drop
 from graphslice.ops.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, store, store_scalar
 from graphslice.ops.threads import parallel_for
 
-# Rows whose gradients of weight and bias are summed together, whatever the number of threads:
-# so the sums do not depend on it.
+# Rows per partial sum of the gradients of weight and bias. Fixed, so that the sums do not depend on the number of
+# threads.
 _CHUNK_ROWS = 128
 
 
@@ -23,16 +23,18 @@ _CHUNK_ROWS = 128
 def add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, p: float = 0.0, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
-    """``s = x + dropout(y)`` and ``LayerNorm(s)`` (Ba et al. 2016).
+    """Compute the residual sum ``s = x + dropout(y)`` and its layer norm (Ba et al. 2016).
+
+    The numba backend supports float32 with C a multiple of 16.
 
     Args:
-        x, y: ``[..., C]`` of one shape, floating point.
-        weight, bias: ``[C]`` of the norm.
-        p: probability of the dropout; 0 for none.
-        eps: of the norm.
+        x, y: ``[..., C]``, floating point, of the same shape.
+        weight, bias: ``[C]``, parameters of the layer norm.
+        p: dropout probability, in [0, 1).
+        eps: added to the variance in the layer norm.
 
     Returns:
-        The sum and its norm, both of the shape of ``x``.
+        ``s`` and ``LayerNorm(s)``, both of the shape of ``x``.
     """
     s = x + dropout(y, p)
     return s, F.layer_norm(s, x.shape[-1:], weight, bias, eps)
@@ -56,7 +58,7 @@ def _numba(
 def _add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, keys: DropoutKeys, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum, its norm, and ``[2, rows]`` the mean and the inverse standard deviation of every row."""
+    """Return the sum, its norm, and the mean and inverse standard deviation of every row, ``[2, rows]``."""
     x, y, weight, bias = (t.contiguous() for t in (x, y, weight, bias))
     channels = x.shape[-1]
     rows = x.numel() // channels
@@ -97,7 +99,7 @@ class _AddNorm(torch.autograd.Function):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def norm_rows(addresses, channels, rows, keys, eps, begin, end):
-    """Of rows ``begin`` to ``end``; the addresses are those of :func:`_add_norm`'s arguments and results."""
+    """Compute rows ``begin`` to ``end``; ``addresses`` are those of the tensors in and out of :func:`_add_norm`."""
     x, y, weight, bias, s, n, moments = addresses
     lane_type = float32x16()
     count = np.float32(channels)
@@ -136,13 +138,13 @@ def _backward(addresses, channels, rows, keys, begin, end):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def row_gradients(addresses, channels, rows, keys, begin, end):
-    """Of rows ``begin`` to ``end``; those of weight and bias are added to what stands there.
+    """Compute the gradients of rows ``begin`` to ``end``; those of weight and bias are accumulated.
 
     Args:
-        addresses: of the gradients of both results, the sum, the weight, the gradients of x and y, which may be one, of
-            ``[2, rows]`` means and inverse deviations, and of the gradients of weight and bias.
-        channels, rows: the sizes.
-        keys: of the dropout.
+        addresses: of the gradients of both results, the sum, the weight, the gradients of x and y (may be the same
+            address), ``[2, rows]`` means and inverse standard deviations, and the gradients of weight and bias.
+        channels, rows: C and the number of rows.
+        keys: of the dropout mask.
     """
     grad_s, grad_n, s, weight, grad_x, grad_y, moments, grad_weight, grad_bias = addresses
     lane_type = float32x16()

@@ -1,4 +1,4 @@
-"""``P V`` head by head: the attention weights of each head, applied to the head's own channels."""
+"""Weighted aggregation ``P V``, head by head."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from graphslice.ops.threads import parallel_for
 
 @operator
 def aggregate(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
-    """``dropout(P) V`` for every sample and head (Vaswani et al. 2017, eq. 1).
+    """Compute ``dropout(P) V`` for every sample and head (Vaswani et al. 2017, eq. 1).
+
+    The numba backend supports float32 with at least 8 channels per head.
 
     Args:
-        attn_weights: ``[B, H, N, N]``, P, floating point.
-        v: ``[B, N, C]``, floating point; head h has channels ``h C / H`` to ``(h + 1) C / H``.
-        p: probability of the dropout on P.
+        attn_weights: P, ``[B, H, N, N]``, floating point.
+        v: V, ``[B, N, C]``, floating point; head h has channels ``h C / H`` to ``(h + 1) C / H``.
+        p: dropout probability of P, in [0, 1).
 
     Returns:
-        ``[B, N, C]``, the dtype of ``v``.
+        ``[B, N, C]``, dtype of ``v``.
     """
     batch, width, channels = v.shape
     heads = attn_weights.shape[1]
@@ -35,7 +37,7 @@ def aggregate(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
 
 
 def shapes_agree(attn_weights: Tensor, v: Tensor) -> bool:
-    """Whether there is a ``[N, N]`` for every sample and head of ``[B, N, C]``: compiled code believes it."""
+    """True if P is ``[B, H, N, N]``, V is ``[B, N, C]`` and H divides C; the kernels do not check shapes."""
     if attn_weights.dim() != 4 or v.dim() != 3:
         return False
     (batch, width, channels), heads = v.shape, attn_weights.shape[1]
@@ -75,22 +77,22 @@ class _Aggregate(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         attn_weights, v = (t.contiguous() for t in ctx.saved_tensors)
         keys, grad = ctx.keys, grad.contiguous()
-        weights_too = ctx.needs_input_grad[0]
-        grad_weights = torch.empty_like(attn_weights if weights_too else attn_weights[:0])
+        need_weights_grad = ctx.needs_input_grad[0]
+        grad_weights = torch.empty_like(attn_weights if need_weights_grad else attn_weights[:0])
         grad_v = torch.empty_like(v)
         addresses = tuple(t.data_ptr() for t in (attn_weights, v, grad, grad_v, grad_weights))
         shape = AttnShape(attn_weights.shape[1], *v.shape[1:])
         parallel_for(
-            lambda begin, end: aggregate_gradients(addresses, shape, keys, weights_too, begin, end),
+            lambda begin, end: aggregate_gradients(addresses, shape, keys, need_weights_grad, begin, end),
             len(v),
             values=4 * v.numel(),
         )
-        return grad_weights if weights_too else None, grad_v, None
+        return grad_weights if need_weights_grad else None, grad_v, None
 
 
 @njit(cache=True, nogil=True)
 def aggregate_samples(addresses, shape, keys, begin, end):
-    """``dropout(P) V`` of samples ``begin`` to ``end``; ``addresses`` are those of P, V and the result."""
+    """Compute ``dropout(P) V`` for samples ``begin`` to ``end``; ``addresses`` are those of P, V and the result."""
     attn_weights, v, out = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width
@@ -99,38 +101,37 @@ def aggregate_samples(addresses, shape, keys, begin, end):
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
             weights = dropped_weights(attn_weights, first, pairs, keys, address_of(scratch))
-            v_of_head, into = Matrix(v + offset, channels), Matrix(out + offset, channels)
-            small_product(Matrix(weights, width), v_of_head, into, width, width, head_dim)
+            v_of_head, target = Matrix(v + offset, channels), Matrix(out + offset, channels)
+            small_product(Matrix(weights, width), v_of_head, target, width, width, head_dim)
     keep_alive(scratch)
 
 
 @njit(cache=True, nogil=True)
-def aggregate_gradients(addresses, shape, keys, weights_too, begin, end):
-    """The gradients of V and, if wanted, of P; the addresses are those of P, V, the upstream gradient and both."""
+def aggregate_gradients(addresses, shape, keys, need_weights_grad, begin, end):
+    """Compute the gradients of V and optionally P; ``addresses``: P, V, upstream gradient, gradients of V and P."""
     attn_weights, v, grad, grad_v, grad_weights = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width
-    padded = max(8, width)  # as many columns as lanes
+    padded = max(8, width)  # at least the number of lanes
     weights_scratch, v_scratch = np.empty(pairs, np.float32), np.zeros(channels * padded, np.float32)
     square_scratch = np.empty(width * padded, np.float32)
     v_transposed, square = address_of(v_scratch), address_of(square_scratch)
     for b in range(begin, end):
-        if weights_too:
+        if need_weights_grad:
             transpose(Matrix(v + 4 * b * width * channels, channels), width, channels, Matrix(v_transposed, padded))
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
             weights = dropped_weights(attn_weights, first, pairs, keys, address_of(weights_scratch))
-            of_head = Matrix(grad + offset, channels)
+            grad_of_head = Matrix(grad + offset, channels)
             small_product_transposed(
-                Matrix(weights, width), of_head, Matrix(grad_v + offset, channels), width, width, head_dim
+                Matrix(weights, width), grad_of_head, Matrix(grad_v + offset, channels), width, width, head_dim
             )
-            if weights_too:
-                # The upstream gradient times V transposed, then the dropout of the forward pass.
-                grad_of_head = Matrix(grad + offset, channels)
+            if need_weights_grad:
+                # Gradient of P: upstream gradient times V transposed, then the dropout mask of the forward pass.
                 v_of_head = Matrix(v_transposed + 4 * h * head_dim * padded, padded)
-                into = grad_weights + 4 * first
+                target = grad_weights + 4 * first
                 if padded == width and not keys.active:
-                    small_product(grad_of_head, v_of_head, Matrix(into, width), width, head_dim, width)
+                    small_product(grad_of_head, v_of_head, Matrix(target, width), width, head_dim, width)
                     continue
                 small_product(grad_of_head, v_of_head, Matrix(square, padded), width, head_dim, padded)
                 if padded > width:
@@ -138,10 +139,10 @@ def aggregate_gradients(addresses, shape, keys, weights_too, begin, end):
                         for j in range(width):
                             square_scratch[i * width + j] = square_scratch[i * padded + j]
                 if keys.active:
-                    apply_dropout(square, 0, pairs, keys, first, into)
+                    apply_dropout(square, 0, pairs, keys, first, target)
                 else:
                     for i in range(pairs):
-                        store_scalar(into, i, square_scratch[i])
+                        store_scalar(target, i, square_scratch[i])
     keep_alive(weights_scratch)
     keep_alive(v_scratch)
     keep_alive(square_scratch)

@@ -1,4 +1,4 @@
-"""``Sort_col(P V)``: the product, the dropout on P and the sort of a sample while it is in the nearest cache."""
+"""Fused ``Sort_col(P V)``: dropout, product and sort of a sample while it is in the L1 cache."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ if triton_runs():
 def aggregate_sort(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
 ) -> Tensor:
-    """``Sort_col(dropout(P) V)`` for every sample and head (Yuan and Xu, Sliceformer, eq. 4, for graphs).
+    """Compute ``Sort_col(dropout(P) V)`` for every sample and head (Yuan and Xu, Sliceformer, eq. 4, for graphs).
+
+    The numba backend supports float32 with at most 256 rows and at least 8 channels per head; the Triton backend
+    supports at most 128 rows, and float32 or 16-bit dtypes that the GPU can multiply.
 
     Args:
-        attn_weights: ``[B, H, N, N]``, P, floating point.
-        v: ``[B, N, C]``, floating point; head h has channels ``h C / H`` to ``(h + 1) C / H``.
-        lengths: integer ``[B]``, the number of valid rows of each sample.
+        attn_weights: P, ``[B, H, N, N]``, floating point.
+        v: V, ``[B, N, C]``, floating point; head h has channels ``h C / H`` to ``(h + 1) C / H``.
+        lengths: integer ``[B]``, number of valid rows of each sample.
         order: as for :func:`~graphslice.ops.column_sort`.
-        p: probability of the dropout on P.
+        p: dropout probability of P, in [0, 1).
 
     Returns:
-        ``[B, N, C]``, the dtype of ``v``. Rows beyond ``lengths`` hold nothing of use.
+        ``[B, N, C]``, dtype of ``v``; rows beyond ``lengths`` are undefined.
 
     Raises:
-        ValueError: for another order.
+        ValueError: for an unknown order.
     """
     return column_sort(aggregate(attn_weights, v, p), lengths, order)
 
@@ -72,7 +75,7 @@ if triton_runs():
 def _triton_aggregate_sort(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
-    """The sorted values, and the row that each row went to."""
+    """Return the sorted values and, uint8 ``[B, N, C]``, the rank of each row."""
     return triton_sort.aggregate_sort(attn_weights, v, lengths, descending, seed, p)
 
 
@@ -114,9 +117,9 @@ _triton_aggregate_sort.register_autograd(_gradient, setup_context=_save)
 
 # --- numba ----------------------------------------------------------------------------------------
 
-# Beyond these a sample does not stay in a near cache, and a row's number does not fit in a byte.
+# A larger sample does not stay in the L1 or L2 cache, and its row numbers do not fit in a byte.
 _MAX_ROWS = 256
-# Channels that are sorted at a time.
+# Channels that are sorted at once.
 _BLOCK = 256
 
 
@@ -139,7 +142,7 @@ def _numba(
 def _aggregate_sort(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, keys: DropoutKeys, rows: Tensor | None
 ) -> Tensor:
-    """The sorted values; ``rows`` is filled with where they came from, if given."""
+    """Return the sorted values; write the source row of each to ``rows`` unless it is None."""
     attn_weights, v = attn_weights.contiguous(), v.contiguous()
     out = torch.empty(v.shape)
     bits, flip, sizes = sort_arguments(out, lengths, descending)
@@ -167,16 +170,16 @@ class _AggregateSort(torch.autograd.Function):
         attn_weights, v, rows = ctx.saved_tensors
         attn_weights, v, upstream = attn_weights.contiguous(), v.contiguous(), grad.contiguous().numpy()
         keys, heads, origins = ctx.keys, attn_weights.shape[1], rows.numpy()
-        weights_too = ctx.needs_input_grad[0]
-        grad_weights = torch.empty_like(attn_weights if weights_too else attn_weights[:0])
+        need_weights_grad = ctx.needs_input_grad[0]
+        grad_weights = torch.empty_like(attn_weights if need_weights_grad else attn_weights[:0])
         grad_v = torch.empty_like(v)
         addresses = tuple(t.data_ptr() for t in (attn_weights, v, grad_v, grad_weights))
         parallel_for(
-            lambda begin, end: _backward(addresses, heads, keys, upstream, origins, weights_too, begin, end),
+            lambda begin, end: _backward(addresses, heads, keys, upstream, origins, need_weights_grad, begin, end),
             len(v),
             values=16 * v.numel(),
         )
-        return grad_weights if weights_too else None, grad_v, None, None, None
+        return grad_weights if need_weights_grad else None, grad_v, None, None, None
 
 
 @njit(cache=True, nogil=True)
@@ -186,27 +189,27 @@ def _forward(addresses, heads, keys, sizes, flip, out, origins, begin, end):
     mixed = np.empty((1, width, channels), np.float32)
     bits, parts = mixed.view(np.int32), parts_of(channels, _BLOCK)
     for b in range(begin, end):
-        # The product puts sample b where the scratch memory for one sample is.
+        # The kernel writes sample b at offset b, so the address is shifted for it to land in the scratch memory.
         scratch = address_of(mixed) - 4 * b * width * channels
         aggregate_samples((attn_weights, v, scratch), AttnShape(heads, width, channels), keys, b, b + 1)
-        here = slice(b, b + 1)
+        sample = slice(b, b + 1)
         if len(origins):
-            sort_with_rows(bits, sizes[here], flip, out[here], origins[here], _BLOCK, 0, parts)
+            sort_with_rows(bits, sizes[sample], flip, out[sample], origins[sample], _BLOCK, 0, parts)
         else:
-            sort_values(bits, sizes[here], flip, out[here], _BLOCK, 0, parts)
+            sort_values(bits, sizes[sample], flip, out[sample], _BLOCK, 0, parts)
     keep_alive(mixed)
 
 
 @njit(cache=True, nogil=True)
-def _backward(addresses, heads, keys, grad, origins, weights_too, begin, end):
+def _backward(addresses, heads, keys, grad, origins, need_weights_grad, begin, end):
     attn_weights, v, grad_v, grad_weights = addresses
     width, channels = grad.shape[1:]
     unsorted = np.empty((1, width, channels), np.float32)
     shape = AttnShape(heads, width, channels)
     for b in range(begin, end):
         sample = b * width * channels
-        into = (address_of(grad) + 4 * sample, address_of(origins) + sample, address_of(unsorted))
-        unsort(into, False, width, channels, _BLOCK, 0, parts_of(channels, _BLOCK))
+        addresses_of_sample = (address_of(grad) + 4 * sample, address_of(origins) + sample, address_of(unsorted))
+        unsort(addresses_of_sample, False, width, channels, _BLOCK, 0, parts_of(channels, _BLOCK))
         scratch = address_of(unsorted) - 4 * b * width * channels
-        aggregate_gradients((attn_weights, v, scratch, grad_v, grad_weights), shape, keys, weights_too, b, b + 1)
+        aggregate_gradients((attn_weights, v, scratch, grad_v, grad_weights), shape, keys, need_weights_grad, b, b + 1)
     keep_alive(unsorted)

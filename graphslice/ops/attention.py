@@ -1,4 +1,4 @@
-"""Softmax attention with a bias, for many small samples."""
+"""Softmax attention with an additive bias, for batches of small samples."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ from graphslice.ops.threads import parallel_for
 
 @operator
 def attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> Tensor:
-    """``dropout(Softmax(Q K^T / sqrt(d) + attn_bias)) V`` head by head (Ying et al. 2021, eq. 7).
+    """Compute ``dropout(Softmax(Q K^T / sqrt(d) + attn_bias)) V``, head by head (Ying et al. 2021, eq. 7).
+
+    The numba backend supports float32 with a full ``[B, H, N, N]`` bias and at least 8 channels per head.
 
     Args:
         q, k, v: ``[B, N, C]``, floating point; head h has channels ``h d`` to ``(h + 1) d``, d = C / H.
-        attn_bias: ``[B, H, N, N]``, or with ones for all heads or rows; -inf where a column is padding.
+        attn_bias: ``[B, H, N, N]``, or broadcastable to it; -inf in padding columns.
         heads: H.
-        p: probability of the dropout on the attention weights.
+        p: dropout probability of the attention weights, in [0, 1).
 
     Returns:
-        ``[B, N, C]``, the dtype of ``v``.
+        ``[B, N, C]``, dtype of ``v``.
     """
     batch, width, channels = v.shape
     q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2) for t in (q, k, v))
@@ -56,7 +58,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: flo
     return attn_bias.shape == shape and channels % heads == 0 and channels // heads >= 8
 
 
-# torch's scaled_dot_product_attention takes several times as long for samples of some tens of rows.
+# torch's scaled_dot_product_attention is several times slower for samples of a few tens of rows.
 @attention.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> Tensor:
     keys = draw_dropout_keys(p)
@@ -66,7 +68,7 @@ def _numba(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: fl
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, keys: DropoutKeys) -> tuple[Tensor, Tensor]:
-    """What comes out, and the attention weights before dropout."""
+    """Return the result and the attention weights before dropout."""
     tensors = [t.contiguous() for t in (q, k, v, attn_bias)]
     attn_weights, out = torch.empty(attn_bias.shape), torch.empty(v.shape)
     addresses = tuple(t.data_ptr() for t in (*tensors, attn_weights, out))
@@ -105,27 +107,27 @@ def _scalar(address, offset):
 
 @njit(inline="always", error_model="numpy")
 def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, row_scratch):
-    """Softmax(scale S + bias) of ``width`` rows in place, each still to be multiplied by ``row_scratch``.
+    """Compute the unnormalised softmax of ``scale S + bias`` in place and write the factor of each row to ``row_scratch``.
 
-    In passes over all rows: those of one pass do not wait for each other, and fill the pipeline.
+    Each step is a separate pass over all rows: the rows of one pass are independent, which fills the pipeline.
 
     Args:
-        scores: the address of S, rows ``stride`` apart, a multiple of 16.
-        attn_bias, first: the address of the bias, and where the head begins in it.
+        scores: address of S; its row stride ``stride`` is a multiple of 16.
+        attn_bias, first: address of the bias, and offset of the head in it.
         scale: lanes.
-        tail_scratch: ``[16 * width]``, -inf where there is no column.
-        row_scratch: ``[width]``.
+        tail_scratch: ``[16 * width]``, -inf beyond the last column.
+        row_scratch: ``[width]``; the normalised softmax is the result times this factor.
     """
-    lane_type, whole = float32x16(), width // 16 * 16
+    lane_type, aligned = float32x16(), width // 16 * 16
     tails = address_of(tail_scratch)
     for i in range(width):
-        for j in range(whole, width):
-            tail_scratch[16 * i + j - whole] = _scalar(attn_bias, first + i * width + j)
+        for j in range(aligned, width):
+            tail_scratch[16 * i + j - aligned] = _scalar(attn_bias, first + i * width + j)
     for i in range(width):
         row = scores + 4 * i * stride
         maxima = splat(lane_type, np.float32(-np.inf))
         for block in range(0, stride, 16):
-            if block < whole:
+            if block < aligned:
                 bias = load(lane_type, attn_bias, first + i * width + block)
             else:
                 bias = load(lane_type, tails, 16 * i)
@@ -144,11 +146,11 @@ def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def attention_samples(addresses, shape, keys, begin, end):
-    """Of samples ``begin`` to ``end``; the addresses are those of q, k, v, the bias, the weights and the result."""
+    """Process samples ``begin`` to ``end``; ``addresses``: q, k, v, bias, attention weights and result."""
     q, k, v, attn_bias, attn_weights, out = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width
-    padded, whole = -(-width // 16) * 16, width // 16 * 16
+    padded, aligned = -(-width // 16) * 16, width // 16 * 16
     lane_type = float32x16()
     scale = splat(lane_type, np.float32(1 / np.sqrt(head_dim)))
     k_scratch, scores_scratch = np.zeros(channels * padded, np.float32), np.zeros(width * padded, np.float32)
@@ -164,14 +166,14 @@ def attention_samples(addresses, shape, keys, begin, end):
             _softmax_rows(scores, padded, attn_bias, first, width, scale, tail_scratch, row_scratch)
             for i in range(width):
                 row, at = scores + 4 * i * padded, first + i * width
-                for block in range(0, whole, 16):
+                for block in range(0, aligned, 16):
                     value = load(lane_type, row, block) * splat(lane_type, row_scratch[i])
                     store(attn_weights, at + block, value)
-                for j in range(whole, width):
+                for j in range(aligned, width):
                     store_scalar(attn_weights, at + j, _scalar(row, j) * row_scratch[i])
             weights = dropped_weights(attn_weights, first, pairs, keys, address_of(weights_scratch))
-            v_of_head, into = Matrix(v + offset, channels), Matrix(out + offset, channels)
-            small_product(Matrix(weights, width), v_of_head, into, width, width, head_dim)
+            v_of_head, target = Matrix(v + offset, channels), Matrix(out + offset, channels)
+            small_product(Matrix(weights, width), v_of_head, target, width, width, head_dim)
     keep_alive(k_scratch)
     keep_alive(scores_scratch)
     keep_alive(tail_scratch)
@@ -180,25 +182,25 @@ def attention_samples(addresses, shape, keys, begin, end):
 
 @njit(inline="always")
 def _softmax_gradient(grad, stride, attn_weights, first, width, scale, grad_bias, grad_scores):
-    """The gradients of the bias and of the scores before ``scale``, given that of the attention weights.
+    """Compute the gradients of the bias and of the unscaled scores from that of the attention weights.
 
-    ``grad`` is an address, its rows ``stride`` apart; ``first`` is where the head begins in the weights and in
+    ``grad`` is an address with row stride ``stride``; ``first`` is the offset of the head in the weights and in
     ``grad_bias``; ``grad_scores`` is the address of ``[width, width]``.
     """
-    lane_type, whole = float32x16(), width // 16 * 16
+    lane_type, aligned = float32x16(), width // 16 * 16
     for i in range(width):
         row, at, sums = grad + 4 * i * stride, first + i * width, float32x16()
-        for block in range(0, whole, 16):
+        for block in range(0, aligned, 16):
             sums = sums + load(lane_type, row, block) * load(lane_type, attn_weights, at + block)
         dot = reduce_sum(sums)
-        for j in range(whole, width):
+        for j in range(aligned, width):
             dot += _scalar(row, j) * _scalar(attn_weights, at + j)
-        for block in range(0, whole, 16):
+        for block in range(0, aligned, 16):
             centered = load(lane_type, row, block) - splat(lane_type, dot)
             value = load(lane_type, attn_weights, at + block) * centered
             store(grad_bias, at + block, value)
             store(grad_scores, i * width + block, value * splat(lane_type, scale))
-        for j in range(whole, width):
+        for j in range(aligned, width):
             value = _scalar(attn_weights, at + j) * (_scalar(row, j) - dot)
             store_scalar(grad_bias, at + j, value)
             store_scalar(grad_scores, i * width + j, value * scale)
@@ -206,7 +208,7 @@ def _softmax_gradient(grad, stride, attn_weights, first, width, scale, grad_bias
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def attention_gradients(addresses, shape, keys, begin, end):
-    """The addresses are those of q, k, v, the weights, the upstream gradient, and the gradients of q, k, v, bias."""
+    """Compute gradients; ``addresses``: q, k, v, weights, upstream gradient, gradients of q, k, v and bias."""
     q, k, v, attn_weights, grad, grad_q, grad_k, grad_v, grad_bias = addresses
     width, channels = shape.width, shape.channels
     head_dim, pairs = channels // shape.heads, width * width
@@ -221,14 +223,14 @@ def attention_gradients(addresses, shape, keys, begin, end):
         for h in range(shape.heads):
             first, offset = (b * shape.heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
             weights = dropped_weights(attn_weights, first, pairs, keys, scratch)
-            into = Matrix(grad_v + offset, channels)
+            target = Matrix(grad_v + offset, channels)
             small_product_transposed(
-                Matrix(weights, width), Matrix(grad + offset, channels), into, width, width, head_dim
+                Matrix(weights, width), Matrix(grad + offset, channels), target, width, width, head_dim
             )
-            # The gradient of the attention weights: the upstream one times V transposed, then the dropout.
+            # Gradient of the attention weights: upstream gradient times V transposed, then the dropout mask.
             v_of_head = Matrix(v_transposed + 4 * h * head_dim * padded, padded)
-            into = Matrix(address_of(padded_scratch), padded)
-            small_product(Matrix(grad + offset, channels), v_of_head, into, width, head_dim, padded)
+            target = Matrix(address_of(padded_scratch), padded)
+            small_product(Matrix(grad + offset, channels), v_of_head, target, width, head_dim, padded)
             grad_weights, stride = address_of(padded_scratch), padded
             if keys.active:
                 for i in range(width):
@@ -237,11 +239,11 @@ def attention_gradients(addresses, shape, keys, begin, end):
                 apply_dropout(address_of(flat_scratch), 0, pairs, keys, first, scratch)
                 grad_weights, stride = scratch, width
             _softmax_gradient(grad_weights, stride, attn_weights, first, width, scale, grad_bias, grad_scores)
-            into = Matrix(grad_q + offset, channels)
-            small_product(Matrix(grad_scores, width), Matrix(k + offset, channels), into, width, width, head_dim)
-            into = Matrix(grad_k + offset, channels)
+            target = Matrix(grad_q + offset, channels)
+            small_product(Matrix(grad_scores, width), Matrix(k + offset, channels), target, width, width, head_dim)
+            target = Matrix(grad_k + offset, channels)
             small_product_transposed(
-                Matrix(grad_scores, width), Matrix(q + offset, channels), into, width, width, head_dim
+                Matrix(grad_scores, width), Matrix(q + offset, channels), target, width, width, head_dim
             )
     keep_alive(v_scratch)
     keep_alive(padded_scratch)

@@ -1,4 +1,4 @@
-"""What the atoms that are bonded to an atom tell it over their bonds."""
+"""Message passing along bonds (GINE)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ if triton_runs():
 
 @operator
 def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
-    """For every row i the sum of ``relu(x_j + types_b + rings_r)`` over the rows j that a bond (b, r) joins to it.
+    """Sum the messages ``relu(x_j + types_b + rings_r)`` of all neighbours j of each row i, for its bonds (b, r).
 
-    That is the sum of GINE (Hu et al. 2020, as PyTorch Geometric has it). A sum, where ``P V`` averages: it tells how
-    many there are.
+    This is the aggregation of GINE (Hu et al. 2020, as in PyTorch Geometric). Unlike the average ``P V``, the sum
+    depends on the number of neighbours.
+
+    The numba backend supports float32 with C a multiple of 16; the Triton backend float32 and 16-bit dtypes.
 
     Args:
         x: ``[B, N, C]``, floating point.
-        bonds: int16 ``[B, N, N]``: 1 + b + T r of the bond between two rows; 0 without one.
-        types: ``[T, C]``, the embeddings of the types of bonds, the dtype of ``x``.
-        rings: ``[R, C]``, those of the classes of their smallest rings, the dtype of ``x``.
+        bonds: int16 ``[B, N, N]``, bond code 1 + b + T r of each pair of rows, for bond type b and ring class r; 0
+            without a bond.
+        types: ``[T, C]``, embeddings of the bond types, dtype of ``x``.
+        rings: ``[R, C]``, embeddings of the classes of the smallest ring, dtype of ``x``.
 
     Returns:
-        ``[B, N, C]``, the dtype of ``x``.
+        ``[B, N, C]``, dtype of ``x``.
     """
-    words = (rings[:, None] + types).flatten(0, 1)
-    if torch.compiler.is_compiling():  # how many bonds there are, a compiler cannot know
-        there = bonds > 0
-        messages = F.relu(x[:, None] + F.embedding((bonds.int() - 1).clamp_min(0), words))
-        return messages.masked_fill(~there[..., None], 0).sum(dim=2)
+    embeddings = (rings[:, None] + types).flatten(0, 1)
+    if torch.compiler.is_compiling():  # the number of bonds, and so the shape of bonds.nonzero(), is unknown
+        bonded = bonds > 0
+        messages = F.relu(x[:, None] + F.embedding((bonds.int() - 1).clamp_min(0), embeddings))
+        return messages.masked_fill(~bonded[..., None], 0).sum(dim=2)
     sample, i, j = bonds.nonzero(as_tuple=True)
     width = x.shape[1]
-    of_bonds = words.index_select(0, bonds[sample, i, j].long() - 1)
-    messages = F.relu(x.flatten(0, 1).index_select(0, sample * width + j) + of_bonds)
+    edges = embeddings.index_select(0, bonds[sample, i, j].long() - 1)
+    messages = F.relu(x.flatten(0, 1).index_select(0, sample * width + j) + edges)
     total = torch.zeros_like(x).flatten(0, 1).index_add(0, sample * width + i, messages)
     return total.view_as(x)
 
@@ -85,8 +88,7 @@ def _triton_backward(
 
 @_triton_backward.register_fake
 def _(grad, x, bonds, types, rings):
-    found = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (x, types, rings))
-    return tuple(found)
+    return tuple(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (x, types, rings))
 
 
 def _save(ctx, inputs, output):
@@ -94,8 +96,8 @@ def _save(ctx, inputs, output):
 
 
 def _gradient(ctx, grad):
-    of_x, of_types, of_rings = _triton_backward(grad, *ctx.saved_tensors)
-    return of_x, None, of_types, of_rings
+    grad_x, grad_types, grad_rings = _triton_backward(grad, *ctx.saved_tensors)
+    return grad_x, None, grad_types, grad_rings
 
 
 _triton_messages.register_autograd(_gradient, setup_context=_save)
@@ -130,16 +132,16 @@ class _BondMessages(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         x, bonds, types, rings = ctx.saved_tensors
         grad = grad.contiguous()
-        found = torch.empty_like(x), torch.zeros_like(types), torch.zeros_like(rings)
+        grads = torch.empty_like(x), torch.zeros_like(types), torch.zeros_like(rings)
         tables = types.data_ptr(), rings.data_ptr(), len(types)
-        addresses = found[0].data_ptr(), found[1].data_ptr(), found[2].data_ptr()
+        addresses = grads[0].data_ptr(), grads[1].data_ptr(), grads[2].data_ptr()
         message_gradients(x.data_ptr(), bonds.data_ptr(), tables, grad.data_ptr(), addresses, tuple(x.shape))
-        return found[0], None, found[1], found[2]
+        return grads[0], None, grads[1], grads[2]
 
 
 @njit(cache=True, nogil=True)
 def add_messages(x, bonds, tables, out, shape):
-    """Addresses of x, the bonds, the tables (types, rings, and T) and what is made; B, N, C."""
+    """Compute messages; arguments: addresses of x, bonds, tables (types, rings; T) and result; shape (B, N, C)."""
     samples, width, channels = shape
     types, rings, count = tables
     lanes, zero = float32x16(), float32x16()
@@ -148,9 +150,9 @@ def add_messages(x, bonds, tables, out, shape):
         for c in range(0, channels, 16):
             store(out, row + c, zero)
         for j in range(width):
-            word = np.int64(load_short(bonds, i * width + j)) - 1
-            if word >= 0:
-                source, kind, ring = (first + j) * channels, word % count * channels, word // count * channels
+            code = np.int64(load_short(bonds, i * width + j)) - 1
+            if code >= 0:
+                source, kind, ring = (first + j) * channels, code % count * channels, code // count * channels
                 for c in range(0, channels, 16):
                     edge = load(lanes, types, kind + c) + load(lanes, rings, ring + c)
                     message = maximum(zero, load(lanes, x, source + c) + edge)
@@ -159,8 +161,11 @@ def add_messages(x, bonds, tables, out, shape):
 
 @njit(cache=True, nogil=True)
 def message_gradients(x, bonds, tables, grad, grads, shape):
-    """Addresses of x, the bonds, the tables (types, rings, and T), the upstream gradient, and those of x and of the
-    tables, to which is added; B, N, C."""
+    """Compute the gradient of x and accumulate those of the tables.
+
+    Arguments: addresses of x, bonds, tables (types, rings; T), upstream gradient, gradients of x and both tables; shape
+    (B, N, C).
+    """
     samples, width, channels = shape
     types, rings, count = tables
     grad_x, grad_types, grad_rings = grads
@@ -170,12 +175,12 @@ def message_gradients(x, bonds, tables, grad, grads, shape):
         for c in range(0, channels, 16):
             store(grad_x, row + c, zero)
         for i in range(width):
-            word = np.int64(load_short(bonds, (first + i) * width + j - first)) - 1
-            if word >= 0:
-                target, kind, ring = (first + i) * channels, word % count * channels, word // count * channels
+            code = np.int64(load_short(bonds, (first + i) * width + j - first)) - 1
+            if code >= 0:
+                target, kind, ring = (first + i) * channels, code % count * channels, code // count * channels
                 for c in range(0, channels, 16):
                     edge = load(lanes, types, kind + c) + load(lanes, rings, ring + c)
-                    share = select_ge(zero, load(lanes, x, row + c) + edge, zero, load(lanes, grad, target + c))
-                    store(grad_x, row + c, load(lanes, grad_x, row + c) + share)
-                    store(grad_types, kind + c, load(lanes, grad_types, kind + c) + share)
-                    store(grad_rings, ring + c, load(lanes, grad_rings, ring + c) + share)
+                    message_grad = select_ge(zero, load(lanes, x, row + c) + edge, zero, load(lanes, grad, target + c))
+                    store(grad_x, row + c, load(lanes, grad_x, row + c) + message_grad)
+                    store(grad_types, kind + c, load(lanes, grad_types, kind + c) + message_grad)
+                    store(grad_rings, ring + c, load(lanes, grad_rings, ring + c) + message_grad)

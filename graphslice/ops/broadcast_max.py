@@ -1,4 +1,4 @@
-"""Some channels stay as they are; the others give every row their largest value."""
+"""Max-pooling of some channels, broadcast to all rows; the other channels pass through."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from graphslice.ops.double_backward import once_differentiable
 
 @operator
 def broadcast_max(v: Tensor, mask: Tensor, local_channels: Tensor) -> Tensor:
-    """``v`` in the local channels; in the others the maximum over the valid rows, in every row.
+    """Replace every non-local channel by its maximum over the valid rows, in every row.
 
-    The gradient of a maximum goes to the rows that have it, in equal shares.
+    The gradient of a maximum is split equally between the rows that attain it.
+
+    The numba backend supports float32 and float64.
 
     Args:
         v: ``[B, N, C]``, floating point.
-        mask: bool ``[B, N]``, the valid rows.
-        local_channels: bool ``[C]``.
+        mask: bool ``[B, N]``, True for valid rows.
+        local_channels: bool ``[C]``, True for channels that are returned unchanged.
 
     Returns:
-        ``[B, N, C]``, the dtype of ``v``; -inf in the other channels of a sample without valid rows.
+        ``[B, N, C]``, dtype of ``v``; -inf in the non-local channels of a sample without valid rows.
     """
     maxima = v.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1, keepdim=True)
     return torch.where(local_channels, v, maxima)
@@ -60,7 +62,7 @@ class _BroadcastMax(torch.autograd.Function):
 
 
 def _constants(v: np.ndarray) -> np.ndarray:
-    """0, 1 and -inf of the dtype of the values: another would widen all that meets it."""
+    """Return 0, 1 and -inf in the dtype of ``v``; literals would promote float32 to float64 in the kernel."""
     return np.array([0, 1, -np.inf], dtype=v.dtype)
 
 
@@ -77,14 +79,14 @@ def _forward(v, mask, local, out, maxima, constants):
                 for c in range(channels):
                     largest[c] = max(largest[c], v[b, n, c])
                 for c in range(channels):
-                    nans[c] += v[b, n, c] * zero  # nan where the value is nan or infinite: it must not get lost
+                    nans[c] += v[b, n, c] * zero  # nan if the value is nan or infinite, as max() drops nan
         for c in range(channels):
             largest[c] += nans[c]
             maxima[b, c] = largest[c]
             largest[c] = zero if local[c] > zero else largest[c]
         for n in range(width):
             for c in range(channels):
-                out[b, n, c] = v[b, n, c] * local[c] + largest[c]  # a choice would keep the loop from vectors
+                out[b, n, c] = v[b, n, c] * local[c] + largest[c]  # a branch would prevent vectorisation
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -107,8 +109,8 @@ def _backward(grad, v, mask, local, maxima, grad_v, constants):
         for n in range(width):
             if mask[b, n]:
                 for c in range(channels):
-                    share = total[c] if v[b, n, c] == largest[c] else zero
-                    grad_v[b, n, c] = grad[b, n, c] * local[c] + share
+                    part = total[c] if v[b, n, c] == largest[c] else zero
+                    grad_v[b, n, c] = grad[b, n, c] * local[c] + part
             else:
                 for c in range(channels):
                     grad_v[b, n, c] = grad[b, n, c] * local[c]

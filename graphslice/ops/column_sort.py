@@ -1,7 +1,6 @@
-"""Sort every channel of a padded batch over its valid rows.
+"""Column-wise sort of the valid rows of a padded batch.
 
-The kernel for a CPU is in :mod:`graphslice.ops.simd.sorting_network`, that for a GPU in
-:mod:`graphslice.ops.triton_sort`.
+The CPU kernel is in :mod:`graphslice.ops.simd.sorting_network`, the GPU kernel in :mod:`graphslice.ops.triton_sort`.
 """
 
 from __future__ import annotations
@@ -22,53 +21,51 @@ if triton_runs():
 
 @operator
 def column_sort(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
-    """``Sort_col``: each channel of each sample sorted over the sample's rows.
+    """Sort each channel of each sample over the valid rows (``Sort_col``; Yuan and Xu, Sliceformer, eq. 4).
 
-    The implicit map of every channel is a permutation matrix, so the gradient is the inverse
-    permutation (Yuan and Xu, Sliceformer, equation 4). Ties keep their order; nan counts as the
-    largest value, as in :func:`torch.sort`.
+    The sort applies a permutation matrix to every channel, so the gradient is the inverse permutation. The sort is
+    stable, and nan counts as the largest value, as in :func:`torch.sort`.
 
     Args:
         x: ``[B, N, C]``, floating point, N at most 65,536.
-        lengths: integer ``[B]``, the number of valid rows of each sample, or None for all N. The
-            rows after them stay as they are and take no part.
-        order: ``"ascending"``, ``"descending"``, or a boolean ``[C]``: True sorts a channel
-            descending.
+        lengths: integer ``[B]``, number of valid rows of each sample, or None for all N. Later rows are returned
+            unchanged.
+        order: ``"ascending"``, ``"descending"``, or a boolean ``[C]`` that is True for descending channels.
 
     Returns:
-        ``[B, N, C]``, the dtype of ``x``.
+        ``[B, N, C]``, dtype of ``x``.
 
     Raises:
-        ValueError: for another order.
+        ValueError: for an unknown order.
     """
     positions = torch.arange(x.shape[1], device=x.device)[:, None]
     valid = positions < all_lengths(x, lengths)[:, None, None]
     rows = torch.where(descending_channels(x, order), _rows_in_order(x, valid, True), _rows_in_order(x, valid, False))
-    return x.gather(1, torch.where(valid, rows, positions))  # the padding stays where it is
+    return x.gather(1, torch.where(valid, rows, positions))  # padding rows stay in place
 
 
 def _rows_in_order(x: Tensor, valid: Tensor, descending: bool) -> Tensor:
-    # The last value of either order; a stable sort puts the padding behind its equals.
+    # Fill the padding with the last value of the order; a stable sort keeps it behind valid rows of that value.
     key = x.masked_fill(~valid, -torch.inf if descending else torch.nan)
     return torch.sort(key, dim=1, descending=descending, stable=True).indices
 
 
 def all_lengths(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """``[B]``, N for all where there are none."""
+    """Return the lengths ``[B]``, which are N for every sample if ``lengths`` is None."""
     return torch.full((x.shape[0],), x.shape[1], device=x.device) if lengths is None else lengths
 
 
 def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
-    """An order as a boolean ``[C]``; raises ValueError as :func:`column_sort`."""
+    """Convert an order to a boolean ``[C]``; raises ValueError as :func:`column_sort`."""
     if not isinstance(order, str):
         return order
     if order not in ("ascending", "descending"):
-        raise ValueError(f"order is 'ascending', 'descending' or a boolean tensor, not {order!r}")
+        raise ValueError(f"order must be 'ascending', 'descending' or a boolean tensor, not {order!r}")
     return torch.full((x.shape[2],), order == "descending", device=x.device)
 
 
 def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:
-    """Whether there is a length for every sample and an order for every channel: compiled code believes it."""
+    """True if there is one length per sample and one order per channel; the kernels do not check shapes."""
     if x.dim() != 3 or not (lengths is None or (lengths.shape == x.shape[:1] and not lengths.is_floating_point())):
         return False
     return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
@@ -79,7 +76,8 @@ def _numba(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "asce
     lengths, descending = all_lengths(x, lengths), descending_channels(x, order)
     if torch.compiler.is_compiling():
         return _sorted(x, lengths, descending, "numba")
-    # Past torch.library: calling a custom operator loads the compiler, which takes longer than predicting a molecule.
+    # Not through torch.library: the first call of a custom operator loads the compiler, which takes longer than
+    # predicting a molecule.
     if torch.is_grad_enabled() and x.requires_grad:
         return _NumbaSort.apply(x, lengths, descending)
     return _numba_sort(x, lengths, descending, None)
@@ -109,7 +107,7 @@ def _sorted(x: Tensor, lengths: Tensor, descending: Tensor, backend: str) -> Ten
 
 @torch.library.custom_op("graphslice::column_sort", mutates_args=())
 def _sort(x: Tensor, lengths: Tensor, descending: Tensor, backend: str) -> Tensor:
-    """The sorted values."""
+    """Return the sorted values."""
     if backend == "numba":
         return _numba_sort(x, lengths, descending, None)
     return triton_sort.sort(x, lengths, descending, x.new_empty(x.shape, dtype=_index_dtype(x)))
@@ -122,7 +120,7 @@ def _(x, lengths, descending, backend):
 
 @torch.library.custom_op("graphslice::column_sort_with_rows", mutates_args=())
 def _sort_with_rows(x: Tensor, lengths: Tensor, descending: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    """The sorted values, and which row each came from."""
+    """Return the sorted values and the source row of each."""
     rows = x.new_empty(x.shape, dtype=_index_dtype(x))
     sort = _numba_sort if backend == "numba" else triton_sort.sort
     return sort(x, lengths, descending, rows), rows
@@ -135,7 +133,7 @@ def _(x, lengths, descending, backend):
 
 @torch.library.custom_op("graphslice::column_unsort", mutates_args=())
 def _unsort(grad: Tensor, rows: Tensor, backend: str) -> Tensor:
-    """The inverse permutation of every channel."""
+    """Apply the inverse permutation to every channel."""
     if backend == "numba":
         return _numba_unsort(grad, rows)
     return torch.empty_like(grad, memory_format=torch.contiguous_format).scatter_(1, rows.long(), grad)
@@ -162,7 +160,7 @@ _sort_with_rows.register_autograd(_backward, setup_context=_save)
 
 
 def _index_dtype(x: Tensor) -> torch.dtype:
-    """The smallest that numbers the rows."""
+    """Return the smallest dtype that holds the row numbers."""
     return torch.uint8 if x.shape[1] <= 256 else torch.int32
 
 
@@ -170,13 +168,13 @@ def _index_dtype(x: Tensor) -> torch.dtype:
 
 
 def _bits(x: Tensor) -> np.ndarray:
-    """The bytes of a tensor as integers of the same size; numpy has no bfloat16."""
+    """View a tensor as integers of the same size; numpy has no bfloat16."""
     return x.detach().view({2: torch.int16, 4: torch.int32}[x.element_size()]).numpy()
 
 
 def _numba_sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor | None) -> Tensor:
-    """The sorted values; ``rows`` is filled with where they came from, if given."""
-    # Every float16 and bfloat16 is a float32.
+    """Return the sorted values; write the source row of each to ``rows`` unless it is None."""
+    # Exact: float32 holds every float16 and bfloat16 value.
     values = x.detach().contiguous().float()
     out = torch.empty_like(values)
     bits = _bits(values)
@@ -194,14 +192,14 @@ def _numba_sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor | N
 
 
 def _block(x: Tensor) -> int:
-    """Channels that a network sorts at a time: few enough that all their rows stay in a near cache."""
+    """Return the number of channels sorted at once: few enough that all their rows stay in the L1 or L2 cache."""
     return 256 if x.shape[1] <= 32 else 128 if x.shape[1] <= 128 else 64
 
 
 def sort_arguments(out: Tensor, lengths: Tensor, descending: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For :func:`sort_values`: the bits of the result, -1 for a channel that descends, and the lengths within it."""
+    """Return arguments of :func:`sort_values`: bits of the result, -1 per descending channel, lengths clipped to N."""
     flip = descending.numpy().astype(np.int32) * np.int32(-1)
-    # Compiled code checks no bounds.
+    # Clipped, since compiled code does not check bounds.
     return _bits(out), flip, lengths.numpy().astype(np.int64).clip(0, out.shape[1])
 
 

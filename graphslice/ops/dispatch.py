@@ -1,7 +1,7 @@
-"""Which backend serves a call of an operator: one rule for all of them.
+"""Dispatch of operator calls to backends.
 
-An operator is a plain torch function, its reference, which takes any device and dtype. Backends are
-faster functions for some calls, each under the conditions that :meth:`Operator.backend` lists::
+An operator is a plain torch function, its reference, which supports every device and dtype. A backend is a
+faster function for some calls, under the conditions that :meth:`Operator.backend` lists::
 
     @operator
     def gelu(x: Tensor) -> Tensor:
@@ -11,7 +11,7 @@ faster functions for some calls, each under the conditions that :meth:`Operator.
     def _numba(x: Tensor) -> Tensor:
         ...
 
-A call runs on the backend registered last of those that take it, and on the reference when none does.
+A call runs on the most recently registered backend that supports it, or on the reference if none does.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from graphslice.ops.toolchain import warn_of_missing_compiler
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The names that a backend may have, and the type of the device that its kernels run on.
+#: Device type on which the kernels of each kind of backend run.
 DEVICE_TYPES = {"numba": "cpu", "triton": "cuda"}
 
-#: Whether Triton runs its kernels on the CPU, in its interpreter: for tests, by :meth:`Operator.using` only.
+#: True if Triton interprets its kernels on the CPU. For tests; :meth:`Operator.using` only.
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-#: Every operator by its name.
+#: All operators by name.
 OPERATORS: dict[str, Operator] = {}
 
 
 @cache
 def triton_runs() -> bool:
-    """Whether Triton's kernels can run here; only then is Triton imported, which takes a second."""
+    """True if Triton kernels can run on this machine. Triton is imported only then, as that takes a second."""
     if TRITON_INTERPRETED:
         return importlib.util.find_spec("triton") is not None
     return torch.cuda.is_available() and not warn_of_missing_compiler("cuda")
 
 
 class Backend(Generic[P, R]):
-    """A function that serves some calls of an operator; the arguments are those of :meth:`Operator.backend`."""
+    """Faster implementation of an operator for some calls; arguments as for :meth:`Operator.backend`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Backend(Generic[P, R]):
         self.device_type = DEVICE_TYPES[name]
 
     def supports(self, device_type: str | None, dtype: torch.dtype | None, args: tuple, kwargs: dict) -> bool:
-        """Whether all conditions hold for a call whose tensors share a device type and a dtype."""
+        """True if the backend supports a call whose tensors have this device type and dtype."""
         return (
             device_type == self.device_type
             and dtype in self.dtypes
@@ -74,14 +74,16 @@ class Backend(Generic[P, R]):
 
 
 class Operator(Generic[P, R]):
-    """A torch function with faster backends; made by :func:`operator`.
+    """Torch function with faster backends, created by the decorator :func:`operator`.
+
+    Name, signature and docstring are those of the reference.
 
     Attributes:
-        reference: the plain torch function, for any device and dtype.
-        backends: the backends that can run on this machine, by name: ``"numba"`` on a CPU, ``"triton"`` on a GPU.
+        reference: plain torch function for every device and dtype.
+        backends: backends that can run on this machine, by name: ``"numba"`` on a CPU, ``"triton"`` on a GPU.
     """
 
-    __name__: str  # of the reference, as its documentation and signature are
+    __name__: str
 
     def __init__(self, reference: Callable[P, R]) -> None:
         self.reference = reference
@@ -104,16 +106,16 @@ class Operator(Generic[P, R]):
         fits: Callable[..., bool] | None = None,
         compiles: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: let a function serve the calls that meet all of these conditions.
+        """Register a function as a backend of the operator (decorator).
 
-        The tensors of the call are on one device, of the type that :data:`DEVICE_TYPES` gives for the name;
-        its floating-point tensors have elements, and share one dtype.
+        The backend supports a call if all tensors are on one device, of the type that :data:`DEVICE_TYPES` gives for
+        the name, and all floating-point tensors are non-empty and share one dtype.
 
         Args:
             name: ``"numba"`` or ``"triton"``.
-            dtypes: that floating-point tensors may have.
-            fits: called with the arguments of the operator; whether their sizes and values are right.
-            compiles: whether :func:`torch.compile` can trace the function; if not, it traces the reference.
+            dtypes: supported dtypes of the floating-point tensors.
+            fits: predicate on the arguments of the call: True if their shapes and values are supported.
+            compiles: True if :func:`torch.compile` can trace the function; otherwise it traces the reference.
         """
 
         def register(function: Callable[P, R]) -> Callable[P, R]:
@@ -124,56 +126,66 @@ class Operator(Generic[P, R]):
         return register
 
     def disable(self, name: str) -> None:
-        """Let a backend serve no more calls in this process: one that fails here, or computes something else."""
+        """Disable a backend for the rest of this process, such as one that fails or is wrong on this machine."""
         self._fastest_first = tuple(backend for backend in self._fastest_first if backend.name != name)
 
     def has_backend(self, name: str) -> bool:
-        """Whether a backend is there and in use."""
+        """True if the operator has a backend of this name and it is enabled."""
         return any(backend.name == name for backend in self._fastest_first)
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The name of the backend that such a call runs on, ``"torch"`` for the reference."""
+        """Return the name of the backend that a call would run on, ``"torch"`` for the reference."""
         backend = self._backend_for(args, kwargs)
         return "torch" if backend is None else backend.name
 
     def using(self, name: str) -> Callable[P, R]:
-        """The operator on one backend, ``"torch"`` for the reference.
+        """Return the operator restricted to one backend.
+
+        Args:
+            name: of the backend, or ``"torch"`` for the reference.
+
+        Returns:
+            A function with the signature of the operator. It raises ValueError if the backend does not support its
+            arguments.
 
         Raises:
-            ValueError: for a backend that the operator does not have here; when called, for arguments that
-                the backend does not take.
+            ValueError: if the operator has no such backend on this machine.
         """
         if name == "torch":
             return self.reference
         if name not in self.backends:
-            known = ", ".join(["torch", *self.backends])
-            raise ValueError(f"{self.__name__} has no backend {name!r} here: choose from {known}")
+            available = ", ".join(["torch", *self.backends])
+            raise ValueError(f"{self.__name__} has no backend {name!r} on this machine: choose from {available}")
         return partial(self._forced, self.backends[name])
 
     def _backend_for(self, args: tuple, kwargs: dict) -> Backend[P, R] | None:
-        device_type, dtype = _shared(args, kwargs)
+        device_type, dtype = _common_device_and_dtype(args, kwargs)
         for backend in self._fastest_first:
             if backend.supports(device_type, dtype, args, kwargs):
                 return backend
         return None
 
     def _forced(self, backend: Backend[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        device_type, dtype = _shared(args, kwargs)
+        device_type, dtype = _common_device_and_dtype(args, kwargs)
         if device_type == "cpu" and backend.name == "triton" and TRITON_INTERPRETED:
             device_type = "cuda"
         if not backend.supports(device_type, dtype, args, kwargs):
             dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes)
             raise ValueError(
-                f"the {backend.name} backend of {self.__name__} does not take {_described(args, kwargs)}: "
-                f"it is for {dtypes} on {backend.device_type}, of the sizes that {self.__module__} gives"
-                f"{'' if backend.compiles else ', and not for torch.compile'}"
+                f"the {backend.name} backend of {self.__name__} does not support {_describe_tensors(args, kwargs)}: "
+                f"it supports {dtypes} on {backend.device_type}, with the shapes documented in {self.__module__}"
+                f"{'' if backend.compiles else ', and not torch.compile'}"
             )
         return backend.function(*args, **kwargs)
 
 
 @contextmanager
 def reference_only(but: tuple[Operator, str] | None = None) -> Iterator[None]:
-    """While it lasts, every operator is its plain torch function; ``but`` names a backend that stays in use."""
+    """Run all operators on their plain torch references inside the context.
+
+    Args:
+        but: operator and name of one backend that stays enabled.
+    """
     before = {op: op._fastest_first for op in OPERATORS.values()}
     try:
         for op, backends in before.items():
@@ -185,16 +197,13 @@ def reference_only(but: tuple[Operator, str] | None = None) -> Iterator[None]:
 
 
 def operator(reference: Callable[P, R]) -> Operator[P, R]:
-    """Decorator: make an :class:`Operator` of its plain torch function, and register it in :data:`OPERATORS`."""
-    made = OPERATORS[reference.__name__] = Operator(reference)
-    return made
+    """Make a plain torch function an :class:`Operator` and register it in :data:`OPERATORS` (decorator)."""
+    new_operator = OPERATORS[reference.__name__] = Operator(reference)
+    return new_operator
 
 
-def _shared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, torch.dtype | None]:
-    """The type of the device of all tensors and the dtype of all floating-point ones.
-
-    None and None where they differ, or where a floating-point tensor has no elements.
-    """
+def _common_device_and_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, torch.dtype | None]:
+    """Device type of all tensors and dtype of the floating-point ones; (None, None) if they differ or one is empty."""
     device = shared = None
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, Tensor):
@@ -210,7 +219,7 @@ def _shared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, 
     return (None, None) if device is None else (device.type, shared)
 
 
-def _described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The tensors of a call, as an error names them."""
+def _describe_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Describe the tensors of a call for an error message."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     return ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)} on {t.device}" for t in tensors)

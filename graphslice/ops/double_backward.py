@@ -1,4 +1,4 @@
-"""What compiled code has no second derivatives of."""
+"""Error for second derivatives of compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ Backward = Callable[..., Any]
 
 
 def once_differentiable(backward: Backward) -> Backward:
-    """Decorator of the backward of a kernel, whose gradients are constants for torch: who wants to differentiate them
-    is told.
+    """Make the ``backward`` of a kernel raise an error for second derivatives (decorator).
 
-    torch's own of this name lets the second derivative by a single tensor be one without these gradients' part.
+    The gradients that kernels compute are constants for torch. torch's decorator of the same name may silently return
+    a second derivative that lacks their contribution.
 
-    Raises:
-        RuntimeError: (what is decorated) where a graph of the gradients is asked for.
+    Args:
+        backward: static method of a :class:`torch.autograd.Function`.
+
+    Returns:
+        The method, which raises RuntimeError if it is called with ``create_graph=True``.
     """
 
     @wraps(backward)
-    def first(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled():  # as of create_graph
+    def checked_backward(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled():  # only with create_graph=True
             raise RuntimeError(
-                "kernels have no second derivatives: for create_graph=True compute under "
+                "compiled kernels have no second derivatives: for create_graph=True, compute inside "
                 "graphslice.ops.dispatch.reference_only()"
             )
         return backward(ctx, *grads)
 
-    return first
+    return checked_backward

@@ -1,8 +1,8 @@
-"""Dropout that costs little beside the arithmetic it goes with.
+"""Dropout with a counter-based random generator.
 
-On the CPU, torch draws one number of its generator for each value, one core doing so. Here a call
-draws two keys, and whether a value stays is a hash of the keys and of the value's place: made in
-registers, by any number of threads, and made again for the gradient instead of being kept.
+On the CPU, torch draws one random number per value, on a single core. This implementation draws two keys per call; the
+mask is a hash of the keys and the index of each value. Any number of threads compute it in registers, and the backward
+pass recomputes the mask instead of storing it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """Set each value to zero with probability ``p`` and scale the others by ``1 / (1 - p)`` (Srivastava et al. 2014).
 
     Args:
-        x: floating point, of any shape.
-        p: from 0 to below 1.
+        x: floating-point tensor of any shape.
+        p: dropout probability, in [0, 1).
 
     Returns:
-        The shape and dtype of ``x``; ``x`` itself where ``p`` is 0.
+        Tensor of the shape and dtype of ``x``; ``x`` itself if ``p`` is 0.
     """
     return F.dropout(x, p) if p else x
 
@@ -56,7 +56,11 @@ def _numba(x: Tensor, p: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """:func:`dropout` while training, nothing otherwise."""
+    """Dropout layer: :func:`dropout` in training mode, the identity in evaluation mode.
+
+    Args:
+        p: dropout probability, in [0, 1).
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -70,7 +74,14 @@ class Dropout(nn.Module):
 
 
 class DropoutKeys(NamedTuple):
-    """What decides for each value whether it stays; a kernel's argument."""
+    """Parameters of one dropout mask, passed to kernels.
+
+    Attributes:
+        active: False if nothing is dropped.
+        first, second: 32-bit keys of the hash.
+        threshold: values whose hash is below it are dropped.
+        scale: ``1 / (1 - p)``.
+    """
 
     active: bool
     first: int
@@ -79,12 +90,18 @@ class DropoutKeys(NamedTuple):
     scale: float
 
 
-#: Nothing is dropped.
 _INACTIVE = DropoutKeys(False, 0, 0, 0, 1.0)
 
 
 def draw_dropout_keys(p: float) -> DropoutKeys:
-    """Two numbers from torch's generator, the threshold of ``p``, and ``1 / (1 - p)``; nothing is drawn for 0."""
+    """Draw the keys of a dropout mask from torch's generator; for ``p = 0`` draw nothing.
+
+    Args:
+        p: dropout probability, in [0, 1).
+
+    Returns:
+        The parameters of the mask, inactive if ``p`` is 0.
+    """
     if not p:
         return _INACTIVE
     first, second = draw_random_integers(2)
@@ -92,12 +109,12 @@ def draw_dropout_keys(p: float) -> DropoutKeys:
 
 
 def draw_random_integers(count: int) -> list[int]:
-    """Integers of 32 bits from torch's generator, or that of :func:`dropout_seed`."""
+    """Draw signed 32-bit integers from torch's generator, or from the one set by :func:`dropout_seed`."""
     return torch.empty(count, dtype=torch.int64).random_(-(2**31), 2**31, generator=_thread.generator).tolist()
 
 
 def dropout_threshold(p: float) -> int:
-    """What a hash of 32 bits reaches with probability ``1 - p``."""
+    """Return the value that a uniform signed 32-bit hash reaches or exceeds with probability ``1 - p``."""
     return min(max(round(p * 2**32) - 2**31, -(2**31)), 2**31 - 1)
 
 
@@ -110,7 +127,11 @@ _thread = _Thread()
 
 @contextmanager
 def dropout_seed(seed: int) -> Iterator[None]:
-    """Let this thread draw the keys of its dropouts from a generator of its own."""
+    """Draw the dropout keys of this thread from a separate generator inside the context.
+
+    Args:
+        seed: of the generator.
+    """
     before, _thread.generator = _thread.generator, torch.Generator().manual_seed(seed)
     try:
         yield
@@ -120,10 +141,10 @@ def dropout_seed(seed: int) -> Iterator[None]:
 
 @njit(inline="always")
 def dropout_factors(keys, offset):
-    """Lanes of ``1 / (1 - p)`` where the 16 values from ``offset`` on stay, of 0 where they are dropped.
+    """Return 16 lanes of dropout factors, ``1 / (1 - p)`` or 0, for the values from index ``offset`` on.
 
-    The hash is three rounds of multiply and shift (constants of C. Wellons' triple32), the second
-    key between them.
+    The hash has three rounds of multiplication and shift (constants of C. Wellons' triple32); the second key is mixed
+    in before the third.
     """
     lane_type = int32x16()
     x = iota(lane_type) + splat(lane_type, np.int32(offset)) + splat(lane_type, np.int32(keys.first))
@@ -138,7 +159,10 @@ def dropout_factors(keys, offset):
 
 @njit(inline="always")
 def apply_dropout(source, first, size, keys, offset, out):
-    """``out = dropout(source[first : first + size])``, decided as for the values from ``offset`` on; by addresses."""
+    """Write ``dropout(source[first : first + size])`` to ``out`` with the mask of the values from ``offset`` on.
+
+    ``source`` and ``out`` are addresses.
+    """
     lane_type = float32x16()
     if size < 16:
         factors = np.empty(16, np.float32)
@@ -154,7 +178,7 @@ def apply_dropout(source, first, size, keys, offset, out):
 
 @njit(inline="always")
 def dropped_weights(attn_weights, first, size, keys, scratch):
-    """The address of ``dropout(attn_weights[first : first + size])``: in place, or ``scratch`` if any is dropped."""
+    """Return the address of ``dropout(attn_weights[first : first + size])``: in ``scratch``, or in place if inactive."""
     if keys.active:
         apply_dropout(attn_weights, first, size, keys, first, scratch)
         return scratch
@@ -166,7 +190,7 @@ def _drop(x, keys, out, begin, end):
     apply_dropout(x, begin, end - begin, keys, begin, out + 4 * begin)
 
 
-def _dropped(x: Tensor, keys: DropoutKeys) -> Tensor:
+def _apply_mask(x: Tensor, keys: DropoutKeys) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     source, result = x.data_ptr(), out.data_ptr()
@@ -178,9 +202,9 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, keys: DropoutKeys) -> Tensor:
         ctx.keys = keys
-        return _dropped(x, keys)
+        return _apply_mask(x, keys)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):
-        return _dropped(grad, ctx.keys), None
+        return _apply_mask(grad, ctx.keys), None

@@ -1,4 +1,4 @@
-"""GELU by the normal distribution function, in one pass over the memory."""
+"""GELU activation, exact form."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from graphslice.ops.threads import parallel_for
 
 @operator
 def gelu(x: Tensor) -> Tensor:
-    """``GELU(x)`` with the error function itself (Hendrycks and Gimpel 2016).
+    """Compute ``GELU(x)`` in its exact form, with the error function (Hendrycks and Gimpel 2016).
+
+    The numba backend supports float32 with a multiple of 16 values.
 
     Args:
-        x: floating point, of any shape.
+        x: floating-point tensor of any shape.
 
     Returns:
-        The shape and dtype of ``x``.
+        Tensor of the shape and dtype of ``x``.
     """
     return F.gelu(x)
 
@@ -57,9 +59,9 @@ class _Gelu(torch.autograd.Function):
 
 @njit(inline="always")
 def _normal_cdf(x):
-    """The normal distribution function of lanes, and ``e^(-x^2 / 2)``; error below 1e-7.
+    """Return the normal CDF of lanes, with an error below 1e-7, and ``e^(-x^2 / 2)``.
 
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, for the error function.
+    The error function is that of Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
     """
     sign = as_int32(x) & splat(int32x16(), -(2**31))
     z = as_float32(as_int32(x) ^ sign) * splat(x, 0.7071067811865476)
@@ -75,7 +77,7 @@ def _normal_cdf(x):
 
 @njit(cache=True, nogil=True)
 def gelu_values(addresses, begin, end):
-    """Of 16 numbers each, ``begin`` to ``end``; the addresses are those of x and the result."""
+    """Compute GELU for blocks ``begin`` to ``end`` of 16 values; ``addresses``: x and result."""
     x, out = addresses
     for block in range(begin, end):
         value = load(float32x16(), x, 16 * block)
@@ -84,7 +86,7 @@ def gelu_values(addresses, begin, end):
 
 @njit(cache=True, nogil=True)
 def gelu_gradients(addresses, begin, end):
-    """As :func:`gelu_values`; the addresses are those of x, the upstream gradient and that of x."""
+    """Compute gradients, as :func:`gelu_values`; ``addresses``: x, upstream gradient, gradient of x."""
     x, grad, grad_x = addresses
     lane_type = float32x16()
     density = splat(lane_type, 0.3989422804014327)  # 1 / sqrt(2 pi)

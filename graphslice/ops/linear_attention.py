@@ -1,4 +1,4 @@
-"""Attention without a softmax: products in the order that is linear in the rows."""
+"""Linear attention: no softmax, at a cost linear in the number of rows."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed
 from graphslice.ops.threads import parallel_for
 
-# Beyond so many rows torch's products are as fast.
+# With more rows, torch's matrix products are as fast.
 _MAX_ROWS = 256
 
 
 @operator
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
-    """``Q (K^T V) / n`` head by head (Cao 2021, eqs. 5 and 6, without their layer norms).
+    """Compute ``Q (K^T V) / n``, head by head (Cao 2021, eqs. 5 and 6, without their layer norms).
 
-    ``(Q K^T) V`` is the same by associativity; in this order it takes ``n d`` products a channel instead of ``n^2``.
+    This equals ``(Q K^T) V / n`` by associativity, but takes ``n d`` multiplications per channel instead of ``n^2``.
+
+    The numba backend supports float32 with at most 256 rows and at least 8 channels per head.
 
     Args:
         q, k, v: ``[B, N, C]``, floating point; head h has channels ``h d`` to ``(h + 1) d``, d = C / H.
-        lengths: int64 ``[B]``, n, the number of valid rows; the others are not read.
+        lengths: int64 ``[B]``, number n of valid rows; later rows are not read.
         heads: H.
 
     Returns:
-        ``[B, N, C]``, the dtype of ``v``, 0 in the padding.
+        ``[B, N, C]``, dtype of ``v``; 0 in the padding.
     """
     batch, width, channels = v.shape
     valid = (torch.arange(width, device=v.device) < lengths[:, None])[:, None, :, None]
     q, k, v = (t.view(batch, width, heads, channels // heads).transpose(1, 2).masked_fill(~valid, 0) for t in (q, k, v))
-    # Divided before the second product, as half precision ends at 65,504.
+    # Divide before the second product, since float16 overflows above 65,504.
     means = k.transpose(2, 3) @ v / lengths.clamp(1, max(1, width))[:, None, None, None].to(v.dtype)
     out = q @ means
     return out.transpose(1, 2).reshape(batch, width, channels)
@@ -48,7 +50,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> bool:
 
 @linear_attention.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
-    lengths = lengths.clamp(0, v.shape[1])  # compiled code checks no bounds
+    lengths = lengths.clamp(0, v.shape[1])  # compiled code does not check bounds
     if torch.is_grad_enabled():
         return _LinearAttention.apply(q, k, v, lengths, heads)
     return _linear_attention(q, k, v, lengths, heads)
@@ -93,7 +95,7 @@ class _LinearAttention(torch.autograd.Function):
 
 @njit(cache=True, nogil=True)
 def _mean_product(a, b, channels, head_dim, rows, out):
-    """``A^T B / rows`` of one head, ``[head_dim, head_dim]``, by the addresses of A and B."""
+    """Compute ``A^T B / rows`` of one head, ``[head_dim, head_dim]``, from the addresses of A and B."""
     small_product_transposed(
         Matrix(a, channels), Matrix(b, channels), Matrix(address_of(out), head_dim), head_dim, rows, head_dim
     )
@@ -102,7 +104,7 @@ def _mean_product(a, b, channels, head_dim, rows, out):
 
 @njit(cache=True, nogil=True)
 def linear_attention_samples(addresses, sizes, result, shape, begin, end):
-    """Of samples ``begin`` to ``end``; ``result`` is the last of the addresses: q, k, v and what comes out."""
+    """Process samples ``begin`` to ``end``; ``addresses``: q, k, v and ``result``."""
     q, k, v, out = addresses
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads
@@ -122,7 +124,7 @@ def linear_attention_samples(addresses, sizes, result, shape, begin, end):
 
 @njit(cache=True, nogil=True)
 def linear_attention_gradients(addresses, sizes, results, shape, begin, end):
-    """``results`` are the last three of the addresses: q, k, v, upstream, and the gradients of q, k, v."""
+    """Compute gradients; ``addresses``: q, k, v, upstream gradient and ``results``, the gradients of q, k, v."""
     q, k, v, grad, grad_q, grad_k, grad_v = addresses
     width, channels = shape.width, shape.channels
     head_dim = channels // shape.heads
@@ -134,7 +136,7 @@ def linear_attention_gradients(addresses, sizes, results, shape, begin, end):
             result[b, rows:] = 0
         for h in range(shape.heads if rows else 0):
             offset = 4 * (b * width * channels + h * head_dim)
-            # Of out = Q S, S = K^T V / n: grad Q = grad S^T; with D = Q^T grad / n, grad K = V D^T, grad V = K D.
+            # For out = Q S with S = K^T V / n: grad Q = grad S^T; with D = Q^T grad / n: grad K = V D^T, grad V = K D.
             for left, right, a, out in ((v, k, grad, grad_q), (grad, q, v, grad_k), (q, grad, k, grad_v)):
                 _mean_product(left + offset, right + offset, channels, head_dim, rows, scratch)
                 small_product(

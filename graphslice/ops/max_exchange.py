@@ -1,4 +1,4 @@
-"""Exchange the largest value of every channel with the first row's."""
+"""Exchange of the maximum of every channel with the value of the first row."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from torch import Tensor
 from graphslice.ops.dispatch import operator
 from graphslice.ops.double_backward import once_differentiable
 
-#: Where the weight of a row begins and ends to fall, in shares of the exchange.
+#: Distances to the maximum, relative to the size of the exchange, between which the weight of a row falls from 1 to 0.
 TIE = (1e-3, 0.1)
 
 
 @operator
 def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
-    """In every channel, exchange the largest value with the first row's (Sliceformer, section 3.3).
+    """Exchange the maximum of every channel with the value of the first row (Sliceformer, section 3.3).
 
-    Which of several equal rows gives way would be up to the numbering and to the last bit of the
-    arithmetic, and symmetric molecules are full of equal rows. So rows that tie share the
-    exchange: row j takes part with a weight w_j that is 1 while its distance to the largest value
-    is below ``TIE[0]`` times the exchange itself, falls to 0 at ``TIE[1]``, and is normalised to
-    sum to 1. The map is doubly stochastic and continuous in v; without ties it moves two entries.
-    The weights carry no gradient, as the indices of a hard exchange carry none.
+    Symmetric molecules have many equal rows. A hard exchange would choose one of them by atom order or by rounding
+    errors, so tied rows share the exchange. Row j has a weight w_j that is 1 while its distance to the maximum is below
+    ``TIE[0]`` times the size of the exchange and falls linearly to 0 at ``TIE[1]`` times it; the weights are normalised
+    to sum to 1. The map is doubly stochastic and continuous in v; without ties it swaps two entries. The weights have no
+    gradient, like the indices of a hard exchange.
+
+    The numba backend supports float32 and float64.
 
     Args:
         v: ``[B, N, C]``, floating point.
-        mask: bool ``[B, N]``, the valid rows; row 0 is valid.
+        mask: bool ``[B, N]``, True for valid rows; row 0 is valid.
 
     Returns:
-        ``[B, N, C]``; rows outside the mask are unchanged.
+        ``[B, N, C]``, dtype of ``v``; rows outside the mask are unchanged.
     """
     with torch.no_grad():
         first = v[:, :1]
         others = v.masked_fill(~mask[:, :, None], -torch.inf)
         others[:, 0] = -torch.inf
         largest = others.amax(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).min)
-        exchange = (largest - first).clamp_min(0)  # 0 where the first row has the largest already
+        exchange = (largest - first).clamp_min(0)  # 0 if the first row already has the maximum
         steepness = 1 / ((TIE[1] - TIE[0]) * exchange).clamp_min(torch.finfo(v.dtype).tiny)
         weight = ((others - largest + TIE[1] * exchange) * steepness).clamp(0, 1)
         weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
@@ -76,7 +77,7 @@ class _MaxExchange(torch.autograd.Function):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def exchange_rows(v, mask, out, weight, constants):
-    """``float [B, N, C]``: what comes out and the weights of the rows; ``constants`` in the dtype of v."""
+    """Write the result and the row weights, both ``[B, N, C]``; ``constants`` have the dtype of v."""
     batch, rows, channels = v.shape
     largest, exchange, steepness = np.empty(channels, v.dtype), np.empty(channels, v.dtype), np.empty(channels, v.dtype)
     total, moved = np.empty(channels, v.dtype), np.empty(channels, v.dtype)
@@ -120,7 +121,7 @@ def exchange_rows(v, mask, out, weight, constants):
 
 @njit(cache=True, nogil=True)
 def exchange_gradients(grad, weight, result):
-    """``float [B, N, C]``: the gradient of v, given the upstream one and the weights."""
+    """Compute the gradient of v, ``[B, N, C]``, from the upstream gradient and the row weights."""
     batch, rows, channels = grad.shape
     for b in range(batch):
         for c in range(channels):

@@ -1,4 +1,4 @@
-"""``P = Softmax(S + E)`` straight from the bias of each path type: nothing of the size of all pairs but P itself."""
+"""``P = Softmax(S + E)`` computed from the bias of each path type, without materialising the bias of all pairs."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from graphslice.ops.dispatch import operator
 from graphslice.ops.double_backward import once_differentiable
 from graphslice.ops.threads import parallel_for
 
-# Exponents of float64 reach to -745: the kernel takes no two biases of a head further apart than this.
+# Largest difference of two biases of a head that the kernel supports: exp underflows in float64 below -745.
 _MAX_RANGE = 600.0
-# What is less than this of a row is nothing: its products would be denormal numbers, which are slow.
+# Smaller weights are set to 0: their products would be denormal numbers, which are slow.
 _MIN_WEIGHT = 1e-28
-# Samples whose gradients are summed together.
+# Samples per partial sum of the gradients.
 _CHUNK = 16
 
 
 @operator
 def path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
-    """The attention weights that the structure of molecules makes by itself (Ying et al. 2021, eqs. 6 and 7).
+    """Compute attention weights that depend on the molecular graph alone (Ying et al. 2021, eqs. 6 and 7).
 
-    A batch has far fewer path types than pairs, so the kernel takes the exponential once a path type, in
-    float64 and relative to the largest of its head; a row of P is those of its pairs over their sum.
+    A batch has far fewer path types than pairs, so the kernel takes the exponential once per path type, in float64 and
+    relative to the maximum of the head, and normalises the rows afterwards.
+
+    The numba backend supports float32 and float64, if the biases of a head differ by at most 600.
 
     Args:
-        values: ``[W + 1, H]``, the bias ``S + E`` of the graph token (row 0) and of each path type.
-        path_types: integer ``[B, N, N]``, the path type of each pair of atoms, from 0 to ``W - 1``.
-        lengths: integer ``[B]``, the number of atoms.
+        values: ``[W + 1, H]``, floating point, bias ``S + E`` of the graph token (row 0) and of each path type.
+        path_types: integer ``[B, N, N]``, path type of each pair of atoms, from 0 to ``W - 1``.
+        lengths: integer ``[B]``, number of atoms.
 
     Returns:
-        ``[B, H, N + 1, N + 1]``, dtype of ``values``, row and column 0 the token's; 0 in the padding
-        and, on the CPU, for less than 1e-28.
+        ``[B, H, N + 1, N + 1]``, dtype of ``values``; row and column 0 belong to the graph token. Padding is 0 and,
+        on the CPU, so are weights below 1e-28.
     """
     valid = torch.arange(path_types.shape[1] + 1, device=path_types.device) <= lengths[:, None]
     attn_bias = path_bias(values, path_types).masked_fill(~valid[:, None, None, :], -torch.inf)
@@ -41,7 +43,14 @@ def path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
 
 
 def path_bias(values: Tensor, path_types: Tensor) -> Tensor:
-    """``[B, H, N + 1, N + 1]``: the bias itself, arguments as of :func:`path_softmax`; anything in the padding."""
+    """Expand the bias of path types to all pairs of rows.
+
+    Args:
+        values, path_types: as for :func:`path_softmax`.
+
+    Returns:
+        ``[B, H, N + 1, N + 1]``, dtype of ``values``; undefined in the padding.
+    """
     index = torch.nn.functional.pad(path_types.clamp_min(0).long() + 1, (1, 0, 1, 0))
     return torch.nn.functional.embedding(index, values).permute(0, 3, 1, 2).contiguous()
 
@@ -56,10 +65,11 @@ def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
     return lowest >= -1 and highest <= len(values) - 2 and span <= _MAX_RANGE
 
 
-# Not a custom operator of torch.library: calling one loads the compiler, which takes longer than predicting a molecule.
+# Not a custom operator of torch.library: its first call loads the compiler, which takes longer than predicting a
+# molecule.
 @path_softmax.backend("numba", dtypes=(torch.float32, torch.float64), fits=_fits)
 def _numba(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
-    lengths = lengths.clamp(-1, path_types.shape[1])  # compiled code checks no bounds
+    lengths = lengths.clamp(-1, path_types.shape[1])  # compiled code does not check bounds
     if torch.is_grad_enabled():
         return _PathSoftmax.apply(values, path_types, lengths)
     return _path_softmax(values, path_types, lengths)
@@ -88,7 +98,7 @@ class _PathSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         result, path_types, lengths = ctx.saved_tensors
-        # Sums of so many samples at a time, whatever the number of threads: so the result does not depend on it.
+        # Partial sums of a fixed number of samples, so that the result does not depend on the number of threads.
         chunks = -(-len(lengths) // _CHUNK)
         sums = np.zeros((chunks, ctx.num_values, result.shape[1]))
         upstream, types = grad.contiguous().numpy(), path_types.contiguous().numpy()
@@ -99,7 +109,7 @@ class _PathSoftmax(torch.autograd.Function):
 
 @njit(cache=True, nogil=True)
 def _extremes(path_types, values):
-    """The smallest and the largest path type, and how far the biases of a head are apart at most."""
+    """Return the smallest and largest path type and the largest difference of two biases of a head."""
     lowest, highest, span = np.int64(0), np.int64(-1), 0.0
     for path in path_types:
         lowest, highest = min(lowest, np.int64(path)), max(highest, np.int64(path))
@@ -132,7 +142,7 @@ def _forward(exponentials, path_types, lengths, out, begin, end):
                     for j in range(rows):
                         weight = out[b, h, i, j] * scale
                         out[b, h, i, j] = weight if weight > _MIN_WEIGHT else 0.0
-                else:  # beyond what a float32 holds before it is divided
+                else:  # the unnormalised weights may underflow in float32
                     for j in range(rows):
                         path = path_types[b, i - 1, j - 1] + 1 if i > 0 and j > 0 else 0
                         weight = exponentials[path, h] / total[h]

@@ -1,4 +1,4 @@
-"""``S + E`` of path types: what the bias of a pair of atoms is made of (Ying et al. 2021, equations 6 and 7)."""
+"""Attention bias ``S + E`` of path types (Ying et al. 2021, eqs. 6 and 7)."""
 
 from __future__ import annotations
 
@@ -34,34 +34,36 @@ def path_values(
     matrices: Tensor,
     bond_rows: Tensor,
     distances: Tensor,
-    begins: Tensor,
+    offsets: Tensor,
     codes: Tensor,
-    shares: Tensor,
+    weights: Tensor,
 ) -> Tensor:
-    """The bias of the graph token, and of each path type that of its distance and of the bonds on it.
+    """Compute the attention bias of the graph token and of each path type.
 
-    A bond is the mean of the embeddings of its features, times the matrix of its position on the path; a path has the
-    sum of its entries, each times its share.
+    The bias of a path type is that of its distance (S) plus the weighted sum of its bond entries (E). An entry is the
+    mean embedding of the features of a bond, times the matrix of the position of the bond on the path.
+
+    The numba backend supports float32 with H a multiple of 8.
 
     Args:
-        token: ``[1, H]``, floating point, the bias of all pairs with the graph token.
-        spatial: ``[D, H]``: row s + 1 for distance s, the last but one for all that are further, the last for pairs
-            that no path joins.
-        bond: ``[R, H]``, the embeddings of the features of bonds.
+        token: ``[1, H]``, floating point, bias of all pairs with the graph token.
+        spatial: ``[D, H]``, bias of distances: row s + 1 for distance s, row D - 2 for all larger distances, row D - 1
+            for disconnected pairs.
+        bond: ``[R, H]``, embeddings of bond features.
         matrices: ``[M, H, H]``, one for each position on a path.
-        bond_rows: int64 ``[T, F]``, the rows of ``bond`` that each bond type has.
-        distances: int32 ``[W]``, in bonds.
-        begins: int32 ``[W]``, where the entries of each path type begin, ascending from 0.
-        codes: int32 ``[K]``, of each entry its position times T, plus its bond type.
-        shares: ``[K]``, the dtype of the others.
+        bond_rows: int64 ``[T, F]``, the rows of ``bond`` of each bond type.
+        distances: int32 ``[W]``, in bonds; ``UNREACHABLE`` for disconnected pairs.
+        offsets: int32 ``[W]``, first entry of each path type, ascending from 0.
+        codes: int32 ``[K]``, position times T plus bond type of each entry.
+        weights: ``[K]``, weight of each entry, of the dtype of the embeddings.
 
     Returns:
-        ``[W + 1, H]``, the dtype of ``spatial``; row 0 is the token's.
+        ``[W + 1, H]``, dtype of ``spatial``; row 0 belongs to the graph token.
     """
     last = len(spatial) - 1
     rows = torch.where(distances == UNREACHABLE, last, (distances + 1).clamp_max(last - 1))
     table = (F.embedding_bag(bond_rows, bond, mode="mean") @ matrices).flatten(0, 1)
-    edges = F.embedding_bag(codes.long(), table, begins.long(), mode="sum", per_sample_weights=shares)
+    edges = F.embedding_bag(codes.long(), table, offsets.long(), mode="sum", per_sample_weights=weights)
     return torch.cat([token, F.embedding(rows.long(), spatial) + edges])
 
 
@@ -72,11 +74,11 @@ def _fits(
     matrices: Tensor,
     bond_rows: Tensor,
     distances: Tensor,
-    begins: Tensor,
+    offsets: Tensor,
     codes: Tensor,
-    shares: Tensor,
+    weights: Tensor,
 ) -> bool:
-    dims = [tensor.dim() for tensor in (token, spatial, bond, matrices, bond_rows, distances, begins, codes, shares)]
+    dims = [tensor.dim() for tensor in (token, spatial, bond, matrices, bond_rows, distances, offsets, codes, weights)]
     if dims != [2, 2, 2, 3, 2, 1, 1, 1, 1]:
         return False
     heads, entries = spatial.shape[1], len(codes)
@@ -86,16 +88,16 @@ def _fits(
         and token.shape == (1, heads)
         and bond.shape[1:] == (heads,)
         and matrices.shape[1:] == (heads, heads)
-        and distances.dtype == begins.dtype == codes.dtype == torch.int32
+        and distances.dtype == offsets.dtype == codes.dtype == torch.int32
         and bond_rows.dtype == torch.int64
         and bond_rows.shape[1] > 0
-        and begins.shape == distances.shape
-        and shares.shape == codes.shape
+        and offsets.shape == distances.shape
+        and weights.shape == codes.shape
     ):
         return False
-    given = bond_rows.contiguous(), distances.contiguous(), begins.contiguous(), codes.contiguous()
+    indices = bond_rows.contiguous(), distances.contiguous(), offsets.contiguous(), codes.contiguous()
     bonds = len(matrices) * len(bond_rows)
-    return bool(_valid(_addresses(*given), bond_rows.numel(), len(bond), len(distances), entries, bonds))
+    return bool(_valid(_addresses(*indices), bond_rows.numel(), len(bond), len(distances), entries, bonds))
 
 
 @path_values.backend("numba", dtypes=(torch.float32,), fits=_fits)
@@ -106,19 +108,25 @@ def _numba(
     matrices: Tensor,
     bond_rows: Tensor,
     distances: Tensor,
-    begins: Tensor,
+    offsets: Tensor,
     codes: Tensor,
-    shares: Tensor,
+    weights: Tensor,
 ) -> Tensor:
-    learned = tuple(tensor.contiguous() for tensor in (token, spatial, bond, matrices))
-    given = tuple(tensor.contiguous() for tensor in (bond_rows, distances, begins, codes, shares))
+    parameters = tuple(tensor.contiguous() for tensor in (token, spatial, bond, matrices))
+    paths_data = tuple(tensor.contiguous() for tensor in (bond_rows, distances, offsets, codes, weights))
     if torch.is_grad_enabled():
-        return _PathValues.apply(*learned, *given)
-    return _forward(learned, given)[0]
+        return _PathValues.apply(*parameters, *paths_data)
+    return _forward(parameters, paths_data)[0]
 
 
-def _sizes(learned: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> tuple[int, ...]:
-    spatial, matrices, bond_rows, distances, codes = learned[1], learned[3], given[0], given[1], given[3]
+def _sizes(parameters: tuple[Tensor, ...], paths_data: tuple[Tensor, ...]) -> tuple[int, ...]:
+    spatial, matrices, bond_rows, distances, codes = (
+        parameters[1],
+        parameters[3],
+        paths_data[0],
+        paths_data[1],
+        paths_data[3],
+    )
     return (*bond_rows.shape, len(matrices), len(spatial), len(distances), len(codes), spatial.shape[1])
 
 
@@ -126,11 +134,11 @@ def _addresses(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(tensor.data_ptr() for tensor in tensors)
 
 
-def _forward(learned: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """The values, and the embeddings ``[T, H]`` of bonds."""
-    sizes = _sizes(learned, given)
-    out, bonds = (learned[1].new_empty(rows, sizes[-1]) for rows in (len(given[1]) + 1, sizes[0]))
-    _values(_addresses(*learned, *given, bonds, out), sizes)
+def _forward(parameters: tuple[Tensor, ...], paths_data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return the biases and the embeddings ``[T, H]`` of the bond types."""
+    sizes = _sizes(parameters, paths_data)
+    out, bonds = (parameters[1].new_empty(rows, sizes[-1]) for rows in (len(paths_data[1]) + 1, sizes[0]))
+    _values(_addresses(*parameters, *paths_data, bonds, out), sizes)
     return out, bonds
 
 
@@ -145,57 +153,57 @@ class _PathValues(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         *tensors, bonds = ctx.saved_tensors
-        learned, given = tuple(tensors[:4]), tuple(tensors[4:])
-        made = [torch.zeros_like(tensor) for tensor in learned]
-        grad = grad.contiguous()  # named, so that it lives as long as its address is used
-        _gradients(_addresses(grad, *learned, *given, bonds, *made), _sizes(learned, given))
-        of_shares = _of_shares(grad, bonds, learned[3], given) if ctx.needs_input_grad[8] else None
-        return *made, *[None] * (len(given) - 1), of_shares
+        parameters, paths_data = tuple(tensors[:4]), tuple(tensors[4:])
+        grads = [torch.zeros_like(tensor) for tensor in parameters]
+        grad = grad.contiguous()  # a variable, so that the memory lives as long as its address is used
+        _gradients(_addresses(grad, *parameters, *paths_data, bonds, *grads), _sizes(parameters, paths_data))
+        grad_weights = _weights_gradient(grad, bonds, parameters[3], paths_data) if ctx.needs_input_grad[8] else None
+        return *grads, *[None] * (len(paths_data) - 1), grad_weights
 
 
-def _of_shares(grad: Tensor, bonds: Tensor, matrices: Tensor, given: tuple[Tensor, ...]) -> Tensor:
-    _, _, begins, codes, _ = given
-    sizes = torch.diff(begins, append=begins.new_tensor([len(codes)]))
+def _weights_gradient(grad: Tensor, bonds: Tensor, matrices: Tensor, paths_data: tuple[Tensor, ...]) -> Tensor:
+    _, _, offsets, codes, _ = paths_data
+    sizes = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
     return ((bonds @ matrices).flatten(0, 1)[codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)
 
 
 @njit(inline="always")
-def _short(address, offset):
+def _int32_at(address, offset):
     return np.int64(load_scalar(int32x16(), address, offset))
 
 
 @njit(inline="always")
-def _row_of(distance, count):
+def _distance_row(distance, count):
     return count - 1 if distance == UNREACHABLE else min(distance + 1, count - 2)
 
 
 @njit(inline="always")
-def _end(begins, path, paths, entries):
-    return _short(begins, path + 1) if path + 1 < paths else entries
+def _path_end(offsets, path, paths, entries):
+    return _int32_at(offsets, path + 1) if path + 1 < paths else entries
 
 
 @njit(cache=True, nogil=True)
 def _valid(addresses, features, rows, paths, entries, bonds):
-    """Whether all that is an index names what is there."""
-    bond_rows, distances, begins, codes = addresses
+    """True if all indices are in range and the offsets ascend from 0."""
+    bond_rows, distances, offsets, codes = addresses
     for i in range(features):
         if not 0 <= load_scalar(int64x8(), bond_rows, i) < rows:
             return False
     before = 0
     for w in range(paths):
-        first = _short(begins, w)
-        if _short(distances, w) < 0 or first < before or (w == 0 and first != 0):
+        first = _int32_at(offsets, w)
+        if _int32_at(distances, w) < 0 or first < before or (w == 0 and first != 0):
             return False
         before = first
     for e in range(entries):
-        if not 0 <= _short(codes, e) < bonds:
+        if not 0 <= _int32_at(codes, e) < bonds:
             return False
     return before <= entries and (paths > 0 or entries == 0)
 
 
 @njit(inline="always")
-def _table(bonds, matrices, table, types, positions, heads):
-    """What each bond type adds at each position."""
+def _fill_table(bonds, matrices, table, types, positions, heads):
+    """Fill the table of the bias that each bond type adds at each position."""
     lanes = float32x8()
     for m in range(positions):
         for t in range(types):
@@ -209,7 +217,7 @@ def _table(bonds, matrices, table, types, positions, heads):
 
 @njit(cache=True, nogil=True)
 def _values(addresses, sizes):
-    token, spatial, bond, matrices, bond_rows, distances, begins, codes, shares, bonds, out = addresses
+    token, spatial, bond, matrices, bond_rows, distances, offsets, codes, weights, bonds, out = addresses
     types, features, positions, count, paths, entries, heads = sizes
     lanes, scratch = float32x8(), np.empty(types * positions * heads, np.float32)
     table = address_of(scratch)
@@ -219,50 +227,50 @@ def _values(addresses, sizes):
             for f in range(features):
                 total = total + load(lanes, bond, load_scalar(int64x8(), bond_rows, t * features + f) * heads + c)
             store(bonds, t * heads + c, total / splat(lanes, np.float32(features)))
-    _table(bonds, matrices, table, types, positions, heads)
+    _fill_table(bonds, matrices, table, types, positions, heads)
     for c in range(0, heads, 8):
         store(out, c, load(lanes, token, c))
     for w in range(paths):
-        first, last = _short(begins, w), _end(begins, w, paths, entries)
-        distance = _row_of(_short(distances, w), count) * heads
+        first, last = _int32_at(offsets, w), _path_end(offsets, w, paths, entries)
+        distance = _distance_row(_int32_at(distances, w), count) * heads
         for c in range(0, heads, 8):
             total = float32x8()
             for e in range(first, last):
-                share = splat(lanes, load_scalar(lanes, shares, e))
-                total = total + load(lanes, table, _short(codes, e) * heads + c) * share
+                weight = splat(lanes, load_scalar(lanes, weights, e))
+                total = total + load(lanes, table, _int32_at(codes, e) * heads + c) * weight
             store(out, (w + 1) * heads + c, load(lanes, spatial, distance + c) + total)
     keep_alive(scratch)
 
 
 @njit(cache=True, nogil=True)
 def _gradients(addresses, sizes):
-    grad, _, _, _, matrices, bond_rows, distances, begins, codes, shares, bonds = addresses[:11]
-    of_token, of_spatial, of_bond, of_matrices = addresses[11:]
+    grad, _, _, _, matrices, bond_rows, distances, offsets, codes, weights, bonds = addresses[:11]
+    grad_token, grad_spatial, grad_bond_table, grad_matrices = addresses[11:]
     types, features, positions, count, paths, entries, heads = sizes
     lanes, scratch = float32x8(), np.zeros(types * positions * heads, np.float32)
     table = address_of(scratch)
     for c in range(0, heads, 8):
-        store(of_token, c, load(lanes, grad, c))
+        store(grad_token, c, load(lanes, grad, c))
     for w in range(paths):
-        first, last = _short(begins, w), _end(begins, w, paths, entries)
-        distance = _row_of(_short(distances, w), count) * heads
+        first, last = _int32_at(offsets, w), _path_end(offsets, w, paths, entries)
+        distance = _distance_row(_int32_at(distances, w), count) * heads
         for c in range(0, heads, 8):
             upstream = load(lanes, grad, (w + 1) * heads + c)
-            store(of_spatial, distance + c, load(lanes, of_spatial, distance + c) + upstream)
+            store(grad_spatial, distance + c, load(lanes, grad_spatial, distance + c) + upstream)
             for e in range(first, last):
-                at = _short(codes, e) * heads + c
-                share = splat(lanes, load_scalar(lanes, shares, e))
-                store(table, at, load(lanes, table, at) + upstream * share)
+                at = _int32_at(codes, e) * heads + c
+                weight = splat(lanes, load_scalar(lanes, weights, e))
+                store(table, at, load(lanes, table, at) + upstream * weight)
     for t in range(types):
         for j in range(heads):
-            of_bonds, factor = float32x8(), splat(lanes, load_scalar(lanes, bonds, t * heads + j))
+            grad_bond, factor = float32x8(), splat(lanes, load_scalar(lanes, bonds, t * heads + j))
             for m in range(positions):
                 for c in range(0, heads, 8):
                     at, upstream = (m * heads + j) * heads + c, load(lanes, table, (m * types + t) * heads + c)
-                    store(of_matrices, at, load(lanes, of_matrices, at) + upstream * factor)
-                    of_bonds = of_bonds + upstream * load(lanes, matrices, at)
-            value = reduce_sum(of_bonds) / np.float32(features)
+                    store(grad_matrices, at, load(lanes, grad_matrices, at) + upstream * factor)
+                    grad_bond = grad_bond + upstream * load(lanes, matrices, at)
+            value = reduce_sum(grad_bond) / np.float32(features)
             for f in range(features):
                 at = load_scalar(int64x8(), bond_rows, t * features + f) * heads + j
-                store_scalar(of_bond, at, load_scalar(lanes, of_bond, at) + value)
+                store_scalar(grad_bond_table, at, load_scalar(lanes, grad_bond_table, at) + value)
     keep_alive(scratch)

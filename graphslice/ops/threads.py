@@ -1,4 +1,4 @@
-"""Work for as many threads as torch may use: a compiled kernel on all of them, or a task on each."""
+"""Thread pools for compiled kernels and for single-core tasks, with as many threads as torch may use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Below this many values a second thread costs more than it saves.
+# With fewer values per thread, starting another thread costs more than it saves.
 _MIN_VALUES = 1 << 17
 
 
@@ -27,16 +27,16 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """How many cores compiled kernels may use: as many as torch, or as it had before :func:`single_threaded_torch`."""
+    """Return the number of cores for compiled kernels: torch's threads before any :func:`single_threaded_torch`."""
     return _thread.cores or torch.get_num_threads()
 
 
 @contextmanager
 def single_threaded_torch() -> Iterator[None]:
-    """Let torch's own operations in this thread run on one core, and leave the others to compiled kernels.
+    """Run torch's own operations of this thread on one core inside the context; compiled kernels keep all cores.
 
-    Torch's threads stay awake for a while when they have ended an operation, in case there is another one; the
-    cores are busy for so long. What is left to torch where the blocks are a program is too little for several.
+    Torch's threads spin for a while after each operation and so keep cores busy that the kernels could use. Where the
+    blocks run as a traced program, the operations left to torch are too small to benefit from several threads.
     """
     before, _thread.cores = (torch.get_num_threads(), _thread.cores), cores()
     torch.set_num_threads(1)
@@ -48,12 +48,12 @@ def single_threaded_torch() -> Iterator[None]:
 
 
 def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
-    """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel where there is much to do.
+    """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel if there are enough values.
 
     Args:
-        kernel: compiled with ``nogil``; works on samples or rows ``begin`` to ``end``.
-        count: how many samples or rows there are.
-        values: how many numbers they hold together.
+        kernel: function compiled with ``nogil`` that processes samples or rows ``begin`` to ``end`` (exclusive).
+        count: number of samples or rows.
+        values: total amount of work, as a number of values; each thread gets at least 2^17.
     """
     threads = min(cores(), count, values // _MIN_VALUES)
     if threads < 2:
@@ -73,10 +73,17 @@ def thread_pool(threads: int) -> ThreadPoolExecutor:
 
 
 def map_one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """``[function(item) for item in items]``, several at a time, each on one core.
+    """Compute ``[function(item) for item in items]`` in parallel, each item on one core.
 
-    The matrices of a batch of molecules are small: cores that share one wait for each other most
-    of the time. Grad mode, autocast and random numbers are a thread's own, so ``function`` sets them.
+    The matrices of a batch of molecules are small, so several cores working on one matrix would mostly wait for each
+    other. Grad mode, autocast and random generators are per thread; ``function`` must set them.
+
+    Args:
+        function: called in a worker thread whose torch operations use one core.
+        items: arguments of the calls.
+
+    Returns:
+        The results in the order of ``items``.
     """
     threads = cores()
     if threads == 1:
@@ -86,8 +93,8 @@ def map_one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Ite
 
 @lru_cache
 def _single_cores(threads: int) -> ThreadPoolExecutor:
-    # The setting holds for the thread that makes it, and for threads that begin later; setting it
-    # back for those would give these the other cores again.
+    # torch.set_num_threads applies to the calling thread and to threads started later. Restoring it for those
+    # would also give these workers several cores again.
     return ThreadPoolExecutor(threads, "graphslice-cores", initializer=torch.set_num_threads, initargs=(1,))
 
 

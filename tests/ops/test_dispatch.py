@@ -1,4 +1,4 @@
-"""Which backend serves which call."""
+"""Selection of backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ x = torch.randn(3, 16)
 
 @pytest.fixture
 def double():
-    """An operator with two backends that say who they are."""
+    """An operator with two backends; every function returns its own name."""
 
     @operator
     def double(x: Tensor, times: int = 2) -> str:
@@ -36,7 +36,7 @@ def double():
     del OPERATORS["double"]
 
 
-def test_an_operator_is_its_reference_to_help_and_to_its_signature(double):
+def test_operator_has_signature_and_docstring_of_reference(double):
     assert OPERATORS["double"] is double and list(double.backends) == ["triton", "numba"]
     assert list(inspect.signature(double).parameters) == ["x", "times"]
     assert double.__name__ == "double" and "Twice" in pydoc.render_doc(double)
@@ -44,26 +44,30 @@ def test_an_operator_is_its_reference_to_help_and_to_its_signature(double):
     assert double.reference(x) == double.using("torch")(x) == "torch"
 
 
-def test_device_dtype_elements_and_size_decide(double):
-    for served, call in {
+def test_device_dtype_and_shape_select_backend(double):
+    for expected, calls in {
         "numba": [(x,), (x.double(),), (x, 4)],
         "torch": [(x.half(),), (x.long(),), (x, 5), (x[:0],), (x.to("meta"),), (x, x.double()), (x, x.to("meta"))],
     }.items():
-        for args in call:
-            assert double(*args) == double.choose(*args) == served, args
+        for args in calls:
+            assert double(*args) == double.choose(*args) == expected, args
     assert double(x=x, times=4) == "numba"
     assert double(times=5, x=x) == "torch"
 
 
-def test_a_backend_for_other_tensors_is_refused_in_a_sentence(double):
+def test_forced_backend_rejects_unsupported_tensors(double):
     for args in [(x.half(),), (x, 5), (x[:0],), (x.to("meta"),)]:
-        with pytest.raises(ValueError, match=r"^the numba backend of double does not take float(16|32) \[\d, 16\] on"):
+        with pytest.raises(
+            ValueError, match=r"^the numba backend of double does not support float(16|32) \[\d, 16\] on"
+        ):
             double.using("numba")(*args)
-    with pytest.raises(ValueError, match="double has no backend 'quick' here: choose from torch, triton, numba"):
+    with pytest.raises(
+        ValueError, match="double has no backend 'quick' on this machine: choose from torch, triton, numba"
+    ):
         double.using("quick")
 
 
-def test_triton_is_never_chosen_on_a_cpu_only_named(double, monkeypatch):
+def test_triton_runs_on_cpu_only_when_forced_and_interpreted(double, monkeypatch):
     monkeypatch.setattr("graphslice.ops.dispatch.TRITON_INTERPRETED", True)
     assert double.choose(x, 5) == "torch"
     assert double.using("triton")(x) == "triton"
@@ -72,7 +76,7 @@ def test_triton_is_never_chosen_on_a_cpu_only_named(double, monkeypatch):
         double.using("triton")(x)
 
 
-def test_operators_choose_by_their_own_sizes():
+def test_every_operator_has_its_own_shape_limits():
     v, weights, lengths = torch.randn(1, 300, 16), torch.rand(1, 2, 300, 300), torch.tensor([300])
     assert ops.gelu.choose(x) == "numba"
     assert ops.gelu.choose(x[:, :5]) == ops.add_norm.choose(x, x, x[0], x[0].double()) == "torch"
@@ -80,8 +84,8 @@ def test_operators_choose_by_their_own_sizes():
     assert ops.aggregate_sort.choose(weights, v, lengths) == ops.linear_attention.choose(v, v, v, lengths, 2) == "torch"
     assert ops.max_exchange.choose(v.double(), v[:, :, 0] > 9) == "numba"
     types = torch.zeros(1, 3, 3, dtype=torch.int16)
-    for gap, served in ((500.0, "numba"), (700.0, "torch")):
-        assert ops.path_softmax.choose(torch.tensor([[0.0], [gap]]), types, torch.tensor([3])) == served
+    for gap, expected in ((500.0, "numba"), (700.0, "torch")):
+        assert ops.path_softmax.choose(torch.tensor([[0.0], [gap]]), types, torch.tensor([3])) == expected
 
 
 def compiled(function, *args, dynamic: bool = False):
@@ -89,7 +93,7 @@ def compiled(function, *args, dynamic: bool = False):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_compiled_graph_holds_the_reference(dynamic):
+def test_compiled_graph_contains_reference(dynamic):
     chosen = []
 
     def run(x: Tensor) -> Tensor:
@@ -101,29 +105,31 @@ def test_a_compiled_graph_holds_the_reference(dynamic):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_backend_that_compiles_is_in_the_graph(dynamic):
+def test_compilable_backend_is_in_compiled_graph(dynamic):
     v = torch.randn(2, 7, 16)
     targets = []
 
-    def keep(graph: torch.fx.GraphModule, _):
+    def record_targets(graph: torch.fx.GraphModule, _):
         targets.extend(str(node.target) for node in graph.graph.nodes)
         return graph
 
-    found = torch.compile(ops.column_sort, backend=keep, fullgraph=True, dynamic=dynamic)(v, order="descending")
-    assert torch.equal(found, v.sort(dim=1, descending=True).values)
+    result = torch.compile(ops.column_sort, backend=record_targets, fullgraph=True, dynamic=dynamic)(
+        v, order="descending"
+    )
+    assert torch.equal(result, v.sort(dim=1, descending=True).values)
     assert any("graphslice.column_sort" in target for target in targets)
 
 
-def test_a_backend_that_does_not_compile_cannot_be_forced_into_a_graph():
+def test_forced_uncompilable_backend_raises_in_compiled_graph():
     def forced(x: Tensor) -> Tensor:
         try:
             return ops.gelu.using("numba")(x)
-        except ValueError:  # caught here, since torch 2.6 tells no caller which error was raised
+        except ValueError:  # caught inside, since torch 2.6 does not propagate the type of the error
             return x + 1
 
     assert torch.equal(compiled(forced, x), x + 1)
     assert not torch.equal(forced(x), x + 1)
 
 
-def test_operators_are_typed_as_such():
+def test_package_exports_every_operator():
     assert all(isinstance(op, Operator) and getattr(ops, name) is op for name, op in OPERATORS.items())

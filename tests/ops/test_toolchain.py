@@ -1,4 +1,4 @@
-"""What is missing for compiling, and that it is said."""
+"""Detection of missing compilers and the warning about them."""
 
 import logging
 
@@ -14,7 +14,7 @@ from graphslice.ops import dispatch, toolchain
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A Linux machine without a compiler; gives a function that puts a program there."""
+    """A Linux machine without a compiler, as a function that adds a program to its PATH."""
     monkeypatch.setattr(toolchain.sys, "platform", "linux")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
@@ -24,25 +24,25 @@ def bare(monkeypatch, tmp_path):
     def add(program: str) -> None:
         (tmp_path / program).write_text("#!/bin/sh\n")
         (tmp_path / program).chmod(0o755)
-        forget()
+        clear_caches()
 
-    def forget() -> None:
+    def clear_caches() -> None:
         toolchain.compiler_missing.cache_clear()
         toolchain.warn_of_missing_compiler.cache_clear()
         dispatch.triton_runs.cache_clear()
 
-    forget()
+    clear_caches()
     yield add
     monkeypatch.undo()
-    forget()
+    clear_caches()
 
 
-def test_what_is_missing_is_named(bare, monkeypatch, tmp_path):
+def test_compiler_missing_names_the_requirement(bare, monkeypatch, tmp_path):
     assert toolchain.compiler_missing("cuda") == "a C compiler (gcc or clang)"
     assert toolchain.compiler_missing("cpu") == "a C++ compiler (g++)"
     bare("clang")
     monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert "headers of Python" in toolchain.compiler_missing("cuda")
+    assert "Python headers" in toolchain.compiler_missing("cuda")
     bare("Python.h")
     assert toolchain.compiler_missing("cuda") is None
     monkeypatch.setenv("CC", "other-cc -m64")
@@ -57,16 +57,16 @@ def test_what_is_missing_is_named(bare, monkeypatch, tmp_path):
     assert toolchain.compiler_missing("cuda") == "Triton"
 
 
-def test_a_gpu_without_a_compiler_computes_with_torch_and_says_so_once(bare, monkeypatch, caplog):
+def test_gpu_without_compiler_disables_triton_and_warns_once(bare, monkeypatch, caplog):
     monkeypatch.setattr(dispatch, "TRITON_INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with caplog.at_level(logging.WARNING, "graphslice"):
         assert not dispatch.triton_runs()
         assert toolchain.warn_of_missing_compiler("cuda")
-    assert len(caplog.messages) == 1 and "this machine has not a C compiler (gcc or clang)" in caplog.messages[0]
+    assert len(caplog.messages) == 1 and "install a C compiler (gcc or clang)" in caplog.messages[0]
 
 
-def test_a_model_that_cannot_be_compiled_runs_as_it_is(bare, caplog):
+def test_model_runs_uncompiled_without_compiler(bare, caplog):
     torch.manual_seed(0)
     model = GraphTransformer(ModelConfig(mixer="map-only", layers=1, dim=16, heads=2, ffn_dim=16)).eval()
     batch = collate([smiles_to_graph("CCO")])

@@ -107,7 +107,7 @@ def _scalar(address, offset):
 
 @njit(inline="always", error_model="numpy")
 def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, row_scratch):
-    """Compute the unnormalised softmax of ``scale S + bias`` in place and write the factor of each row to ``row_scratch``.
+    """Compute the unnormalised softmax of ``scale S + bias`` in place, and the normalising factor of each row.
 
     Each step is a separate pass over all rows: the rows of one pass are independent, which fills the pipeline.
 
@@ -116,7 +116,7 @@ def _softmax_rows(scores, stride, attn_bias, first, width, scale, tail_scratch, 
         attn_bias, first: address of the bias, and offset of the head in it.
         scale: lanes.
         tail_scratch: ``[16 * width]``, -inf beyond the last column.
-        row_scratch: ``[width]``; the normalised softmax is the result times this factor.
+        row_scratch: ``[width]``, the normalising factors.
     """
     lane_type, aligned = float32x16(), width // 16 * 16
     tails = address_of(tail_scratch)

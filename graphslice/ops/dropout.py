@@ -178,7 +178,10 @@ def apply_dropout(source, first, size, keys, offset, out):
 
 @njit(inline="always")
 def dropped_weights(attn_weights, first, size, keys, scratch):
-    """Return the address of ``dropout(attn_weights[first : first + size])``: in ``scratch``, or in place if inactive."""
+    """Return the address of ``dropout(attn_weights[first : first + size])``, in ``scratch``.
+
+    If nothing is dropped, it is the address of the weights themselves.
+    """
     if keys.active:
         apply_dropout(attn_weights, first, size, keys, first, scratch)
         return scratch

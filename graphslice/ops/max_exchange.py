@@ -21,8 +21,8 @@ def max_exchange(v: Tensor, mask: Tensor) -> Tensor:
     Symmetric molecules have many equal rows. A hard exchange would choose one of them by atom order or by rounding
     errors, so tied rows share the exchange. Row j has a weight w_j that is 1 while its distance to the maximum is below
     ``TIE[0]`` times the size of the exchange and falls linearly to 0 at ``TIE[1]`` times it; the weights are normalised
-    to sum to 1. The map is doubly stochastic and continuous in v; without ties it swaps two entries. The weights have no
-    gradient, like the indices of a hard exchange.
+    to sum to 1. The map is doubly stochastic and continuous in v; without ties it swaps two entries. The weights have
+    no gradient, like the indices of a hard exchange.
 
     The numba backend supports float32 and float64.
 

@@ -1,4 +1,4 @@
-"""How the kernels of programs read their operands: integers of 64 bits, one behind the other."""
+"""Access to the operands of program kernels, which are consecutive 64-bit integers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from graphslice.ops.simd.lanes import float32x16, int64x8, load_scalar
 
 @njit(inline="always")
 def operand(at, number):
-    """The operand of a kernel with this number: of a value or a tensor the address of the first of its samples."""
+    """Return an operand by its number; for a value or tensor it is the address of the first sample."""
     return load_scalar(int64x8(), at, number)
 
 
 @njit(inline="always")
 def float_operand(at, number):
-    """An operand that :func:`float_bits` made."""
+    """Return an operand encoded by :func:`float_bits`."""
     return load_scalar(float32x16(), at, 2 * number)
 
 
 def float_bits(value: float) -> int:
-    """A float32 as an operand."""
+    """Encode a float32 as an operand."""
     return int(np.float32(value).view(np.uint32))
 
 
 @intrinsic
 def _pointer(typing, address, kind):
-    """An address as :func:`numba.carray` takes it."""
+    """Convert an address to a pointer for :func:`numba.carray`."""
 
     def generate(context, builder, signature, args):
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
@@ -39,25 +39,25 @@ def _pointer(typing, address, kind):
 
 @njit(inline="always")
 def floats_at(address, shape):
-    """The float32 array of some shape at an address."""
+    """Return the float32 array at an address."""
     return carray(_pointer(address, np.float32), shape)
 
 
 @njit(inline="always")
 def ints_at(address, shape):
-    """The int32 array of some shape at an address."""
+    """Return the int32 array at an address."""
     return carray(_pointer(address, np.int32), shape)
 
 
 @njit(inline="always")
 def bytes_at(address, shape):
-    """The uint8 array of some shape at an address."""
+    """Return the uint8 array at an address."""
     return carray(_pointer(address, np.uint8), shape)
 
 
 @njit(inline="always")
 def keys_at(at, number):
-    """Five operands: whether any are dropped, two keys, a threshold, and the scale of those that stay."""
+    """Read dropout keys from five operands: active flag, two keys, threshold, scale."""
     return DropoutKeys(
         operand(at, number) != 0,
         operand(at, number + 1),
@@ -69,7 +69,7 @@ def keys_at(at, number):
 
 @njit(inline="always")
 def lengths_at(address, samples, width):
-    """``int64 [samples]``: lengths, from 0 to N."""
+    """Return the lengths clamped to 0 ... N, int64 ``[samples]``."""
     lengths = np.empty(samples, np.int64)
     for b in range(samples):
         lengths[b] = min(max(operand(address, b), 0), width)

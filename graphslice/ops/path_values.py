@@ -113,19 +113,19 @@ def _numba(
     weights: Tensor,
 ) -> Tensor:
     parameters = tuple(tensor.contiguous() for tensor in (token, spatial, bond, matrices))
-    paths_data = tuple(tensor.contiguous() for tensor in (bond_rows, distances, offsets, codes, weights))
+    inputs = tuple(tensor.contiguous() for tensor in (bond_rows, distances, offsets, codes, weights))
     if torch.is_grad_enabled():
-        return _PathValues.apply(*parameters, *paths_data)
-    return _forward(parameters, paths_data)[0]
+        return _PathValues.apply(*parameters, *inputs)
+    return _forward(parameters, inputs)[0]
 
 
-def _sizes(parameters: tuple[Tensor, ...], paths_data: tuple[Tensor, ...]) -> tuple[int, ...]:
+def _sizes(parameters: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
     spatial, matrices, bond_rows, distances, codes = (
         parameters[1],
         parameters[3],
-        paths_data[0],
-        paths_data[1],
-        paths_data[3],
+        inputs[0],
+        inputs[1],
+        inputs[3],
     )
     return (*bond_rows.shape, len(matrices), len(spatial), len(distances), len(codes), spatial.shape[1])
 
@@ -134,11 +134,11 @@ def _addresses(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(tensor.data_ptr() for tensor in tensors)
 
 
-def _forward(parameters: tuple[Tensor, ...], paths_data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def _forward(parameters: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Return the biases and the embeddings ``[T, H]`` of the bond types."""
-    sizes = _sizes(parameters, paths_data)
-    out, bonds = (parameters[1].new_empty(rows, sizes[-1]) for rows in (len(paths_data[1]) + 1, sizes[0]))
-    _values(_addresses(*parameters, *paths_data, bonds, out), sizes)
+    sizes = _sizes(parameters, inputs)
+    out, bonds = (parameters[1].new_empty(rows, sizes[-1]) for rows in (len(inputs[1]) + 1, sizes[0]))
+    _values(_addresses(*parameters, *inputs, bonds, out), sizes)
     return out, bonds
 
 
@@ -153,16 +153,16 @@ class _PathValues(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         *tensors, bonds = ctx.saved_tensors
-        parameters, paths_data = tuple(tensors[:4]), tuple(tensors[4:])
+        parameters, inputs = tuple(tensors[:4]), tuple(tensors[4:])
         grads = [torch.zeros_like(tensor) for tensor in parameters]
         grad = grad.contiguous()  # a variable, so that the memory lives as long as its address is used
-        _gradients(_addresses(grad, *parameters, *paths_data, bonds, *grads), _sizes(parameters, paths_data))
-        grad_weights = _weights_gradient(grad, bonds, parameters[3], paths_data) if ctx.needs_input_grad[8] else None
-        return *grads, *[None] * (len(paths_data) - 1), grad_weights
+        _gradients(_addresses(grad, *parameters, *inputs, bonds, *grads), _sizes(parameters, inputs))
+        grad_weights = _weights_gradient(grad, bonds, parameters[3], inputs) if ctx.needs_input_grad[8] else None
+        return *grads, *[None] * (len(inputs) - 1), grad_weights
 
 
-def _weights_gradient(grad: Tensor, bonds: Tensor, matrices: Tensor, paths_data: tuple[Tensor, ...]) -> Tensor:
-    _, _, offsets, codes, _ = paths_data
+def _weights_gradient(grad: Tensor, bonds: Tensor, matrices: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    _, _, offsets, codes, _ = inputs
     sizes = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
     return ((bonds @ matrices).flatten(0, 1)[codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)
 

@@ -1,9 +1,8 @@
-"""Sorting on a GPU, in Triton: a whole column in the registers of one program.
+"""Triton kernels for column sorts; one program holds entire columns in its registers.
 
-A value becomes an integer that is ordered as it is, its row is put behind it, and the integers are
-sorted: no two are equal, so the sort is stable, and the rows come out with the values. Importing
-this file needs ``triton``; with ``TRITON_INTERPRET=1`` in the environment before that, the kernels run on
-the CPU, slowly.
+Each value becomes an integer with the same order, with its row number in the low bits. These integers are distinct, so
+sorting them is stable and also returns the row numbers. Importing this file needs ``triton``; if
+``TRITON_INTERPRET=1`` is set before that, the kernels run on the CPU, slowly.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from torch import Tensor
 from graphslice.ops.dispatch import TRITON_INTERPRETED
 from graphslice.ops.triton_tiles import AggregateTile, aggregate_tile, capability, sort_tile
 
-# The bits of infinity: whatever is beyond them is nan.
+# Bit pattern of infinity; larger magnitudes are nan.
 _INFINITY = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
 
 
 @triton.jit
 def _packed(values, rows, valid, flip, INFINITY: tl.constexpr):
-    """Integers ordered as the values, the row behind each; nan, then the padding, behind all values.
+    """Pack values and row numbers into integers ordered as the values, followed by nan and then by the padding.
 
-    ``flip`` is -1 for a column that is to descend, else 0; of the padding it is not asked.
+    ``flip`` is -1 for descending columns, else 0; it does not apply to the padding.
     """
     if values.dtype == tl.float32:
         bits = values.to(tl.int32, bitcast=True)
@@ -44,8 +43,8 @@ def _packed(values, rows, valid, flip, INFINITY: tl.constexpr):
 
 @triton.jit
 def _unpacked(packed, flip, DTYPE: tl.constexpr):
-    """The values and the rows of :func:`_packed`."""
-    if packed.dtype == tl.int64:  # and not by DTYPE, which Triton before 3.4 does not compare
+    """Invert :func:`_packed`: return the values and the row numbers."""
+    if packed.dtype == tl.int64:  # not a test of DTYPE, which Triton before 3.4 cannot compare
         keys = (packed >> 32).to(tl.int32) ^ flip
         bits = keys ^ ((keys >> 31) & 0x7FFFFFFF)
         return bits.to(tl.float32, bitcast=True), packed.to(tl.int32)
@@ -75,13 +74,13 @@ def _sort_kernel(
 
 
 def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor:
-    """The sorted values of ``x [B, N, C]``, N at most ``MAX_SORT_ROWS``; ``rows`` says where they came from."""
+    """Sort ``x [B, N, C]``, N at most ``MAX_SORT_ROWS``; write the source row of each value to ``rows``."""
     x, lengths = x.contiguous(), lengths.contiguous()
     out = torch.empty_like(x)
     batch, width, channels = x.shape
     tile = sort_tile(width, channels, x.dtype)
     if x.numel():
-        with torch.cuda.device_of(x):  # Triton starts kernels on the current device, wherever the tensors are
+        with torch.cuda.device_of(x):  # Triton launches kernels on the current device, not on that of the tensors
             _sort_kernel[batch, triton.cdiv(channels, tile.columns)](
                 x,
                 lengths,
@@ -101,15 +100,15 @@ def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor
 
 
 @triton.jit
-def _kept(seed, first, N, i, j, P_DROP: tl.constexpr):
-    """The factor of dropout for entries (i, j) of the matrix that begins at ``first``: 0 or ``1 / (1 - p)``."""
+def _dropout_factors(seed, first, N, i, j, P_DROP: tl.constexpr):
+    """Return the dropout factors, 0 or ``1 / (1 - p)``, of entries (i, j) of the matrix at offset ``first``."""
     draws = tl.rand(tl.load(seed), (first + i * N + j).to(tl.uint32))
     return tl.where(draws >= P_DROP, 1 / (1 - P_DROP), 0.0)
 
 
 @triton.jit
 def _dot(a, b, IN_FLOAT32: tl.constexpr):
-    if IN_FLOAT32:  # neither the interpreter nor cards before Ampere can multiply bfloat16
+    if IN_FLOAT32:  # neither the interpreter nor GPUs before Ampere can multiply bfloat16
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
 
@@ -133,7 +132,7 @@ def _aggregate_sort_kernel(
     INNER: tl.constexpr,
     IN_FLOAT32: tl.constexpr,
 ):
-    """One sample and head: ``[COLUMNS, ROWS]`` of ``(P V)`` transposed, sorted along its rows."""
+    """Compute and sort ``COLUMNS`` columns of ``P V`` of one sample and head, as a ``[COLUMNS, ROWS]`` tile."""
     pair = tl.program_id(0).to(tl.int64)
     b, h = pair // H, pair % H
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -146,7 +145,7 @@ def _aggregate_sort_kernel(
         j_t = first + tl.arange(0, INNER)[None, :]
         weights_t = tl.load(attn_weights + pair * N * N + i * N + j, mask=(i < N) & (j < N), other=0.0)
         if P_DROP > 0:
-            weights_t = (weights_t * _kept(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
+            weights_t = (weights_t * _dropout_factors(seed, pair * N * N, N, i, j, P_DROP)).to(v.dtype.element_ty)
         v_t = tl.load(v + sample + j_t * H * D + columns[:, None], mask=of_head & (j_t < N), other=0.0)
         product += _dot(v_t, weights_t, IN_FLOAT32)
     product = product.to(v.dtype.element_ty)
@@ -158,13 +157,13 @@ def _aggregate_sort_kernel(
     values, origin = _unpacked(packed, flip, v.dtype.element_ty)
     at = sample + i * H * D + columns[:, None]
     tl.store(out + at, tl.where(valid, values, 0.0), mask=inside)
-    # Where each row went: backward then reads its gradient from there.
+    # Rank of each row: the backward pass reads its gradient at the rank.
     tl.store(ranks + sample + origin * H * D + columns[:, None], i.to(tl.uint8), mask=inside & (origin < N))
 
 
 @triton.jit
 def _unsorted(grad, ranks, sample, rows, columns, stride, N, D, length):
-    """The gradient of ``P V`` before the sort, for rows and columns that broadcast; 0 in the padding."""
+    """Return the gradient of ``P V`` before the sort, for broadcasting rows and columns; 0 in the padding."""
     inside = (rows < N) & (columns < D)
     rank = tl.load(ranks + sample + rows * stride + columns, mask=inside, other=0).to(tl.int32)
     return tl.load(grad + sample + rank * stride + columns, mask=inside & (rows < length), other=0.0)
@@ -189,37 +188,39 @@ def _aggregate_sort_backward_kernel(
     INNER: tl.constexpr,
     IN_FLOAT32: tl.constexpr,
 ):
-    """One sample and head: ``INNER`` rows of the gradient of P, and as many of that of V."""
+    """Compute ``INNER`` rows of the gradients of P and V for one sample and head."""
     pair = tl.program_id(0).to(tl.int64)
     b, h = pair // H, pair % H
-    mine = tl.program_id(1) * INNER + tl.arange(0, INNER)[:, None]
-    every, every_t = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    own = tl.program_id(1) * INNER + tl.arange(0, INNER)[:, None]
+    all_rows, all_rows_t = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
     sample = b * N * H * D + h * D
     length = tl.load(lengths + b)
-    # My rows of P transposed, for the gradient of V.
-    mask = (mine < N) & (every_t < N)
-    weights_t = tl.load(attn_weights + pair * N * N + every_t * N + mine, mask=mask, other=0.0)
+    # This program's rows of P transposed, for the gradient of V.
+    mask = (own < N) & (all_rows_t < N)
+    weights_t = tl.load(attn_weights + pair * N * N + all_rows_t * N + own, mask=mask, other=0.0)
     if P_DROP > 0:
-        weights_t = (weights_t * _kept(seed, pair * N * N, N, every_t, mine, P_DROP)).to(v.dtype.element_ty)
-    grad_of_weights = tl.zeros((INNER, ROWS), tl.float32)
+        weights_t = (weights_t * _dropout_factors(seed, pair * N * N, N, all_rows_t, own, P_DROP)).to(
+            v.dtype.element_ty
+        )
+    weights_grad = tl.zeros((INNER, ROWS), tl.float32)
     for first in range(0, D, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)[None, :]
         columns_t = first + tl.arange(0, COLUMNS)[:, None]
-        unsorted = _unsorted(grad, ranks, sample, every, columns, H * D, N, D, length)
-        grad_of_v = _dot(weights_t, unsorted, IN_FLOAT32).to(grad_v.dtype.element_ty)
-        tl.store(grad_v + sample + mine * H * D + columns, grad_of_v, mask=(mine < N) & (columns < D))
+        unsorted = _unsorted(grad, ranks, sample, all_rows, columns, H * D, N, D, length)
+        v_grad = _dot(weights_t, unsorted, IN_FLOAT32).to(grad_v.dtype.element_ty)
+        tl.store(grad_v + sample + own * H * D + columns, v_grad, mask=(own < N) & (columns < D))
         if INNER < ROWS:
-            unsorted = _unsorted(grad, ranks, sample, mine, columns, H * D, N, D, length)
-        v_t = tl.load(v + sample + every_t * H * D + columns_t, mask=(columns_t < D) & (every_t < N), other=0.0)
-        grad_of_weights += _dot(unsorted, v_t, IN_FLOAT32)
+            unsorted = _unsorted(grad, ranks, sample, own, columns, H * D, N, D, length)
+        v_t = tl.load(v + sample + all_rows_t * H * D + columns_t, mask=(columns_t < D) & (all_rows_t < N), other=0.0)
+        weights_grad += _dot(unsorted, v_t, IN_FLOAT32)
     if P_DROP > 0:
-        grad_of_weights = grad_of_weights * _kept(seed, pair * N * N, N, mine, every_t, P_DROP)
-    at = pair * N * N + mine * N + every_t
-    tl.store(grad_weights + at, grad_of_weights.to(grad_weights.dtype.element_ty), mask=mask)
+        weights_grad = weights_grad * _dropout_factors(seed, pair * N * N, N, own, all_rows_t, P_DROP)
+    at = pair * N * N + own * N + all_rows_t
+    tl.store(grad_weights + at, weights_grad.to(grad_weights.dtype.element_ty), mask=mask)
 
 
 def _constants(tile: AggregateTile) -> dict[str, int]:
-    """What the two kernels are compiled for; one stage, as more of them hold as many copies of what is multiplied."""
+    """Return the constants of both kernels; one stage, since each further one holds another copy of the factors."""
     return {
         "ROWS": tile.rows,
         "COLUMNS": tile.columns,
@@ -233,9 +234,9 @@ def _constants(tile: AggregateTile) -> dict[str, int]:
 def aggregate_sort(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
-    """``Sort_col(dropout(P) V)`` and ``uint8 [B, N, C]`` the row that each row went to.
+    """Return ``Sort_col(dropout(P) V)``, 0 in the padding, and the rank of each row, uint8 ``[B, N, C]``.
 
-    ``attn_weights [B, H, N, N]`` and ``v [B, N, C]`` of one dtype, N at most ``MAX_AGGREGATE_ROWS``; 0 in the padding.
+    ``attn_weights [B, H, N, N]`` and ``v [B, N, C]`` have the same dtype; N is at most ``MAX_AGGREGATE_ROWS``.
     """
     attn_weights, v, lengths = attn_weights.contiguous(), v.contiguous(), lengths.contiguous()
     out, ranks = torch.empty_like(v), torch.empty(v.shape, dtype=torch.uint8, device=v.device)
@@ -265,8 +266,8 @@ def aggregate_sort(
 def aggregate_sort_backward(
     grad: Tensor, attn_weights: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the attn_weights and of V."""
-    attn_weights, v, lengths, grad = (each.contiguous() for each in (attn_weights, v, lengths, grad))
+    """Return the gradients of P and V."""
+    attn_weights, v, lengths, grad = (tensor.contiguous() for tensor in (attn_weights, v, lengths, grad))
     grad_weights, grad_v = torch.empty_like(attn_weights), torch.empty_like(v)
     batch, width, channels = v.shape
     heads = attn_weights.shape[1]

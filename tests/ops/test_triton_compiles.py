@@ -1,4 +1,4 @@
-"""The GPU's kernels compiled for GPUs that are not there."""
+"""Compilation of the Triton kernels for GPU architectures, without a GPU."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ pytest.importorskip("triton")
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
 @pytest.mark.parametrize(("arch", "calls"), [(90, "bf16-20,fp32-20"), (75, "fp16-20,fp32-128")])
-def test_the_kernels_compile_for_a_gpu_that_is_not_there(arch, calls):
-    """To machine code, with no more shared memory than any card gives, at a usual number of rows and at the largest."""
+def test_kernels_compile_within_shared_memory(arch, calls):
+    """Compile to machine code at a typical and at the largest number of rows; shared memory stays within the limit."""
     code = """
 import inspect, sys, torch, triton
 from triton.backends.compiler import GPUTarget
@@ -23,7 +23,7 @@ from graphslice.ops import triton_bonds, triton_sort, triton_tiles
 def check(kernel, dtype, options, **constants):
     names = {"lengths": "*i64", "seed": "*i64", "descending": "*i8", "ranks": "*u8", "origins": "*u8"}
     names |= {"bonds": "*i16", "tables": "*fp32", "seen": "*i8"}
-    sizes = dict.fromkeys(["H", "N", "D", "C", "T", "WORDS", "ENTRIES", "rows", "turns", "programs"], "i32")
+    sizes = dict.fromkeys(["H", "N", "D", "C", "T", "CODES", "ENTRIES", "rows", "rows_per_program", "programs"], "i32")
     signature = {
         name: "constexpr" if name in constants else names.get(name) or sizes.get(name) or "*" + dtype
         for name in kernel.arg_names

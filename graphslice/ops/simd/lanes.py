@@ -1,11 +1,11 @@
-"""Vector registers for compiled CPU kernels.
+"""Explicit SIMD vectors for compiled CPU kernels.
 
-The compiler turns a plain loop into vector instructions only where it can show that nothing
-overlaps, and keeps no sum of several numbers in a register. Kernels that matter say what they want:
-a ``Lanes`` value holds as many numbers as a wide register, and LLVM makes of it what the machine has.
+The compiler vectorises a plain loop only if it can prove that the memory does not overlap, and it does not keep vector
+sums in registers. Time-critical kernels therefore use vectors explicitly: a ``Lanes`` value holds as many numbers as a
+wide register, and LLVM maps it to the registers of the machine.
 
-Memory is named by an address, as ``Tensor.data_ptr()`` gives it, and an offset in elements: that
-costs a call a tenth of what arrays cost. Nothing checks bounds.
+Memory is accessed by an address, as from ``Tensor.data_ptr()``, and an offset in elements; the call overhead is a tenth
+of that of arrays. Nothing checks bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ELEMENTS["int64"] = (types.int64, ir.IntType(64))
 
 
 class Lanes(types.Type):
-    """The numba type of ``count`` numbers of one element type."""
+    """Numba type of a vector of ``count`` numbers of one element type."""
 
     def __init__(self, element: str, count: int) -> None:
         self.element, self.count = element, count
@@ -60,19 +60,19 @@ def _zeros(element: str, count: int):
     return zeros
 
 
-#: ``float32x16()`` and so on: lanes of zeros, and what :func:`load` and others take as ``lane_type``.
+#: ``float32x16()`` and so on are lanes of zeros; they also serve as the argument ``lane_type`` of :func:`load` etc.
 float32x16, float32x8 = _zeros("float32", 16), _zeros("float32", 8)
 int32x16, int64x8 = _zeros("int32", 16), _zeros("int64", 8)
 
 
 def _pointer(builder, address, offset, element):
-    """To an element ``offset`` places behind an address."""
+    """Return a pointer to the element at ``offset`` from an address."""
     return builder.gep(builder.inttoptr(address, element.as_pointer()), [offset])
 
 
 @intrinsic
 def load(typing, lane_type, address, offset):
-    """The numbers from ``offset`` on, as many as ``lane_type`` has lanes."""
+    """Load the numbers from ``offset`` on, as many as ``lane_type`` has lanes."""
 
     def generate(context, builder, signature, args):
         pointer = _pointer(builder, args[1], args[2], lane_type.llvm.element)
@@ -85,7 +85,7 @@ def load(typing, lane_type, address, offset):
 
 @intrinsic
 def store(typing, address, offset, value):
-    """Write lanes to the place of the number at ``offset`` and those after it."""
+    """Store lanes at ``offset`` and the following elements."""
 
     def generate(context, builder, signature, args):
         pointer = _pointer(builder, args[0], args[1], value.llvm.element)
@@ -98,8 +98,10 @@ def store(typing, address, offset, value):
 
 @intrinsic
 def transpose_block(typing, lane_type, source, source_columns, target, target_columns):
-    """Write a block as its transpose: as many rows and columns as there are lanes, a power of 2, of two matrices
-    whose rows have so many numbers."""
+    """Write the transpose of a square block with as many rows and columns as lanes, a power of 2.
+
+    ``source_columns`` and ``target_columns`` are the row strides of the two matrices, in elements.
+    """
 
     def generate(context, builder, signature, args):
         lanes, (_, source, source_columns, target, target_columns) = signature.args[0], args
@@ -112,7 +114,7 @@ def transpose_block(typing, lane_type, source, source_columns, target, target_co
         rows = [builder.load(row(source, source_columns, i), align=align) for i in range(lanes.count)]
         index = ir.VectorType(ir.IntType(32), lanes.count)
         size = 1
-        while size < lanes.count:  # squares of that size change places with those beside them
+        while size < lanes.count:  # swap neighbouring off-diagonal blocks of this size
             ahead = [lane if not lane & size else lanes.count + lane - size for lane in range(lanes.count)]
             behind = [lane + size if not lane & size else lanes.count + lane for lane in range(lanes.count)]
             for i in range(lanes.count):
@@ -130,7 +132,7 @@ def transpose_block(typing, lane_type, source, source_columns, target, target_co
 
 @intrinsic
 def load_scalar(typing, lane_type, address, offset):
-    """The number at ``offset``, of the element type of ``lane_type``."""
+    """Load the number at ``offset``, of the element type of ``lane_type``."""
 
     def generate(context, builder, signature, args):
         return builder.load(_pointer(builder, args[1], args[2], lane_type.llvm.element))
@@ -140,7 +142,7 @@ def load_scalar(typing, lane_type, address, offset):
 
 @intrinsic
 def load_byte(typing, address, offset):
-    """The byte at ``offset``, from 0 to 255."""
+    """Load the unsigned byte at ``offset`` as int64."""
 
     def generate(context, builder, signature, args):
         byte = builder.load(_pointer(builder, args[0], args[1], ir.IntType(8)))
@@ -151,7 +153,7 @@ def load_byte(typing, address, offset):
 
 @intrinsic
 def load_short(typing, address, offset):
-    """The number of 16 bits at ``offset``, with its sign."""
+    """Load the signed 16-bit integer at ``offset`` as int64."""
 
     def generate(context, builder, signature, args):
         short = builder.load(_pointer(builder, args[0], args[1], ir.IntType(16)), align=2)
@@ -162,7 +164,7 @@ def load_short(typing, address, offset):
 
 @intrinsic
 def store_scalar(typing, address, offset, value):
-    """Write one number, of the type it has."""
+    """Store one number in its own type."""
 
     def generate(context, builder, signature, args):
         builder.store(args[2], _pointer(builder, args[0], args[1], args[2].type))
@@ -173,7 +175,7 @@ def store_scalar(typing, address, offset, value):
 
 @intrinsic
 def address_of(typing, array):
-    """Where a contiguous array begins: for scratch memory of a kernel, up to :func:`keep_alive`."""
+    """Return the address of a contiguous array, valid until its :func:`keep_alive`; for scratch memory of kernels."""
 
     def generate(context, builder, signature, args):
         data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
@@ -184,13 +186,13 @@ def address_of(typing, array):
 
 @intrinsic
 def keep_alive(typing, array):
-    """Keep the memory of an array up to here: its address alone does not count as a use."""
+    """Keep the memory of an array alive up to this call; use of its address alone does not."""
     return types.void(array), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 @intrinsic
 def splat(typing, lane_type, value):
-    """``lane_type`` lanes that all hold ``value``."""
+    """Return ``lane_type`` lanes that all hold ``value``."""
 
     def generate(context, builder, signature, args):
         value = context.cast(builder, args[1], signature.args[1], lane_type.scalar)
@@ -204,7 +206,7 @@ def splat(typing, lane_type, value):
 
 @intrinsic
 def iota(typing, lane_type):
-    """The integers 0, 1, 2 ... as ``lane_type`` lanes."""
+    """Return the integers 0, 1, 2 ... as ``lane_type`` lanes."""
 
     def generate(context, builder, signature, args):
         return ir.Constant(lane_type.llvm, list(range(lane_type.count)))
@@ -213,12 +215,12 @@ def iota(typing, lane_type):
 
 
 def _operator(operation, integers: str, floats: str | None = None) -> None:
-    """Give lanes an operator of Python's, lane by lane."""
+    """Define a Python operator on lanes, element by element."""
 
     @intrinsic
     def lane_by_lane(typing, a, b):
         def generate(context, builder, signature, args):
-            if a.element == "float32":  # a product and a sum may become one instruction
+            if a.element == "float32":  # allow fused multiply-add
                 return getattr(builder, floats)(*args, flags=("contract",))
             return getattr(builder, integers)(*args)
 
@@ -242,7 +244,7 @@ _operator(operator.rshift, "lshr")
 
 @intrinsic
 def reduce_sum(typing, lanes):
-    """The sum of lanes of floats."""
+    """Return the sum of the lanes of floats."""
 
     def generate(context, builder, signature, args):
         zero = ir.Constant(ir.FloatType(), 0.0)
@@ -253,7 +255,7 @@ def reduce_sum(typing, lanes):
 
 @intrinsic
 def square_root(typing, lanes):
-    """The square roots of lanes of floats."""
+    """Return the square roots of lanes of floats."""
 
     def generate(context, builder, signature, args):
         function = ir.FunctionType(lanes.llvm, [lanes.llvm])
@@ -265,7 +267,7 @@ def square_root(typing, lanes):
 
 @intrinsic
 def reduce_max(typing, lanes):
-    """The largest of lanes of floats, none of them nan."""
+    """Return the maximum of the lanes of floats, none of them nan."""
 
     def generate(context, builder, signature, args):
         return _reduced(builder, "fmax", lanes, args, ("nnan",))
@@ -281,7 +283,7 @@ def _reduced(builder, operation: str, lanes: Lanes, args, flags):
 
 @intrinsic
 def select_ge(typing, a, b, x, y):
-    """``x`` where ``a >= b``, ``y`` elsewhere, lane by lane."""
+    """Return ``x`` where ``a >= b`` and ``y`` elsewhere, element by element."""
 
     def generate(context, builder, signature, args):
         compare = builder.fcmp_ordered if a.element == "float32" else builder.icmp_signed
@@ -302,7 +304,7 @@ def _selected(comparison: str):
     return selected
 
 
-#: The smaller and the larger of two lanes, lane by lane; of floats the second where a is nan.
+#: Minimum and maximum of two lanes, element by element; for floats the second argument if the first is nan.
 minimum, maximum = _selected("<"), _selected(">=")
 
 
@@ -315,24 +317,24 @@ def _bitcast(element: str):
     return bitcast
 
 
-#: The bits of 32-bit lanes, taken for integers or for floats.
+#: Reinterpret the bits of 32-bit lanes as integers or floats.
 as_int32, as_float32 = _bitcast("int32"), _bitcast("float32")
 
 
 @njit(inline="always")
 def exp(x):
-    """``e^x`` of lanes of floats, to 2 units in the last place; 0 below -64, above 88 as for 88.
+    """Compute ``e^x`` of lanes of floats to 2 units in the last place; 0 below -64, and ``e^88`` above 88.
 
-    Where the largest part is 1, one below e^-64 adds nothing, and its products with gradients would be
-    denormal numbers, which make a matrix product many times as slow.
+    In a softmax, whose largest term is 1, a term below e^-64 does not change the sum. Its products with gradients would
+    be denormal numbers, which make a matrix product many times slower.
     """
-    given = x
+    argument = x
     x = minimum(maximum(x, splat(x, -64.0)), splat(x, 88.0))
-    # Adding 1.5 x 2^23 rounds to a whole number, which then stands in the last bits.
+    # Adding 1.5 x 2^23 rounds to an integer and leaves it in the low bits.
     magic = splat(x, 12582912.0)
     shifted = x * splat(x, 1.4426950408889634) + magic
-    whole = shifted - magic
-    r = x - whole * splat(x, 0.693145751953125) - whole * splat(x, 1.4286068203094172e-06)
+    rounded = shifted - magic
+    r = x - rounded * splat(x, 0.693145751953125) - rounded * splat(x, 1.4286068203094172e-06)
     series = splat(x, 1 / 720) * r + splat(x, 1 / 120)
     series = series * r + splat(x, 1 / 24)
     series = series * r + splat(x, 1 / 6)
@@ -341,4 +343,4 @@ def exp(x):
     series = series * r + splat(x, 1.0)
     bits = as_int32(shifted)
     power = as_float32(as_int32(series) + (bits << splat(bits, 23)))
-    return select_ge(given, splat(x, -64.0), power, splat(x, 0.0))
+    return select_ge(argument, splat(x, -64.0), power, splat(x, 0.0))

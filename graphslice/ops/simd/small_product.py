@@ -1,4 +1,4 @@
-"""Products of matrices too small for a library call, and their transposition; for compiled kernels."""
+"""Products and transposition of matrices that are too small for BLAS calls; for compiled kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphslice.ops.simd.lanes import float32x8, float32x16, load, load_scalar, 
 
 
 class AttnShape(NamedTuple):
-    """The sizes of ``[B, N, C]`` beside ``[B, H, N, N]``, in the order H, N, C."""
+    """Sizes H, N, C of a batch with values ``[B, N, C]`` and pairs ``[B, H, N, N]``."""
 
     heads: int
     width: int
@@ -19,7 +19,7 @@ class AttnShape(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """A float32 matrix of contiguous rows: the address of its first element, and its stride, in elements."""
+    """Float32 matrix with contiguous rows, given by the address of its first element and its row stride in elements."""
 
     address: int
     stride: int
@@ -27,10 +27,10 @@ class Matrix(NamedTuple):
 
 @njit(inline="always")
 def _product(lane_type, a, row_stride, column_stride, b, start, out, rows, inner, columns):
-    """``out = start + A B``, A by its address and its strides, in blocks of four rows of A, which share a read of B.
+    """Compute ``out = start + A B`` in blocks of four rows of A, which share the loads of B.
 
-    Rows and columns beyond the last whole block are covered by a block that overlaps the one before;
-    there are at least as many columns as lanes.
+    A is given by its address and strides. There are at least as many columns as lanes. Columns beyond the last full
+    block are covered by a block that overlaps the previous one; missing rows repeat the last row.
     """
     last = rows - 1
     for block in range(0, columns, len(lane_type)):
@@ -57,18 +57,18 @@ def _product(lane_type, a, row_stride, column_stride, b, start, out, rows, inner
             store(out.address, r3 * out.stride + c, s3)
 
 
-# Two functions rather than a matrix with two strides: each is compiled for the stride that is 1.
+# Two functions instead of one for two strides, since each is compiled for one stride being 1.
 
 
 @njit(cache=True)
 def small_product(a, b, out, rows, inner, columns):
-    """``out = A B`` for matrices of some tens of rows and at least 8 columns.
+    """Compute ``out = A B`` for matrices of a few tens of rows and at least 8 columns.
 
     Args:
         a: :class:`Matrix` ``[rows, inner]``.
         b: :class:`Matrix` ``[inner, columns]``.
-        out: :class:`Matrix` ``[rows, columns]``; overlaps neither.
-        rows, inner, columns: the sizes.
+        out: :class:`Matrix` ``[rows, columns]``; must not overlap ``a`` or ``b``.
+        rows, inner, columns: sizes of the matrices.
     """
     if columns >= 16:
         _product(float32x16(), a.address, a.stride, 1, b, Matrix(0, 0), out, rows, inner, columns)
@@ -78,7 +78,7 @@ def small_product(a, b, out, rows, inner, columns):
 
 @njit(cache=True)
 def small_product_transposed(a, b, out, rows, inner, columns):
-    """``out = A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
+    """Compute ``out = A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
     if columns >= 16:
         _product(float32x16(), a.address, 1, a.stride, b, Matrix(0, 0), out, rows, inner, columns)
     else:
@@ -87,25 +87,26 @@ def small_product_transposed(a, b, out, rows, inner, columns):
 
 @njit(cache=True)
 def product_onto(a, b, start, out, rows, inner, columns):
-    """``out = start + A B``, as :func:`small_product`; 16 divides the columns.
+    """Compute ``out = start + A B``, as :func:`small_product`, for a multiple of 16 columns.
 
     Args:
-        start: :class:`Matrix` ``[rows, columns]``: ``out`` itself; a row for all, of stride 0; none, of address 0.
+        start: :class:`Matrix` ``[rows, columns]``. It may be ``out`` itself; a stride of 0 adds one row to all, and an
+            address of 0 adds nothing.
     """
     _product(float32x16(), a.address, a.stride, 1, b, start, out, rows, inner, columns)
 
 
 @njit(cache=True)
 def product_onto_transposed(a, b, start, out, rows, inner, columns):
-    """``out = start + A^T B``, as :func:`product_onto`; ``a`` is ``[inner, rows]``."""
+    """Compute ``out = start + A^T B``, as :func:`product_onto`; ``a`` is ``[inner, rows]``."""
     _product(float32x16(), a.address, 1, a.stride, b, start, out, rows, inner, columns)
 
 
 @njit(cache=True)
 def transpose(source, rows, columns, out):
-    """Write ``[rows, columns]`` as ``[columns, rows]``; both are :class:`Matrix`."""
+    """Write the transpose of ``source``, ``[rows, columns]``, to ``out``; both are :class:`Matrix`."""
     lane_type = float32x16()
-    # In this order, since the lines that are read stay in the nearest cache; those written would not.
+    # In this order the cache lines that are read stay in the L1 cache; those written would not in the other.
     for c in range(columns):
         for j in range(rows):
             store_scalar(out.address, c * out.stride + j, load_scalar(lane_type, source.address, j * source.stride + c))

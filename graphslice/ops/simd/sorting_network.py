@@ -1,6 +1,6 @@
-"""A sorting network for the columns of small samples; for compiled kernels.
+"""Sorting network for the columns of small samples; for compiled kernels.
 
-Its exchanges do not depend on the values, so it takes a contiguous row of channels at a time.
+Its comparisons do not depend on the values, so each one processes a contiguous row of channels with SIMD instructions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphslice.ops.simd.lanes import (
 
 @njit(cache=True, inline="always")
 def _to_key(bits):
-    """An integer that is ordered as the float is; nan the largest, -0.0 equal to 0.0."""
+    """Map the bits of a float to an integer with the same order; nan is the largest, and -0.0 equals 0.0."""
     magnitude = bits & np.int32(0x7FFFFFFF)
     bits = np.int32(0x7FFFFFFF) if magnitude > np.int32(0x7F800000) else bits
     bits = np.int32(0) if magnitude == 0 else bits
@@ -37,8 +37,8 @@ def _from_key(key):
     return key ^ ((key >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
-# The compiler makes vector instructions of a loop over slices that come as arguments; of a loop over
-# rows of one array it does not, since it cannot tell that they do not overlap.
+# The compiler vectorises a loop over slices that are arguments, but not a loop over rows of one array, since it cannot
+# prove that they do not overlap.
 
 
 @njit(cache=True)
@@ -69,9 +69,9 @@ def _write_with_row(keys, flip, bits, rows):
 
 @njit(cache=True)
 def _network(lane_type, keys, rows, width, channels):
-    """Batcher's merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M).
+    """Sort by Batcher's merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M).
 
-    ``keys`` is their address, the rows ``width`` apart; the lanes of ``lane_type`` divide ``width``.
+    ``keys`` is an address with row stride ``width``, a multiple of the number of lanes.
     """
     count = len(lane_type)
     half = 1
@@ -96,13 +96,13 @@ def _network(lane_type, keys, rows, width, channels):
 
 @njit(cache=True, inline="always")
 def parts_of(channels, block):
-    """In how many parts of ``block`` channels a sample is sorted: cores take parts of their own."""
+    """Return the number of parts of ``block`` channels per sample; parts are distributed over the cores."""
     return (channels + block - 1) // block
 
 
 @njit(cache=True, inline="always")
 def _part(part, channels, block):
-    """The sample of a part, and its channels."""
+    """Return the sample of a part and its first and last channel."""
     parts = parts_of(channels, block)
     first = part % parts * block
     return part // parts, first, min(first + block, channels)
@@ -114,11 +114,11 @@ def sort_values(bits, lengths, flip, out, block, begin, end):
 
     Args:
         bits: ``[B, N, C]``.
-        lengths: int64 ``[B]``, from 0 to N; the rows beyond are copied.
-        flip: int32 ``[C]``, -1 for a channel that descends, else 0.
+        lengths: int64 ``[B]``, from 0 to N; later rows are copied.
+        flip: int32 ``[C]``, -1 for descending channels, else 0.
         out: as ``bits``.
-        block: channels that are sorted at a time, a multiple of 16.
-        begin, end: which of ``B * parts_of(C, block)``.
+        block: number of channels that are sorted at once, a multiple of 16.
+        begin, end: range of parts, out of ``B * parts_of(C, block)``.
     """
     width, channels = bits.shape[1:]
     keys = np.empty((width, block), np.int32)
@@ -137,9 +137,9 @@ def sort_values(bits, lengths, flip, out, block, begin, end):
 
 @njit(cache=True, nogil=True)
 def sort_with_rows(bits, lengths, flip, out, origins, block, begin, end):
-    """:func:`sort_values`, and in ``origins`` the row that each value came from."""
+    """Sort as :func:`sort_values`, and write the source row of each value to ``origins``."""
     width, channels = bits.shape[1:]
-    # The row behind the value: no two are equal, so the network is stable.
+    # The row number in the low bits makes the keys distinct and the sort stable.
     keys = np.empty((width, block), np.int64)
     address = address_of(keys)
     for part in range(begin, end):
@@ -159,16 +159,16 @@ def sort_with_rows(bits, lengths, flip, out, origins, block, begin, end):
 
 @njit(cache=True, nogil=True)
 def unsort(addresses, wide, width, channels, block, begin, end):
-    """``result[rows[i]] = grad[i]`` in every channel of parts ``begin`` to ``end``, as of :func:`sort_values`.
+    """Compute ``result[rows[i]] = grad[i]`` in every channel of parts ``begin`` to ``end``, as in :func:`sort_values`.
 
-    By addresses: of arrays the compiler makes instructions that write 16 numbers to as many places, and these take
-    nearly three times as long as 16 plain ones.
+    Uses addresses because for arrays the compiler emits scatter instructions, which take nearly three times as long as
+    single stores.
 
     Args:
-        addresses: of the gradient and the rows, and of the result, each ``[B, N, C]``; numbers of 4 bytes.
-        wide: whether the rows are int32, else uint8.
+        addresses: of the gradient, the rows and the result, each ``[B, N, C]``; gradient and result have 4-byte values.
+        wide: True if the rows are int32, False if they are uint8.
         width, channels: N and C.
-        block, begin, end: as of :func:`sort_values`.
+        block, begin, end: as for :func:`sort_values`.
     """
     grad, rows, result = addresses
     lanes = int32x16()

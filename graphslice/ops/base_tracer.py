@@ -1,4 +1,4 @@
-"""Base of the program tracer: instructions, values and gradients; :mod:`graphslice.ops.tracer` adds the operations."""
+"""Base class of the program tracer: instructions, values and gradients. The operations are in its subclass."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from graphslice.ops.dropout import dropout_threshold
 from graphslice.ops.operands import float_bits
 from graphslice.ops.program import Argument, Instruction, Kernel, Operand, Size, Value
 
-#: Where the caller's tensors stand among the arguments; behind them the parameters, and so on.
+#: Indices of the inputs and outputs among the arguments of a program; parameters and others follow from FIRST on.
 GRAPH, LENGTHS, ATOMS, DEGREES, BONDS, OUT, GRAD_OUT, GRAD_GRAPH, FIRST = range(9)
 _NO_KEYS = (0, 0, 0, 0, float_bits(1))
 
 
 class NotTraceable(Exception):
-    """What a module does is no operation of a tape; it runs as a module then."""
+    """Raised if a module cannot be traced; it is then run as a module."""
 
 
 class TracedParameter(NamedTuple):
-    """A parameter, by the module that has it: it may be replaced by another tensor."""
+    """Parameter of a module, identified by module and name, since the tensor itself may be replaced."""
 
     module: nn.Module
     name: str
@@ -36,18 +36,18 @@ class TracedParameter(NamedTuple):
 
 
 class ProgramTrace(NamedTuple):
-    """What a :class:`BaseTracer` has recorded.
+    """Result of a :class:`BaseTracer`.
 
     Attributes:
-        forward, backward: the instructions.
-        kept: the values that backward reads.
-        parameters: with the arguments that they and their gradients are.
+        forward, backward: instructions.
+        kept: values saved for backward.
+        parameters: each with the arguments of the parameter and of its gradient.
         transposes: parameters whose transposes are arguments.
-        keys: the arguments that are keys of dropouts.
-        arguments: how many there are.
+        keys: indices of the arguments that are dropout keys.
+        arguments: number of arguments.
         held: constants whose addresses are operands.
-        out: the size of what comes out.
-        reaches_graph: whether the graph has a gradient.
+        out: size of the output.
+        reaches_graph: True if there is a gradient of the graph input.
     """
 
     forward: list[Instruction]
@@ -63,17 +63,17 @@ class ProgramTrace(NamedTuple):
 
 
 class BaseTracer:
-    """Records instructions on the samples of a batch.
+    """Collect the instructions of a forward and a backward pass.
 
     Args:
-        heads: H of the graph's ``[B, H, N, N]``.
-        backward: whether there are to be gradients.
+        heads: H of the graph input ``[B, H, N, N]``.
+        backward: True to trace gradients.
 
     Attributes:
-        graph: the weights or the bias of the pairs.
-        lengths: ``int64 [B]``.
-        atoms, degrees: ``uint8 [B, N - 1, 9]`` and ``[B, N - 1]``.
-        bonds: ``int16 [B, N, N]``, for models that read them.
+        graph: attention weights or bias of the pairs, ``[B, H, N, N]``.
+        lengths: int64 ``[B]``.
+        atoms, degrees: uint8 ``[B, N - 1, 9]`` and ``[B, N - 1]``.
+        bonds: int16 ``[B, N, N]``, for models with message passing along bonds.
     """
 
     def __init__(self, heads: int, *, backward: bool) -> None:
@@ -95,39 +95,39 @@ class BaseTracer:
         self._transposes: dict[tuple[int, str], tuple[TracedParameter, Argument]] = {}
         self._keys: list[int] = []
 
-    # --- what operations are made of ------------------------------------------------------------------
+    # --- building blocks of operations ------------------------------------------------------------------
 
     def emit_forward(self, kernel: Kernel, *operands: Operand) -> None:
-        """An instruction of the forward pass."""
+        """Append an instruction to the forward pass."""
         self._forward.append((kernel, operands))
 
     def emit_backward(self, kernel: Kernel, *operands: Operand) -> None:
-        """An instruction of the backward pass, within what :meth:`on_backward` is given."""
+        """Append an instruction to the backward pass; only inside functions passed to :meth:`on_backward`."""
         self._backward.append((kernel, operands))
 
     def on_backward(self, function: Callable[[], None]) -> None:
-        """Let a function record the instructions of an operation's gradients, after those of all that follows it."""
+        """Register a function that emits the gradient instructions of an operation; called in reverse order."""
         if self.backward:
             self._backward_callbacks.append(function)
 
     def new_value_like(self, value: Value) -> Value:
-        """Another value of this size."""
+        """Return a new value of the same size."""
         return Value(value.size)
 
     def keep(self, *values: Value) -> None:
-        """Let values stay for the backward pass."""
+        """Save values for the backward pass."""
         for value in values:
             if self.backward and not value.kept and value.argument is None:
                 value.kept = True
                 self._kept.append(value)
 
     def hold_constant(self, tensor: Tensor) -> int:
-        """The address of a constant, which the program keeps."""
+        """Keep a constant tensor with the program and return its address."""
         self._held.append(tensor.contiguous())
         return self._held[-1].data_ptr()
 
     def parameter(self, module: nn.Module, name: str) -> tuple[Argument, Argument]:
-        """A parameter of a module and its gradient, to which instructions add."""
+        """Return the arguments of a parameter and of its gradient, into which instructions accumulate."""
         key = id(module), name
         if key not in self._owned:
             tensor = module._parameters.get(name)
@@ -141,7 +141,7 @@ class BaseTracer:
         return self._owned[key][1:]
 
     def transposed(self, module: nn.Module, name: str) -> Argument:
-        """The transpose of a matrix that is a parameter."""
+        """Return the argument of the transpose of a matrix parameter."""
         self.parameter(module, name)
         key = id(module), name
         if key not in self._transposes:
@@ -149,7 +149,7 @@ class BaseTracer:
         return self._transposes[key][1]
 
     def keys(self, p: float, size: Size) -> tuple[Operand, ...]:
-        """The operands of a dropout on values of some size."""
+        """Return the operands of a dropout on values of this size."""
         if not p:
             return _NO_KEYS
         first, second = Argument(self._new_argument(), size, unit=1), Argument(self._new_argument())
@@ -157,11 +157,11 @@ class BaseTracer:
         return 1, first, second, dropout_threshold(p), float_bits(1 / (1 - p))
 
     def gradient(self, value: Value) -> Value:
-        """The gradient of a value that was used."""
+        """Return the gradient of a value."""
         return self._gradients[value]
 
     def share_gradient(self, value: Value, of: Value) -> None:
-        """Let a value have the gradient of another, as a summand has that of a sum."""
+        """Make ``of`` the gradient of a value too, or add it, as for the summands of a sum."""
         if value in self._gradients:
             self._add(value, of)
         else:
@@ -169,42 +169,42 @@ class BaseTracer:
             self._shared.add(of)
 
     def gradient_target(self, value: Value) -> tuple[Value, Value | int]:
-        """Where a kernel that can add is to leave a gradient, and what it is to add to it, 0 if nothing."""
-        there = self._gradients.get(value)
-        if there in self._shared:
+        """Return the value for a kernel to write a gradient to, and the gradient for it to add, 0 if none."""
+        current = self._gradients.get(value)
+        if current in self._shared:
             self._gradients[value] = self.new_value_like(value)
-        if there is not None:
-            return self._gradients[value], there
+        if current is not None:
+            return self._gradients[value], current
         return self._new_gradient(value), 0
 
     def accumulate_gradient(self, value: Value, emit: Callable[[Value], None]) -> None:
-        """Let ``emit`` leave a gradient in what it is given, beside those of other users of the value."""
+        """Call ``emit`` with a value to write a gradient to, and add it to the existing gradient if there is one."""
         if value not in self._gradients:
             emit(self._new_gradient(value))
         else:
-            more = self.new_value_like(value)
-            emit(more)
-            self._add(value, more)
+            summand = self.new_value_like(value)
+            emit(summand)
+            self._add(value, summand)
 
     def accumulate_gradients(self, values: Sequence[Value], emit: Callable[[list[Value]], None]) -> None:
-        """:meth:`accumulate_gradient` to several values by one kernel."""
+        """Apply :meth:`accumulate_gradient` to several values whose gradients come from one kernel."""
 
-        def more(grads: list[Value]) -> None:
+        def add_next(grads: list[Value]) -> None:
             if len(grads) == len(values):
                 emit(grads)
             else:
-                self.accumulate_gradient(values[len(grads)], lambda grad: more([*grads, grad]))
+                self.accumulate_gradient(values[len(grads)], lambda grad: add_next([*grads, grad]))
 
-        more([])
+        add_next([])
 
-    def _add(self, value: Value, more: Value) -> None:
-        """Add to the gradient of a value, unless others have it too: they may still be asked for it."""
-        there = self._gradients[value]
-        if there in self._shared:
+    def _add(self, value: Value, summand: Value) -> None:
+        """Add to the gradient of a value: in place, or to a copy if other values share the gradient."""
+        current = self._gradients[value]
+        if current in self._shared:
             self._gradients[value] = self.new_value_like(value)
-            self.emit_backward(kernels.add, there, more, self._gradients[value], Size(row=1), value.size.row)
+            self.emit_backward(kernels.add, current, summand, self._gradients[value], Size(row=1), value.size.row)
         else:
-            self.emit_backward(kernels.accumulate, more, there, there.size)
+            self.emit_backward(kernels.accumulate, summand, current, current.size)
 
     def _new_gradient(self, value: Value) -> Value:
         argument = Argument(GRAD_GRAPH, value.size) if value is self.graph else None
@@ -216,7 +216,7 @@ class BaseTracer:
         return self._places - 1
 
     def finish(self, out: Value) -> ProgramTrace:
-        """What was recorded, to make one of the values."""
+        """Complete the trace of a program that computes ``out``."""
         out.argument = Argument(OUT, out.size)
         self._gradients[out] = Value(out.size, argument=Argument(GRAD_OUT, out.size))
         for function in reversed(self._backward_callbacks):

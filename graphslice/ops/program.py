@@ -1,9 +1,8 @@
-"""Programs: many compiled kernels in a row that run without Python between them.
+"""Traced programs: sequences of compiled CPU kernels that run without Python in between.
 
-What Python and torch do around an operation takes some tens of microseconds: as long as the operation itself, where
-molecules are few and small; and while Python works, no other core does. A program is put together once. It then runs
-on every core for samples of its own, a few at a time, so that their values stay in a near cache from the first
-instruction to the last.
+The overhead of Python and torch is tens of microseconds per operation, as much as the operation itself for a small
+batch, and it cannot run in parallel. A program is traced once. Each core then runs it on its own samples, a few at a
+time, so that their values stay in the cache from the first instruction to the last.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from numba.extending import intrinsic
 from graphslice.ops.simd.lanes import address_of, keep_alive
 from graphslice.ops.threads import cores, thread_pool
 
-# Rows that go through a program together: their values fit in the second cache, and weights are read once for all.
+# Rows that a program processes at once: their values fit in the L2 cache, and weights are read once for all of them.
 _GROUP_ROWS = 112
-# A core more is asked if each gets so many rows.
+# Minimum number of rows per core.
 _MIN_ROWS = 64
-# The most operands of a kernel.
+# Maximum number of operands of a kernel.
 _OPERANDS = 17
-# What every program has, before the arguments of its own: nothing, what backward reads, what is overwritten.
+# Base addresses of operands: none, values saved for backward, scratch memory; then the arguments of the program.
 _NOTHING, _KEPT, _SCRATCH, _OWN = range(4)
 
 
@@ -38,18 +37,18 @@ class _Enabled:
 
 
 def programs_enabled() -> bool:
-    """Whether programs are in use in this process."""
+    """True if traced programs are enabled in this process."""
     return _Enabled.on
 
 
 def disable_programs() -> None:
-    """Let no program run in this process any more: they fail here, or compute something else."""
+    """Disable traced programs for the rest of this process, if they fail or are wrong on this machine."""
     _Enabled.on = False
 
 
 @contextmanager
 def programs_disabled() -> Iterator[None]:
-    """While it lasts, no program runs."""
+    """Disable traced programs inside the context."""
     before, _Enabled.on = _Enabled.on, False
     try:
         yield
@@ -58,24 +57,24 @@ def programs_disabled() -> Iterator[None]:
 
 
 class Size(NamedTuple):
-    """How many numbers of 4 bytes there are of a sample of N rows: ``row N + pair N^2 + sample``. An operand too."""
+    """Number of 4-byte elements of a sample of N rows, ``row N + pair N^2 + sample``; may be an operand."""
 
     row: int = 0
     pair: int = 0
     sample: int = 0
 
     def of(self, width: int) -> int:
-        """For N rows."""
+        """Return the number of elements for N rows."""
         return self.row * width + self.pair * width**2 + self.sample
 
 
 class Argument(NamedTuple):
-    """What the caller of a program has: the address of a tensor, or a number.
+    """Argument of a program: the address of a tensor or an integer, passed by the caller.
 
     Attributes:
-        place: among the arguments of the program.
-        step: how large each sample of it is; nothing of what is the same for all.
-        unit: by how much it grows with a number of 4 bytes: 4 of an address.
+        place: index in the arguments of the program.
+        step: size of a sample; 0 if the argument is the same for all samples.
+        unit: increment per element of a sample; 4 for an address of 4-byte elements.
     """
 
     place: int
@@ -85,12 +84,12 @@ class Argument(NamedTuple):
 
 @dataclass(eq=False)
 class Value:
-    """What an instruction makes of every sample.
+    """Intermediate result of a program, with one part per sample.
 
     Attributes:
         size: of a sample.
-        kept: whether it stays until backward has run; else it is overwritten behind its last reader.
-        argument: where it is the caller's.
+        kept: True if saved for the backward pass; otherwise its memory is reused after the last use.
+        argument: the argument that holds it, if it is passed by the caller.
     """
 
     size: Size
@@ -104,7 +103,7 @@ Instruction: TypeAlias = tuple[Kernel, Sequence[Operand]]
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Decorator: a function of the address of its operands and of a number of samples; compiled when first used."""
+    """Register a kernel, a function of the address of its operands and the number of samples; compiled on first use."""
     _compiled[function] = lru_cache(partial(_compile, function))
     return function
 
@@ -143,11 +142,10 @@ def _run(kernels, operands, steps, group, begin, end):
 
 
 class _Layout(NamedTuple):
-    """Where a part of a program finds its operands in samples of N rows: ``constant + samples * whole + its area``,
-    and ``steps`` further for each sample."""
+    """Addresses of the operands for N rows: ``constant + samples * per_batch + base + sample * steps``."""
 
     constant: np.ndarray
-    whole: np.ndarray
+    per_batch: np.ndarray
     steps: np.ndarray
     group: int
     scratch: int
@@ -155,30 +153,30 @@ class _Layout(NamedTuple):
 
 
 class Part:
-    """Instructions that run one after another.
+    """Sequence of instructions, such as the forward or the backward pass of a program.
 
     Args:
-        instructions: the kernels with their operands; the samples of a kernel's values are its first so many.
-        kept: the values that stay, those of the parts that ran before included, in one order for all.
+        instructions: kernels with their operands.
+        kept: values saved for backward, in the same order for all parts.
     """
 
     def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
         self.instructions = [
-            (kernel, [_operand_layout(given) for given in operands]) for kernel, operands in instructions
+            (kernel, [_operand_layout(operand) for operand in operands]) for kernel, operands in instructions
         ]
         self._kept = kept
         self._kernels: np.ndarray | None = None
         self._areas = np.zeros((len(instructions), _OPERANDS), np.int64)
         for i, (_, operands) in enumerate(self.instructions):
-            for k, given in enumerate(operands):
-                if isinstance(given, Value):
-                    self._areas[i, k] = _KEPT if given.kept else _SCRATCH
-                elif isinstance(given, Argument):
-                    self._areas[i, k] = _OWN + given.place
+            for k, operand in enumerate(operands):
+                if isinstance(operand, Value):
+                    self._areas[i, k] = _KEPT if operand.kept else _SCRATCH
+                elif isinstance(operand, Argument):
+                    self._areas[i, k] = _OWN + operand.place
         self.layout = lru_cache(256)(self._layout)
 
     def _layout(self, width: int) -> _Layout:
-        constant, whole, steps = np.zeros((3, *self._areas.shape), np.int64)
+        constant, per_batch, steps = np.zeros((3, *self._areas.shape), np.int64)
         group = max(1, _GROUP_ROWS // width)
         places, scratch = _scratch(self.instructions, width, group)
         kept_places, kept = {}, 0
@@ -186,32 +184,32 @@ class Part:
             kept_places[value] = kept
             kept += 4 * value.size.of(width)
         for i, (_, operands) in enumerate(self.instructions):
-            for k, given in enumerate(operands):
-                if isinstance(given, Size):
-                    constant[i, k] = given.of(width)
-                elif isinstance(given, Argument):
-                    steps[i, k] = given.step.of(width) * given.unit
-                elif not isinstance(given, Value):
-                    constant[i, k] = given
-                elif given.kept:
-                    whole[i, k], steps[i, k] = kept_places[given], 4 * given.size.of(width)
+            for k, operand in enumerate(operands):
+                if isinstance(operand, Size):
+                    constant[i, k] = operand.of(width)
+                elif isinstance(operand, Argument):
+                    steps[i, k] = operand.step.of(width) * operand.unit
+                elif not isinstance(operand, Value):
+                    constant[i, k] = operand
+                elif operand.kept:
+                    per_batch[i, k], steps[i, k] = kept_places[operand], 4 * operand.size.of(width)
                 else:
-                    constant[i, k] = places[given]
-        return _Layout(constant, whole, steps, group, scratch, kept)
+                    constant[i, k] = places[operand]
+        return _Layout(constant, per_batch, steps, group, scratch, kept)
 
     def run(self, arguments: Sequence[Sequence[int]], kept: int, width: int, ends: Sequence[int]) -> None:
-        """Run it on as many cores as there are shares of the samples.
+        """Run the instructions on one core per range of samples.
 
         Args:
-            arguments: A numbers of each share.
-            kept: the address of what stays: as many bytes a sample as :meth:`kept_bytes` says.
+            arguments: arguments of the program, for each range.
+            kept: address of the saved values, :meth:`kept_bytes` per sample.
             width: N.
-            ends: of the shares, the first from 0; the last is the number of samples.
+            ends: end of each range; the last one is the number of samples.
         """
         if self._kernels is None:
             self._kernels = np.array([_compiled[kernel]().address for kernel, _ in self.instructions])
         kernels, layout = self._kernels, self.layout(width)
-        fixed = layout.constant + ends[-1] * layout.whole
+        fixed = layout.constant + ends[-1] * layout.per_batch
 
         work = []
         for number, end in enumerate(ends):
@@ -219,29 +217,29 @@ class Part:
             areas = np.array([0, kept, 0, *arguments[number]], np.int64)
             work.append((fixed + areas[self._areas], begin, end))
 
-        def share(operands: np.ndarray, begin: int, end: int) -> None:
+        def run_range(operands: np.ndarray, begin: int, end: int) -> None:
             memory = _scratch_memory(layout.scratch)
             operands += (self._areas == _SCRATCH) * memory.ctypes.data
             _run(kernels, operands, layout.steps, layout.group, begin, end)
 
-        others = [thread_pool(len(ends) - 1).submit(share, *each) for each in work[1:]]
-        share(*work[0])
-        for other in others:
-            other.result()
+        futures = [thread_pool(len(ends) - 1).submit(run_range, *arguments_of_range) for arguments_of_range in work[1:]]
+        run_range(*work[0])
+        for future in futures:
+            future.result()
 
     def kept_bytes(self, width: int) -> int:
-        """How many bytes of a sample of N rows stay until backward."""
+        """Return the number of bytes that a sample of N rows saves for backward."""
         return self.layout(width).kept
 
 
-def _operand_layout(given: Operand) -> Operand:
-    return given.argument if isinstance(given, Value) and given.argument is not None else given
+def _operand_layout(operand: Operand) -> Operand:
+    return operand.argument if isinstance(operand, Value) and operand.argument is not None else operand
 
 
 def share_ends(samples: int, width: int) -> list[int]:
-    """The ends of the shares of samples of N rows, one for a core: as many as there are, and are worth it."""
-    shares = max(1, min(cores(), samples, samples * width // _MIN_ROWS))
-    return [samples * (share + 1) // shares for share in range(shares)]
+    """Split samples of N rows into ranges, one per core if there are enough rows, and return the end of each."""
+    ranges = max(1, min(cores(), samples, samples * width // _MIN_ROWS))
+    return [samples * (i + 1) // ranges for i in range(ranges)]
 
 
 class _Memory(threading.local):
@@ -252,23 +250,25 @@ _memory = _Memory()
 
 
 def _scratch_memory(size: int) -> np.ndarray:
-    """Memory of this thread for what is overwritten."""
+    """Return the scratch memory of this thread."""
     if len(_memory.array) < size:
         _memory.array = np.empty(size, np.uint8)
     return _memory.array
 
 
 def _scratch(instructions: Sequence[Instruction], width: int, group: int) -> tuple[dict[Value, int], int]:
-    """Where each value begins that does not stay, and how many bytes they take: of those behind their last reader
-    others take the place."""
+    """Assign scratch memory to the values that are not kept, and return their offsets and the total size in bytes.
+
+    The memory of a value is reused after its last use.
+    """
     last: dict[Value, int] = {}
     for i, (_, operands) in enumerate(instructions):
-        last |= {given: i for given in operands if isinstance(given, Value) and not given.kept}
+        last |= {operand: i for operand in operands if isinstance(operand, Value) and not operand.kept}
     places: dict[Value, int] = {}
     free: list[tuple[int, int]] = []  # sizes and places
     total = 64
     for i, (_, operands) in enumerate(instructions):
-        own = dict.fromkeys(given for given in operands if given in last)
+        own = dict.fromkeys(operand for operand in operands if operand in last)
         for value in own:
             if value in places:
                 continue

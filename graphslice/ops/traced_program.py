@@ -1,4 +1,4 @@
-"""A recording as a function with gradients."""
+"""Traced programs as functions with gradients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from graphslice.ops.program import Part, share_ends
 
 
 class Inputs(NamedTuple):
-    """What a program reads of B samples of N rows, contiguous.
+    """Inputs of a program for B samples of N rows; all tensors are contiguous.
 
     Attributes:
         lengths: int64 ``[B]``.
-        graph: float32 ``[B, H, N, N]``.
+        graph: float32 ``[B, H, N, N]``, attention weights or bias.
         atoms: uint8 ``[B, N - 1, 9]``.
         degrees: uint8 ``[B, N - 1]``.
-        bonds: int16 ``[B, N, N]``, of words that the tables of the model have; None for one that reads none.
+        bonds: int16 ``[B, N, N]``, valid bond codes; None for models without message passing along bonds.
     """
 
     lengths: Tensor
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What backward needs of a forward pass; the tensors whose addresses are among the arguments stay with it."""
+    """State saved for backward; ``held`` keeps tensors alive whose addresses are among the arguments."""
 
     arguments: list[int]
     inputs: Inputs
@@ -54,60 +54,70 @@ class _State(NamedTuple):
 
 
 class Program:
-    """What has been recorded, as a function."""
+    """Traced program, callable forward and backward.
+
+    Args:
+        trace: result of the tracer.
+    """
 
     def __init__(self, trace: ProgramTrace) -> None:
         self._trace = trace
         self._owned = [owned for owned, _, _ in trace.parameters]
-        self._parameter_arguments = [here.place for _, here, _ in trace.parameters]
-        self._gradient_arguments = [there.place for _, _, there in trace.parameters]
+        self._parameter_arguments = [argument.place for _, argument, _ in trace.parameters]
+        self._gradient_arguments = [gradient.place for _, _, gradient in trace.parameters]
         sizes = [-(-owned.shape.numel() // 16) * 16 for owned in self._owned]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self._size = sum(sizes)
         self._forward = Part(trace.forward, trace.kept)
         self._backward = Part(trace.backward, trace.kept)
-        here = {id(owned): argument for owned, argument, _ in trace.parameters}
+        arguments = {id(owned): argument for owned, argument, _ in trace.parameters}
         self._transposed_arguments: list[tuple[int, int]] = []
         self._transposed_size = 0
         for owned, argument in trace.transposes:
             self._transposed_arguments.append((argument.place, 4 * self._transposed_size))
             self._transposed_size += owned.shape.numel()
         self._transpose = Part(
-            [(kernels.transposed, (here[id(owned)], argument, *owned.shape)) for owned, argument in trace.transposes],
+            [
+                (kernels.transposed, (arguments[id(owned)], argument, *owned.shape))
+                for owned, argument in trace.transposes
+            ],
             (),
         )
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The tensors that it differentiates by, in order."""
+        """Return the tensors whose gradients the program computes, in order."""
         return [owned.tensor for owned in self._owned]
 
     @property
     def shapes(self) -> list[torch.Size]:
-        """The shapes that they had when they were recorded."""
+        """Return the shapes of the parameters at the time of tracing."""
         return [owned.shape for owned in self._owned]
 
     def run(self, inputs: Inputs, parameters: Sequence[Tensor]) -> tuple[Tensor, _State]:
-        """What comes out, and what :meth:`gradients` needs.
+        """Run the forward pass.
 
         Args:
             inputs: of the batch.
-            parameters: those of :attr:`parameters`, contiguous.
+            parameters: tensors of :attr:`parameters`, contiguous.
+
+        Returns:
+            The output, and the state for :meth:`gradients`.
         """
         samples, width, size = len(inputs.lengths), inputs.graph.shape[-1], self._trace.out
         out = torch.empty((samples, width, size.row) if size.row else (samples, size.sample))
-        turned = torch.empty(self._transposed_size)
+        transposes = torch.empty(self._transposed_size)
         kept = torch.empty(samples * self._forward.kept_bytes(width), dtype=torch.uint8)
         arguments = [0] * self._trace.arguments
-        given = {LENGTHS: inputs.lengths, GRAPH: inputs.graph, ATOMS: inputs.atoms, DEGREES: inputs.degrees, OUT: out}
+        tensors = {LENGTHS: inputs.lengths, GRAPH: inputs.graph, ATOMS: inputs.atoms, DEGREES: inputs.degrees, OUT: out}
         if inputs.bonds is not None:
-            given[BONDS] = inputs.bonds
-        for place, tensor in given.items():
+            tensors[BONDS] = inputs.bonds
+        for place, tensor in tensors.items():
             arguments[place] = tensor.data_ptr()
         for place, parameter in zip(self._parameter_arguments, parameters, strict=True):
             arguments[place] = parameter.data_ptr()
         for place, offset in self._transposed_arguments:
-            arguments[place] = turned.data_ptr() + offset
+            arguments[place] = transposes.data_ptr() + offset
         if self._trace.keys:
             numbers = draw_random_integers(len(self._trace.keys))
             for place, number in zip(self._trace.keys, numbers, strict=True):
@@ -115,27 +125,27 @@ class Program:
         ends = share_ends(samples, width)
         self._transpose.run([arguments], 0, 1, [1])
         self._forward.run([arguments] * len(ends), kept.data_ptr(), width, ends)
-        return out, _State(arguments, inputs, (turned, *parameters), kept, ends)
+        return out, _State(arguments, inputs, (transposes, *parameters), kept, ends)
 
     def gradients(self, state: _State, grad: Tensor) -> tuple[Tensor | None, list[Tensor]]:
-        """The gradients of the graph, None where it has none, and of the parameters."""
+        """Run the backward pass and return the gradients of the graph (None if it has none) and of the parameters."""
         graph = state.inputs.graph
         grad_graph = torch.empty_like(graph) if self._trace.reaches_graph else None
-        sums = np.zeros((len(state.ends), self._size), np.float32)  # not by torch, whose threads would stay awake
+        sums = np.zeros((len(state.ends), self._size), np.float32)  # numpy, since torch's threads would keep spinning
         arguments = []
-        for share in range(len(state.ends)):
+        for i in range(len(state.ends)):
             own = list(state.arguments)
             own[GRAD_OUT], own[GRAD_GRAPH] = grad.data_ptr(), 0 if grad_graph is None else grad_graph.data_ptr()
-            at = sums[share].ctypes.data
+            at = sums[i].ctypes.data
             for place, offset in zip(self._gradient_arguments, self._offsets, strict=True):
                 own[place] = at + 4 * offset
             arguments.append(own)
         self._backward.run(arguments, state.kept.data_ptr(), graph.shape[-1], state.ends)
-        for more in sums[1:]:
-            sums[0] += more
+        for partial_sum in sums[1:]:
+            sums[0] += partial_sum
         total = torch.from_numpy(sums[0])
-        found = [
+        gradients = [
             total.as_strided(owned.shape, owned.stride, offset)
             for owned, offset in zip(self._owned, self._offsets, strict=True)
         ]
-        return grad_graph, found
+        return grad_graph, gradients

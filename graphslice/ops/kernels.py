@@ -1,7 +1,7 @@
-"""The kernels of programs: what each instruction does with its operands, forward and backward.
+"""Kernels of traced programs, forward and backward.
 
-Each is that of an operator beside it, for some samples, given as :mod:`graphslice.ops.program` says. They believe what
-they are given: :mod:`graphslice.ops.tracer` makes their operands of shapes that it has compared.
+Each kernel processes some samples with the code of the operator of that name; its docstring lists the operands.
+Kernels do no bounds checks: :mod:`graphslice.ops.tracer` derives the operands from shapes that it has checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphslice.ops.simd.small_product import (
     product_onto_transposed,
 )
 
-# --- sums and maps --------------------------------------------------------------------------------
+# --- sums and linear layers --------------------------------------------------------------------------------
 
 
 @kernel
@@ -45,12 +45,12 @@ def add(at, samples):
 
 @kernel
 def accumulate(at, samples):
-    """``out += a``: a, out, and how many numbers of 4 bytes a sample has."""
+    """``out += a``: a, out, number of 4-byte values per sample."""
     a, out, size = operand(at, 0), operand(at, 1), samples * operand(at, 2)
-    whole = size // 16 * 16
-    for i in range(0, whole, 16):
+    aligned = size // 16 * 16
+    for i in range(0, aligned, 16):
         store(out, i, load(float32x16(), out, i) + load(float32x16(), a, i))
-    for i in range(whole, size):
+    for i in range(aligned, size):
         store_scalar(out, i, load_scalar(float32x16(), out, i) + load_scalar(float32x16(), a, i))
 
 
@@ -63,16 +63,16 @@ def zero(at, samples):
 
 @kernel
 def drop(at, samples):
-    """Dropout of x, or of a gradient: x, out, N, C, keys."""
+    """Dropout of x or of a gradient: x, out, N, C, keys."""
     size = samples * operand(at, 2) * operand(at, 3)
     apply_dropout(operand(at, 0), 0, size, keys_at(at, 4), 0, operand(at, 1))
 
 
 @kernel
 def transposed(at, samples):
-    """The transpose of a weight: weight, out, rows, columns."""
+    """Transpose of a weight: weight, out, rows, columns."""
     weight, out, rows, columns = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
-    for c in range(0, columns, 16):  # so few lines are written that they stay in the nearest cache
+    for c in range(0, columns, 16):  # few enough cache lines are written to stay in the L1 cache
         for j in range(0, rows, 16):
             source, target = weight + 4 * (j * columns + c), out + 4 * (c * rows + j)
             transpose_block(float32x16(), source, columns, target, rows)
@@ -88,9 +88,9 @@ def linear(at, samples):
 
 @kernel
 def linear_gradients(at, samples):
-    """Of x, onto another where there is one; of W and b, onto what stands there.
+    """Gradients of x, and of W and b (accumulated).
 
-    x, W, the upstream gradient, that of x, of W and of b, what that of x is added to or 0, N, inputs, outputs.
+    Operands: x, W, upstream gradient, gradients of x, W and b, summand of the gradient of x or 0, N, inputs, outputs.
     """
     x, weight, grad, grad_x = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
     grad_weight, grad_bias, start = operand(at, 4), operand(at, 5), operand(at, 6)
@@ -105,8 +105,8 @@ def linear_gradients(at, samples):
             outputs,
             inputs,
         )
-    into = Matrix(grad_weight, inputs)
-    product_onto_transposed(Matrix(grad, outputs), Matrix(x, inputs), into, into, outputs, rows, inputs)
+    target = Matrix(grad_weight, inputs)
+    product_onto_transposed(Matrix(grad, outputs), Matrix(x, inputs), target, target, outputs, rows, inputs)
     for c in range(0, outputs, 16):
         total = load(float32x16(), grad_bias, c)
         for row in range(rows):
@@ -116,20 +116,20 @@ def linear_gradients(at, samples):
 
 @kernel
 def gelu_forward(at, samples):
-    """x, out, N, C."""
+    """GELU: x, out, N, C."""
     gelu_values((operand(at, 0), operand(at, 1)), 0, samples * operand(at, 2) * operand(at, 3) // 16)
 
 
 @kernel
 def gelu_gradient(at, samples):
-    """x, the upstream gradient, that of x, N, C."""
+    """Gradient of GELU: x, upstream gradient, gradient of x, N, C."""
     addresses = (operand(at, 0), operand(at, 1), operand(at, 2))
     gelu_gradients(addresses, 0, samples * operand(at, 3) * operand(at, 4) // 16)
 
 
 @kernel
 def add_norm(at, samples):
-    """x, y, weight, bias, sum, norm, moments, N, C, eps, keys."""
+    """Residual sum and layer norm: x, y, weight, bias, sum, norm, moments, N, C, eps, keys."""
     rows = samples * operand(at, 7)
     addresses = (
         operand(at, 0),
@@ -145,8 +145,11 @@ def add_norm(at, samples):
 
 @kernel
 def add_norm_gradients(at, samples):
-    """The gradients of sum and norm, sum, weight, the gradients of x and y, moments, those of weight and bias, N, C,
-    keys."""
+    """Gradients of :func:`add_norm`.
+
+    Operands: gradients of sum and norm, sum, weight, gradients of x and y, moments, gradients of weight and bias, N, C,
+    keys.
+    """
     rows = samples * operand(at, 9)
     addresses = (
         operand(at, 0),
@@ -162,7 +165,7 @@ def add_norm_gradients(at, samples):
     row_gradients(addresses, operand(at, 10), rows, keys_at(at, 11), 0, rows)
 
 
-# --- the ends ------------------------------------------------------------------------------------
+# --- embedding and readout ------------------------------------------------------------------------------------
 
 
 @njit(inline="always")
@@ -182,57 +185,74 @@ def _feature_row(atoms, atom, feature, starts, count):
 
 @kernel
 def embed(at, samples):
-    """Atoms, degrees, lengths, the tables of features, of degrees in and out and of the token, out, where the rows of
-    each feature begin, how many rows the tables of features and of degrees have, N, C."""
+    """Token and atom embeddings.
+
+    Operands: atoms, degrees, lengths, tables of atom features, in-degrees, out-degrees and token, out, first row of
+    each feature, numbers of rows of the feature and degree tables, N, C.
+    """
     atoms, degrees, table = operand(at, 0), operand(at, 1), operand(at, 3)
-    into, outof, token, out, starts = operand(at, 4), operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
-    count, known, width, channels = operand(at, 9), operand(at, 10), operand(at, 11), operand(at, 12)
+    in_degree, out_degree, token, out, starts = (
+        operand(at, 4),
+        operand(at, 5),
+        operand(at, 6),
+        operand(at, 7),
+        operand(at, 8),
+    )
+    count, degree_count, width, channels = operand(at, 9), operand(at, 10), operand(at, 11), operand(at, 12)
     lanes = float32x16()
     for b in range(samples):
         for c in range(0, channels, 16):
             store(out, b * width * channels + c, load(lanes, token, c))
         for i in range(width - 1):
             atom, first = b * (width - 1) + i, (b * width + i + 1) * channels
-            degree = _degree_row(degrees, atom, known) * channels
+            degree = _degree_row(degrees, atom, degree_count) * channels
             for c in range(0, channels, 16):
                 total = float32x16()
                 for f in range(9):
                     total = total + load(lanes, table, _feature_row(atoms, atom, f, starts, count) * channels + c)
-                of_degrees = load(lanes, into, degree + c) + load(lanes, outof, degree + c)
+                of_degrees = load(lanes, in_degree, degree + c) + load(lanes, out_degree, degree + c)
                 store(out, first + c, total + of_degrees)
 
 
 @kernel
 def embed_gradient(at, samples):
-    """Atoms, degrees, lengths, the gradients of the four tables, the upstream one; the rest as of :func:`embed`."""
+    """Gradients of :func:`embed`: atoms, degrees, lengths, gradients of the tables, upstream gradient, and the rest."""
     atoms, degrees, table = operand(at, 0), operand(at, 1), operand(at, 3)
-    into, outof, token, grad, starts = operand(at, 4), operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
-    count, known, width, channels = operand(at, 9), operand(at, 10), operand(at, 11), operand(at, 12)
+    in_degree, out_degree, token, grad, starts = (
+        operand(at, 4),
+        operand(at, 5),
+        operand(at, 6),
+        operand(at, 7),
+        operand(at, 8),
+    )
+    count, degree_count, width, channels = operand(at, 9), operand(at, 10), operand(at, 11), operand(at, 12)
     lanes = float32x16()
     for b in range(samples):
         for c in range(0, channels, 16):
             store(token, c, load(lanes, token, c) + load(lanes, grad, b * width * channels + c))
         for i in range(min(max(operand(operand(at, 2), b) - 1, 0), width - 1)):
             atom, first = b * (width - 1) + i, (b * width + i + 1) * channels
-            degree = _degree_row(degrees, atom, known) * channels
+            degree = _degree_row(degrees, atom, degree_count) * channels
             for f in range(11):
                 row = _feature_row(atoms, atom, f, starts, count) * channels if f < 9 else degree
-                address = table if f < 9 else into if f == 9 else outof
+                address = table if f < 9 else in_degree if f == 9 else out_degree
                 for c in range(0, channels, 16):
                     store(address, row + c, load(lanes, address, row + c) + load(lanes, grad, first + c))
 
 
 @kernel
 def bond_messages(at, samples):
-    """x, bonds, the tables of types and of rings, out, how many types, N, C."""
+    """Message passing: x, bonds, tables of bond types and ring classes, out, number of types, N, C."""
     tables, shape = (operand(at, 2), operand(at, 3), operand(at, 5)), (samples, operand(at, 6), operand(at, 7))
     add_messages(operand(at, 0), operand(at, 1), tables, operand(at, 4), shape)
 
 
 @kernel
 def bond_messages_gradient(at, samples):
-    """x, bonds, the tables of types and of rings, the upstream gradient, that of x, those of the tables, to which is
-    added, how many types, N, C."""
+    """Gradients of :func:`bond_messages`; those of the tables are accumulated.
+
+    Operands: x, bonds, both tables, upstream gradient, gradients of x and of the tables, number of types, N, C.
+    """
     tables, shape = (operand(at, 2), operand(at, 3), operand(at, 8)), (samples, operand(at, 9), operand(at, 10))
     grads = operand(at, 5), operand(at, 6), operand(at, 7)
     message_gradients(operand(at, 0), operand(at, 1), tables, operand(at, 4), grads, shape)
@@ -240,8 +260,7 @@ def bond_messages_gradient(at, samples):
 
 @kernel
 def read_out(at, samples):
-    """x, lengths, out, 0 to 3 for the token, the largest, the sum or the mean of the atoms, which of how many that is,
-    N, C."""
+    """Readout: x, lengths, out, kind (0 token, 1 max, 2 sum, 3 mean), its index, number of readouts, N, C."""
     x, out, kind, place, kinds = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4), operand(at, 5)
     width, channels, lanes = operand(at, 6), operand(at, 7), float32x16()
     for b in range(samples):
@@ -266,7 +285,7 @@ def read_out(at, samples):
 
 @kernel
 def read_out_gradient(at, samples):
-    """x, lengths, the upstream gradient, that of x, to which it is added; the rest as of :func:`read_out`."""
+    """Gradient of :func:`read_out`: x, lengths, upstream gradient, gradient of x (accumulated), and the rest."""
     x, grad, grad_x, kind = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4)
     place, kinds, width, channels = operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
     lanes, one = float32x16(), splat(float32x16(), np.float32(1))
@@ -285,8 +304,8 @@ def read_out_gradient(at, samples):
                 upstream = upstream / maximum(count, one)
                 for n in range(1, rows):
                     row = first + n * channels
-                    more = select_ge(load(lanes, x, row), largest, upstream, float32x16())
-                    store(grad_x, row, load(lanes, grad_x, row) + more)
+                    part = select_ge(load(lanes, x, row), largest, upstream, float32x16())
+                    store(grad_x, row, load(lanes, grad_x, row) + part)
             else:
                 if kind == 3:
                     upstream = upstream / splat(lanes, np.float32(max(rows - 1, 1)))

@@ -1,8 +1,4 @@
-"""The kernels of programs that are of one mixer or another; see :mod:`graphslice.ops.kernels`.
-
-Each is that of an operator beside it, for some samples, given as :mod:`graphslice.ops.program` says. They believe what
-they are given: :mod:`graphslice.ops.tracer` makes their operands of shapes that it has compared.
-"""
+"""Kernels of traced programs for the operations of mixers, as in :mod:`graphslice.ops.kernels`."""
 
 from __future__ import annotations
 
@@ -30,20 +26,20 @@ from graphslice.ops.simd.small_product import (
 )
 from graphslice.ops.simd.sorting_network import parts_of, sort_values, sort_with_rows, unsort
 
-# Channels that are sorted at a time.
+# Channels that are sorted at once.
 _SORTED = 256
 
 
 @kernel
 def aggregate(at, samples):
-    """P, V, out, heads, N, C, keys."""
+    """``dropout(P) V``: P, V, out, heads, N, C, keys."""
     shape = AttnShape(operand(at, 3), operand(at, 4), operand(at, 5))
     aggregate_samples((operand(at, 0), operand(at, 1), operand(at, 2)), shape, keys_at(at, 6), 0, samples)
 
 
 @kernel
 def aggregate_gradient(at, samples):
-    """P, V, the upstream gradient, that of V, that of P, heads, N, C, keys."""
+    """Gradients of :func:`aggregate`: P, V, upstream gradient, gradients of V and P, heads, N, C, keys."""
     addresses = (operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3), operand(at, 4))
     shape = AttnShape(operand(at, 5), operand(at, 6), operand(at, 7))
     aggregate_gradients(addresses, shape, keys_at(at, 8), True, 0, samples)
@@ -51,7 +47,7 @@ def aggregate_gradient(at, samples):
 
 @kernel
 def broadcast_max(at, samples):
-    """V, lengths, which channels are local (1.0 or 0.0), out, maxima, N, C."""
+    """Broadcast maximum: V, lengths, local channels (1.0 or 0.0), out, maxima, N, C."""
     v, local, out, maxima = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4)
     width, channels = operand(at, 5), operand(at, 6)
     lanes, half = float32x16(), splat(float32x16(), np.float32(0.5))
@@ -63,45 +59,45 @@ def broadcast_max(at, samples):
             for n in range(rows):
                 value = load(lanes, v, first + n * channels + c)
                 largest = maximum(largest, value)
-                nans = nans + value * float32x16()  # nan where the value is nan or infinite: it must not get lost
+                nans = nans + value * float32x16()  # nan if the value is nan or infinite, as maximum() drops nan
             largest = largest + nans
             store(maxima, b * channels + c, largest)
-            kept = load(lanes, local, c)
+            is_local = load(lanes, local, c)
             for n in range(width):
                 at_row = first + n * channels + c
-                store(out, at_row, select_ge(kept, half, load(lanes, v, at_row), largest))
+                store(out, at_row, select_ge(is_local, half, load(lanes, v, at_row), largest))
 
 
 @kernel
 def broadcast_max_gradient(at, samples):
-    """V, lengths, which channels are local, maxima, the upstream gradient, that of V, N, C."""
+    """Gradient of :func:`broadcast_max`: V, lengths, local channels, maxima, upstream gradient, gradient of V, N, C."""
     v, local, maxima, grad, grad_v = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4), operand(at, 5)
     width, channels = operand(at, 6), operand(at, 7)
-    lanes, nothing = float32x16(), float32x16()
+    lanes, zeros = float32x16(), float32x16()
     one, half = splat(float32x16(), np.float32(1)), splat(float32x16(), np.float32(0.5))
     for b in range(samples):
         rows = min(max(operand(operand(at, 1), b), 0), width)
         first = b * width * channels
         for c in range(0, channels, 16):
-            largest, kept = load(lanes, maxima, b * channels + c), load(lanes, local, c)
+            largest, is_local = load(lanes, maxima, b * channels + c), load(lanes, local, c)
             total, count = float32x16(), float32x16()
             for n in range(width):
                 total = total + load(lanes, grad, first + n * channels + c)
             for n in range(rows):
-                count = count + select_ge(load(lanes, v, first + n * channels + c), largest, one, nothing)
-            share = total / maximum(count, one)
+                count = count + select_ge(load(lanes, v, first + n * channels + c), largest, one, zeros)
+            part = total / maximum(count, one)
             for n in range(rows):
                 at_row = first + n * channels + c
-                of_maximum = select_ge(load(lanes, v, at_row), largest, share, nothing)
-                store(grad_v, at_row, select_ge(kept, half, load(lanes, grad, at_row), of_maximum))
+                of_maximum = select_ge(load(lanes, v, at_row), largest, part, zeros)
+                store(grad_v, at_row, select_ge(is_local, half, load(lanes, grad, at_row), of_maximum))
             for n in range(rows, width):
                 at_row = first + n * channels + c
-                store(grad_v, at_row, select_ge(kept, half, load(lanes, grad, at_row), nothing))
+                store(grad_v, at_row, select_ge(is_local, half, load(lanes, grad, at_row), zeros))
 
 
 @kernel
 def max_exchange(at, samples):
-    """V, lengths, out, weights, N, C."""
+    """Exchange of maxima: V, lengths, out, weights, N, C."""
     width, channels = operand(at, 4), operand(at, 5)
     shape = (samples, width, channels)
     mask = np.zeros((samples, width), np.bool_)
@@ -115,7 +111,7 @@ def max_exchange(at, samples):
 
 @kernel
 def max_exchange_gradient(at, samples):
-    """The weights, the upstream gradient, that of V, N, C."""
+    """Gradient of :func:`max_exchange`: weights, upstream gradient, gradient of V, N, C."""
     shape = (samples, operand(at, 3), operand(at, 4))
     exchange_gradients(
         floats_at(operand(at, 1), shape), floats_at(operand(at, 0), shape), floats_at(operand(at, 2), shape)
@@ -124,7 +120,7 @@ def max_exchange_gradient(at, samples):
 
 @kernel
 def column_sort(at, samples):
-    """x, lengths, -1 or 0 of each channel, out, the rows that the values came from or 0, N, C."""
+    """Column sort: x, lengths, -1 for descending channels else 0, out, source rows or 0, N, C."""
     width, channels = operand(at, 5), operand(at, 6)
     shape, lengths = (samples, width, channels), lengths_at(operand(at, 1), samples, width)
     bits, flip = ints_at(operand(at, 0), shape), ints_at(operand(at, 2), channels)
@@ -137,14 +133,14 @@ def column_sort(at, samples):
 
 @kernel
 def column_sort_gradient(at, samples):
-    """The upstream gradient, the rows, the gradient of x, N, C."""
+    """Gradient of :func:`column_sort`: upstream gradient, source rows, gradient of x, N, C."""
     addresses, width, channels = (operand(at, 0), operand(at, 1), operand(at, 2)), operand(at, 3), operand(at, 4)
     unsort(addresses, False, width, channels, _SORTED, 0, samples * parts_of(channels, _SORTED))
 
 
 @kernel
 def attention(at, samples):
-    """q, k, v, the bias, the weights, out, heads, N, C, keys."""
+    """Softmax attention: q, k, v, bias, weights, out, heads, N, C, keys."""
     addresses = (
         operand(at, 0),
         operand(at, 1),
@@ -159,7 +155,7 @@ def attention(at, samples):
 
 @kernel
 def attention_gradient(at, samples):
-    """q, k, v, the weights, the upstream gradient, those of q, k, v and the bias, heads, N, C, keys."""
+    """Gradients of :func:`attention`: q, k, v, weights, upstream, gradients of q, k, v and bias, heads, N, C, keys."""
     addresses = (
         operand(at, 0),
         operand(at, 1),
@@ -177,7 +173,7 @@ def attention_gradient(at, samples):
 
 @kernel
 def linear_attention(at, samples):
-    """q, k, v, lengths, out, heads, N, C."""
+    """Linear attention: q, k, v, lengths, out, heads, N, C."""
     addresses = (operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 4))
     width, channels = operand(at, 6), operand(at, 7)
     out = floats_at(operand(at, 4), (samples, width, channels))
@@ -187,7 +183,7 @@ def linear_attention(at, samples):
 
 @kernel
 def linear_attention_gradient(at, samples):
-    """q, k, v, lengths, the upstream gradient, those of q, k and v, heads, N, C."""
+    """Gradients of :func:`linear_attention`: q, k, v, lengths, upstream, gradients of q, k and v, heads, N, C."""
     addresses = (
         operand(at, 0),
         operand(at, 1),
@@ -206,7 +202,7 @@ def linear_attention_gradient(at, samples):
 
 @njit(inline="always")
 def _moments(x, first, size):
-    """The mean and the inverse deviation of some numbers, 8 dividing their number."""
+    """Return the mean and inverse standard deviation of ``size`` values, a multiple of 8."""
     lanes, count = float32x8(), np.float32(size)
     sums = float32x8()
     for c in range(0, size, 8):
@@ -221,7 +217,7 @@ def _moments(x, first, size):
 
 @kernel
 def head_norm(at, samples):
-    """x, scales and shifts of two norms, out, which of the two, heads, N, C."""
+    """Layer norm of each head: x, scales and shifts of two norms, out, index of the norm, heads, N, C."""
     x, scales, shifts, out = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
     heads, channels = operand(at, 5), operand(at, 7)
     which, size, lanes = operand(at, 4) * channels, channels // heads, float32x8()
@@ -238,7 +234,7 @@ def head_norm(at, samples):
 
 @kernel
 def head_norm_gradient(at, samples):
-    """x, scales, the upstream gradient, that of x, of the scales and of the shifts, which, heads, N, C."""
+    """Gradients of :func:`head_norm`: x, scales, upstream, gradients of x, scales and shifts, index, heads, N, C."""
     x, scales, grad, grad_x = operand(at, 0), operand(at, 1), operand(at, 2), operand(at, 3)
     grad_scales, grad_shifts = operand(at, 4), operand(at, 5)
     heads, channels = operand(at, 7), operand(at, 9)
@@ -266,7 +262,7 @@ def head_norm_gradient(at, samples):
 
 @njit(inline="always")
 def _runs_of_first(v, origins, b, rows, tie, run, rank):
-    """Number the runs of ranks that tie in channel 1 of a sample, and say which rank each row has there."""
+    """Number the runs of ties in the first channel of a sample, write the rank of each row, and return their count."""
     largest = np.float32(0)
     for i in range(rows):
         rank[origins[b, i, 0]] = i
@@ -281,19 +277,19 @@ def _runs_of_first(v, origins, b, rows, tie, run, rank):
 
 @kernel
 def sort_by_first(at, samples):
-    """v, lengths, sorted v, the rows it came from, out, what tie is a share, N, C."""
+    """Sort by the first channel: v, lengths, sorted v, source rows, out, relative tie tolerance, N, C."""
     width, channels = operand(at, 6), operand(at, 7)
     shape, lengths = (samples, width, channels), lengths_at(operand(at, 1), samples, width)
-    v, ordered, out = (
+    v, sorted_v, out = (
         floats_at(operand(at, 0), shape),
         floats_at(operand(at, 2), shape),
         floats_at(operand(at, 4), shape),
     )
     bits = ints_at(operand(at, 0), shape)
-    ordered_bits = ints_at(operand(at, 2), shape)
+    sorted_bits = ints_at(operand(at, 2), shape)
     origins = bytes_at(operand(at, 3), shape)
     parts = samples * parts_of(channels, _SORTED)
-    sort_with_rows(bits, lengths, np.zeros(channels, np.int32), ordered_bits, origins, _SORTED, 0, parts)
+    sort_with_rows(bits, lengths, np.zeros(channels, np.int32), sorted_bits, origins, _SORTED, 0, parts)
     run, rank = np.empty(width, np.int64), np.empty(width, np.int64)
     total, count = np.empty((width, channels), np.float32), np.empty(width, np.float32)
     for b in range(samples):
@@ -304,7 +300,7 @@ def sort_by_first(at, samples):
         for i in range(rows):
             count[run[i]] += np.float32(1)
             for c in range(channels):
-                total[run[i], c] += ordered[b, i, c]
+                total[run[i], c] += sorted_v[b, i, c]
         for i in range(runs):
             for c in range(channels):
                 total[i, c] /= count[i]
@@ -315,8 +311,7 @@ def sort_by_first(at, samples):
 
 @kernel
 def sort_by_first_gradient(at, samples):
-    """v, lengths, the rows that its sorted values came from, the upstream gradient, that of v, what tie is a share, N,
-    C."""
+    """Gradient of :func:`sort_by_first`: v, lengths, source rows, upstream, gradient of v, tie tolerance, N, C."""
     width, channels = operand(at, 6), operand(at, 7)
     shape, lengths = (samples, width, channels), lengths_at(operand(at, 1), samples, width)
     v, grad, grad_v = (

@@ -1,4 +1,4 @@
-"""The operations that programs are recorded of, as modules do them, each with what backward has to run."""
+"""Operations of traced programs, each with its forward and backward instructions."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from graphslice.ops.base_tracer import BaseTracer, NotTraceable
 from graphslice.ops.operands import float_bits
 from graphslice.ops.program import Size, Value
 
-#: N.
+#: The number of rows, N, as an operand.
 N = Size(row=1)
 
 
 class Tracer(BaseTracer):
-    """Records what modules do with the rows of a batch; all sizes but N are multiples of 16."""
+    """Tracer of the operations of modules; all sizes but N are multiples of 16."""
 
-    # --- the ends -------------------------------------------------------------------------------------
+    # --- embedding and readout -------------------------------------------------------------------------------------
 
     def embed(self, module: nn.Module, starts: Tensor, degrees: int) -> Value:
-        """The rows that enter the first block: the token, and sums of the embeddings of the atoms.
+        """Trace the input of the first block: the graph token and the summed embeddings of each atom.
 
         Args:
-            module: with the tables ``atom``, ``in_degree``, ``out_degree`` and ``token``.
-            starts: int64 ``[9]``, where each feature's rows begin.
-            degrees: how many rows the tables of degrees have.
+            module: with the embedding tables ``atom``, ``in_degree``, ``out_degree`` and ``token``.
+            starts: int64 ``[9]``, first row of each feature in the table ``atom``.
+            degrees: number of rows of the degree tables.
         """
         parts = [module.get_submodule(name) for name in ("atom", "in_degree", "out_degree", "token")]
-        found = [self.parameter(part, "weight") for part in parts]
-        tables, gradients = [here for here, _ in found], [there for _, there in found]
+        parameters = [self.parameter(part, "weight") for part in parts]
+        tables, gradients = [table for table, _ in parameters], [gradient for _, gradient in parameters]
         count, channels = parts[0]._parameters["weight"].shape  # type: ignore[union-attr]
         out = Value(Size(row=channels))
-        given = self.atoms, self.degrees, self.lengths, *tables
+        inputs = self.atoms, self.degrees, self.lengths, *tables
         sizes = self.hold_constant(starts), count, degrees, N, channels
-        self.emit_forward(kernels.embed, *given, out, *sizes)
+        self.emit_forward(kernels.embed, *inputs, out, *sizes)
         self.on_backward(
-            lambda: self.emit_backward(kernels.embed_gradient, *given[:3], *gradients, self.gradient(out), *sizes)
+            lambda: self.emit_backward(kernels.embed_gradient, *inputs[:3], *gradients, self.gradient(out), *sizes)
         )
         return out
 
     def read_out(self, x: Value, kinds: Sequence[str]) -> Value:
-        """``[B, C]`` of every kind (``token``, ``max``, ``sum``, ``mean``), one behind the other."""
+        """Trace the readouts (``token``, ``max``, ``sum``, ``mean``), ``[B, C]`` each, concatenated."""
         channels = x.size.row
         out = Value(Size(sample=channels * len(kinds)))
         numbers = [("token", "max", "sum", "mean").index(kind) for kind in kinds]
@@ -55,16 +55,16 @@ class Tracer(BaseTracer):
         def emit(gradient_target: Value) -> None:
             self.emit_backward(kernels.zero, gradient_target, N, channels)
             for place, kind in enumerate(numbers):
-                given = x if "max" in kinds else 0, self.lengths, self.gradient(out), gradient_target
-                self.emit_backward(kernels.read_out_gradient, *given, kind, place, len(kinds), N, channels)
+                operands = x if "max" in kinds else 0, self.lengths, self.gradient(out), gradient_target
+                self.emit_backward(kernels.read_out_gradient, *operands, kind, place, len(kinds), N, channels)
 
         self.on_backward(lambda: self.accumulate_gradient(x, emit))
         return out
 
-    # --- operations that blocks have in common --------------------------------------------------------
+    # --- operations of all blocks --------------------------------------------------------
 
     def linear(self, x: Value, module: nn.Linear) -> Value:
-        """``x W^T + b``."""
+        """Trace ``x W^T + b``."""
         if type(module) is not nn.Linear:
             raise NotTraceable
         inputs, outputs = module.in_features, module.out_features
@@ -75,14 +75,14 @@ class Tracer(BaseTracer):
 
         def on_backward() -> None:
             grad_x, start = self.gradient_target(x)
-            own = self.gradient(out), grad_x, grad_weight, grad_bias, start
-            self.emit_backward(kernels.linear_gradients, x, weight, *own, N, inputs, outputs)
+            gradients = self.gradient(out), grad_x, grad_weight, grad_bias, start
+            self.emit_backward(kernels.linear_gradients, x, weight, *gradients, N, inputs, outputs)
 
         self.on_backward(on_backward)
         return out
 
     def add_norm(self, x: Value, y: Value | None, module: nn.LayerNorm, p: float) -> tuple[Value, Value]:
-        """``x + dropout(y)`` and its norm."""
+        """Trace ``x + dropout(y)`` and its layer norm; None for y is 0."""
         channels = x.size.row
         (weight, grad_weight), (bias, grad_bias) = (self.parameter(module, name) for name in ("weight", "bias"))
         if y is None:
@@ -104,8 +104,8 @@ class Tracer(BaseTracer):
 
             def emit(grad_x: Value) -> None:
                 grad_y = self.new_value_like(x) if p else grad_x
-                own = total, weight, grad_x, grad_y, moments, grad_weight, grad_bias, N, channels
-                self.emit_backward(kernels.add_norm_gradients, *upstream, *own, *keys)
+                operands = total, weight, grad_x, grad_y, moments, grad_weight, grad_bias, N, channels
+                self.emit_backward(kernels.add_norm_gradients, *upstream, *operands, *keys)
                 if y is not None:
                     self.share_gradient(y, grad_y)
 
@@ -115,7 +115,7 @@ class Tracer(BaseTracer):
         return total, normed
 
     def add(self, a: Value, b: Value) -> Value:
-        """``a + b``."""
+        """Trace ``a + b``."""
         out = self.new_value_like(a)
         self.emit_forward(kernels.add, a, b, out, N, a.size.row)
 
@@ -127,7 +127,7 @@ class Tracer(BaseTracer):
         return out
 
     def dropout(self, x: Value, p: float) -> Value:
-        """``dropout(x)``."""
+        """Trace ``dropout(x)``."""
         if not p:
             return x
         out, keys, channels = self.new_value_like(x), self.keys(p, x.size), x.size.row
@@ -143,7 +143,7 @@ class Tracer(BaseTracer):
         return out
 
     def gelu(self, x: Value) -> Value:
-        """``GELU(x)``."""
+        """Trace ``GELU(x)``."""
         out, channels = self.new_value_like(x), x.size.row
         self.emit_forward(kernels.gelu_forward, x, out, N, channels)
         self.keep(x)
@@ -158,50 +158,50 @@ class Tracer(BaseTracer):
         return out
 
     def bond_messages(self, x: Value, types: nn.Embedding, rings: nn.Embedding) -> Value:
-        """:func:`graphslice.ops.bond_messages`."""
+        """Trace :func:`graphslice.ops.bond_messages`."""
         out, channels, count = self.new_value_like(x), x.size.row, types.num_embeddings
         (by_type, grad_types), (by_ring, grad_rings) = (self.parameter(table, "weight") for table in (types, rings))
         self.emit_forward(kernels.bond_messages, x, self.bonds, by_type, by_ring, out, count, N, channels)
         self.keep(x)
 
         def emit(gradient_target: Value) -> None:
-            given = x, self.bonds, by_type, by_ring, self.gradient(out), gradient_target, grad_types, grad_rings
-            self.emit_backward(kernels.bond_messages_gradient, *given, count, N, channels)
+            operands = x, self.bonds, by_type, by_ring, self.gradient(out), gradient_target, grad_types, grad_rings
+            self.emit_backward(kernels.bond_messages_gradient, *operands, count, N, channels)
 
         self.on_backward(lambda: self.accumulate_gradient(x, emit))
         return out
 
-    # --- of the mixers --------------------------------------------------------------------------------
+    # --- operations of mixers --------------------------------------------------------------------------------
 
     def aggregate(self, v: Value, p: float) -> Value:
-        """``dropout(P) V``, where the graph is P."""
+        """Trace ``dropout(P) V``; P is the graph input."""
         out, keys, channels = self.new_value_like(v), self.keys(p, self.graph.size), v.size.row
         self.emit_forward(mixer_kernels.aggregate, self.graph, v, out, self.heads, N, channels, *keys)
         self.keep(v)
 
         def emit(grads: list[Value]) -> None:
-            given = self.graph, v, self.gradient(out)
-            self.emit_backward(mixer_kernels.aggregate_gradient, *given, *grads, self.heads, N, channels, *keys)
+            operands = self.graph, v, self.gradient(out)
+            self.emit_backward(mixer_kernels.aggregate_gradient, *operands, *grads, self.heads, N, channels, *keys)
 
         self.on_backward(lambda: self.accumulate_gradients([v, self.graph], emit))
         return out
 
     def broadcast_max(self, v: Value, local_channels: Tensor) -> Value:
-        """The largest value of every channel that is not local, in every row."""
+        """Trace :func:`graphslice.ops.broadcast_max`."""
         out, maxima, channels = self.new_value_like(v), Value(Size(sample=v.size.row)), v.size.row
         local = self.hold_constant(local_channels.float())
         self.emit_forward(mixer_kernels.broadcast_max, v, self.lengths, local, out, maxima, N, channels)
         self.keep(v, maxima)
 
         def emit(gradient_target: Value) -> None:
-            given = v, self.lengths, local, maxima, self.gradient(out), gradient_target, N, channels
-            self.emit_backward(mixer_kernels.broadcast_max_gradient, *given)
+            operands = v, self.lengths, local, maxima, self.gradient(out), gradient_target, N, channels
+            self.emit_backward(mixer_kernels.broadcast_max_gradient, *operands)
 
         self.on_backward(lambda: self.accumulate_gradient(v, emit))
         return out
 
     def max_exchange(self, v: Value) -> Value:
-        """The largest value of every channel exchanged with the first row's."""
+        """Trace :func:`graphslice.ops.max_exchange`."""
         out, weights, channels = self.new_value_like(v), self.new_value_like(v), v.size.row
         self.emit_forward(mixer_kernels.max_exchange, v, self.lengths, out, weights, N, channels)
         self.keep(weights)
@@ -215,7 +215,7 @@ class Tracer(BaseTracer):
         return out
 
     def column_sort(self, x: Value, descending: Tensor | None = None) -> Value:
-        """Every channel sorted, in at most 256 rows; those of ``bool [C]`` descending."""
+        """Trace :func:`graphslice.ops.column_sort` for at most 256 rows; ``descending`` is bool ``[C]``."""
         out, channels = self.new_value_like(x), x.size.row
         rows: Value | int = Value(Size(row=channels // 4)) if self.backward else 0  # a byte each
         flip = torch.zeros(channels, dtype=torch.int32) if descending is None else -descending.int()
@@ -232,7 +232,7 @@ class Tracer(BaseTracer):
         return out
 
     def sort_by_first(self, v: Value, tie: float) -> Value:
-        """Every channel arranged as the first ranks, in at most 256 rows; rows that tie there share their values."""
+        """Trace the sort of every channel by the ranks of the first, for at most 256 rows; ties share their mean."""
         ordered, out, channels = self.new_value_like(v), self.new_value_like(v), v.size.row
         rows = Value(Size(row=channels // 4))  # a byte each
         share = float_bits(tie)
@@ -240,48 +240,48 @@ class Tracer(BaseTracer):
         self.keep(v, rows)
 
         def emit(gradient_target: Value) -> None:
-            given = v, self.lengths, rows, self.gradient(out), gradient_target, share, N, channels
-            self.emit_backward(mixer_kernels.sort_by_first_gradient, *given)
+            operands = v, self.lengths, rows, self.gradient(out), gradient_target, share, N, channels
+            self.emit_backward(mixer_kernels.sort_by_first_gradient, *operands)
 
         self.on_backward(lambda: self.accumulate_gradient(v, emit))
         return out
 
     def attention(self, q: Value, k: Value, v: Value, p: float) -> Value:
-        """``dropout(Softmax(Q K^T / sqrt(d) + bias)) V``, where the graph is the bias."""
+        """Trace ``dropout(Softmax(Q K^T / sqrt(d) + bias)) V``; the bias is the graph input."""
         out, weights, channels = self.new_value_like(v), self.new_value_like(self.graph), v.size.row
         keys = self.keys(p, self.graph.size)
         self.emit_forward(mixer_kernels.attention, q, k, v, self.graph, weights, out, self.heads, N, channels, *keys)
         self.keep(q, k, v, weights)
 
         def emit(grads: list[Value]) -> None:
-            given = q, k, v, weights, self.gradient(out)
-            self.emit_backward(mixer_kernels.attention_gradient, *given, *grads, self.heads, N, channels, *keys)
+            operands = q, k, v, weights, self.gradient(out)
+            self.emit_backward(mixer_kernels.attention_gradient, *operands, *grads, self.heads, N, channels, *keys)
 
         self.on_backward(lambda: self.accumulate_gradients([q, k, v, self.graph], emit))
         return out
 
     def linear_attention(self, q: Value, k: Value, v: Value) -> Value:
-        """``Q (K^T V) / n``."""
+        """Trace ``Q (K^T V) / n``."""
         out, channels = self.new_value_like(v), v.size.row
         self.emit_forward(mixer_kernels.linear_attention, q, k, v, self.lengths, out, self.heads, N, channels)
         self.keep(q, k, v)
 
         def emit(grads: list[Value]) -> None:
-            given = q, k, v, self.lengths, self.gradient(out)
-            self.emit_backward(mixer_kernels.linear_attention_gradient, *given, *grads, self.heads, N, channels)
+            operands = q, k, v, self.lengths, self.gradient(out)
+            self.emit_backward(mixer_kernels.linear_attention_gradient, *operands, *grads, self.heads, N, channels)
 
         self.on_backward(lambda: self.accumulate_gradients([q, k, v], emit))
         return out
 
     def head_norm(self, x: Value, module: nn.Module, which: int) -> Value:
-        """The layer norm of each head, with one of the two ``scales`` and ``shifts`` of a module."""
+        """Trace the layer norm of each head, with entry ``which`` of the ``scales`` and ``shifts`` of a module."""
         out, channels = self.new_value_like(x), x.size.row
         (scales, grad_scales), (shifts, grad_shifts) = (self.parameter(module, name) for name in ("scales", "shifts"))
         self.emit_forward(mixer_kernels.head_norm, x, scales, shifts, out, which, self.heads, N, channels)
         self.keep(x)
 
         def emit(gradient_target: Value) -> None:
-            given = (
+            operands = (
                 x,
                 scales,
                 self.gradient(out),
@@ -293,7 +293,7 @@ class Tracer(BaseTracer):
                 N,
                 channels,
             )
-            self.emit_backward(mixer_kernels.head_norm_gradient, *given)
+            self.emit_backward(mixer_kernels.head_norm_gradient, *operands)
 
         self.on_backward(lambda: self.accumulate_gradient(x, emit))
         return out

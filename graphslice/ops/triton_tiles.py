@@ -76,7 +76,7 @@ def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:
 
 
 def aggregate_tile(width: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> AggregateTile:
-    """Return the tile for ``Sort_col(P V)`` of ``width`` rows (up to ``MAX_AGGREGATE_ROWS``) and ``head_dim`` channels."""
+    """Return the tile for ``Sort_col(P V)`` of ``width <= MAX_AGGREGATE_ROWS`` rows and ``head_dim`` channels."""
     in_float32 = dtype == torch.float32 or capability < _AMPERE
     rows = max(16, _power_of_two(width))
     # A float32 packed with its row number takes twice the registers of a packed 16-bit value.

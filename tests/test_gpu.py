@@ -1,4 +1,4 @@
-"""What only a CUDA device can show. Skipped without one."""
+"""Tests that need a CUDA device; skipped without one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch():
 
 @pytest.mark.parametrize("bonds", [False, True])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_a_gpu_predicts_what_the_cpu_predicts(batch, mixer, bonds):
+def test_gpu_predictions_match_cpu(batch, mixer, bonds):
     torch.manual_seed(0)
     readout = "token+mean+max+quantiles"
     config = ModelConfig(mixer=mixer, layers=3, dim=32, heads=4, readout=readout, bond_messages=bonds)
@@ -51,7 +51,7 @@ def test_a_gpu_predicts_what_the_cpu_predicts(batch, mixer, bonds):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_column_sort_on_a_gpu(dtype):
+def test_column_sort_matches_cpu(dtype):
     x = torch.randn(8, 37, 64).to(dtype)
     lengths = torch.tensor([0, 1, 2, 37, 36, 17, 5, 30])
     order = torch.arange(64) % 2 == 0
@@ -59,13 +59,13 @@ def test_column_sort_on_a_gpu(dtype):
 
 
 def on_one_gpu(**trainer) -> RunConfig:
-    """Of several, Lightning would start the tests again, one process a GPU."""
+    """With several GPUs, Lightning would rerun the tests in one process per GPU."""
     config = RunConfig.preset("small")
     config.trainer = replace(config.trainer, accelerator="cuda", devices="1", **trainer)
     return config
 
 
-def test_a_run_on_the_gpu_is_read_on_the_cpu(tmp_path):
+def test_gpu_run_loads_on_cpu(tmp_path):
     result = train(on_one_gpu(max_epochs=1), tmp_path / "run")
     assert np.isfinite(result.metrics["test"]["mae"])
     assert result.training["device"] == torch.cuda.get_device_name(0) and result.training["devices"] == 1
@@ -76,7 +76,7 @@ def test_a_run_on_the_gpu_is_read_on_the_cpu(tmp_path):
     assert np.allclose(on_gpu, on_cpu, atol=1e-2)
 
 
-def test_a_run_on_the_cpu_leaves_the_gpu_alone(tmp_path):
+def test_cpu_run_does_not_use_gpu(tmp_path):
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     config = on_one_gpu(max_steps=2)
@@ -86,19 +86,19 @@ def test_a_run_on_the_cpu_leaves_the_gpu_alone(tmp_path):
 
 
 @pytest.mark.parametrize("mixer", sorted(TF32_MIXERS))
-def test_tf32_moves_predictions_by_less_than_a_hundredth_of_their_spread(mixer, make_predictor, demo_smiles):
-    """And it matters as little which molecules share a batch."""
+def test_tf32_changes_predictions_by_less_than_one_percent_of_their_spread(mixer, make_predictor, demo_smiles):
+    """The effect of the composition of the batch is as small."""
     model = make_predictor(8.0, mixer=mixer, layers=4, dim=64, heads=8, ffn_dim=64, readout="mean+max")
     on_cpu = model.predict(demo_smiles[:500])
     on_gpu = Predictor(model.checkpoints, "cuda")
-    found, alone = on_gpu.predict(demo_smiles[:500]), on_gpu.predict(demo_smiles[:16])
-    assert np.abs(found - on_cpu).max() < 1e-2 * on_cpu.std()
-    assert np.abs(found[:16] - alone).max() < 1e-2 * on_cpu.std()
+    large_batch, small_batch = on_gpu.predict(demo_smiles[:500]), on_gpu.predict(demo_smiles[:16])
+    assert np.abs(large_batch - on_cpu).max() < 1e-2 * on_cpu.std()
+    assert np.abs(large_batch[:16] - small_batch).max() < 1e-2 * on_cpu.std()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_gpus(start, wait_for_exit, tmp_path):
-    """In processes of their own, as Lightning starts the command again for the second."""
+def test_training_on_two_gpus(start, wait_for_exit, tmp_path):
+    """In a separate process, since Lightning starts the command again for the second GPU."""
     options = ("--trainer.devices", 2, "--trainer.max_epochs", 2, "--trainer.batch_size", 64)
     code, _, err = wait_for_exit(start("train", "--out", tmp_path / "run", *options))
     assert code == 0 and err.count("test MAE") == 1, err
@@ -107,7 +107,7 @@ def test_two_gpus(start, wait_for_exit, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_a_comparison_trains_on_every_gpu(start, wait_for_exit, tmp_path):
+def test_comparison_uses_every_gpu(start, wait_for_exit, tmp_path):
     options = ("--mixers", "slice-max,map-only", "--seeds", 1, "--budget", "1epochs", "--out", tmp_path / "c")
     code, _, err = wait_for_exit(start("compare", *options))
     assert code == 0, err
@@ -117,8 +117,8 @@ def test_a_comparison_trains_on_every_gpu(start, wait_for_exit, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [5, 19, 33, 128])
-def test_the_kernel_of_the_sorted_product(dtype, width):
-    """Exact products and many ties, at the sizes of the paper; see tests/ops/test_triton_sort.py for more."""
+def test_aggregate_sort_matches_reference(dtype, width):
+    """Exact products and many ties, at the sizes of the paper; see also tests/ops/test_triton_sort.py."""
     torch.manual_seed(0)
     maps = (torch.randint(0, 5, (64, 32, width, width), device="cuda") / 16).to(dtype)
     v = torch.randint(-4, 5, (64, width, 768), device="cuda").to(dtype)
@@ -128,8 +128,8 @@ def test_the_kernel_of_the_sorted_product(dtype, width):
     results = []
     for backend in ("torch", "triton"):
         leaves = maps.clone().requires_grad_(), v.clone().requires_grad_()
-        found = aggregate_sort.using(backend)(*leaves, lengths)
-        results.append(((found * valid).detach(), *torch.autograd.grad(found, leaves, upstream)))
+        actual = aggregate_sort.using(backend)(*leaves, lengths)
+        results.append(((actual * valid).detach(), *torch.autograd.grad(actual, leaves, upstream)))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(
             one.float(), other.float(), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4
@@ -137,33 +137,33 @@ def test_the_kernel_of_the_sorted_product(dtype, width):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_kernel_of_bond_messages(dtype):
-    """At the sizes of the paper; and nothing waits for the GPU."""
+def test_bond_messages_matches_reference_without_synchronisation(dtype):
+    """At the sizes of the paper."""
     torch.manual_seed(0)
     upper = (torch.randint(1, 61, (64, 33, 33)) * (torch.rand(64, 33, 33) < 0.07)).triu(1)
     bonds = (upper + upper.mT).short()
     tensors = [torch.randn(size).to(dtype) for size in ((64, 33, 768), (12, 768), (5, 768), (64, 33, 768))]
     results = []
-    for device, wanted_dtype, backend in (("cpu", torch.float64, "torch"), ("cuda", dtype, "triton")):
-        *leaves, upstream = (tensor.to(device, wanted_dtype) for tensor in tensors)
+    for device, leaf_dtype, backend in (("cpu", torch.float64, "torch"), ("cuda", dtype, "triton")):
+        *leaves, upstream = (tensor.to(device, leaf_dtype) for tensor in tensors)
         leaves = [leaf.requires_grad_() for leaf in leaves]
-        words = bonds.to(device)
+        codes = bonds.to(device)
         for mode in ("default", "error"):  # the first call compiles the kernels
             torch.cuda.set_sync_debug_mode(mode)
             try:
-                found = bond_messages.using(backend)(leaves[0], words, *leaves[1:])
-                given = torch.autograd.grad(found, leaves, upstream)
+                actual = bond_messages.using(backend)(leaves[0], codes, *leaves[1:])
+                grads = torch.autograd.grad(actual, leaves, upstream)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        results.append([found.detach(), *given])
+        results.append([actual.detach(), *grads])
     tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(other.cpu().double(), one, rtol=tolerance, atol=tolerance * float(one.std()))
 
 
 @pytest.mark.parametrize(("mixer", "bonds"), [*((mixer, False) for mixer in sorted(MIXERS)), ("slice-quantile", True)])
-def test_captured_steps_compute_what_eager_ones_do(batch, mixer, bonds):
-    """Several steps through CUDA graphs, of two lengths in turn."""
+def test_cuda_graph_steps_match_eager(batch, mixer, bonds):
+    """Several steps through CUDA graphs, alternating between two lengths."""
     torch.manual_seed(0)
     settings = dict.fromkeys(("dropout", "input_dropout", "attention_dropout"), 0.0) | {"bond_messages": bonds}
     model = GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, **settings)).cuda()
@@ -173,15 +173,15 @@ def test_captured_steps_compute_what_eager_ones_do(batch, mixer, bonds):
     ]
 
     def steps() -> list[torch.Tensor]:
-        found = []
+        results = []
         for _ in range(4):
-            for each in batches:
+            for current in batches:
                 model.zero_grad()
                 torch.compiler.cudagraph_mark_step_begin()
-                out = model(each)
+                out = model(current)
                 out.square().sum().backward()
-                found += [out.detach().clone(), model.blocks[0].mixer.value.weight.grad.clone()]
-        return found
+                results += [out.detach().clone(), model.blocks[0].mixer.value.weight.grad.clone()]
+        return results
 
     eager = steps()
     model.compile_blocks(len(batch), mode="reduce-overhead")
@@ -189,7 +189,7 @@ def test_captured_steps_compute_what_eager_ones_do(batch, mixer, bonds):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
 
 
-def test_a_compiled_run_in_bf16_ends_near_the_plain_one(tmp_path):
+def test_compiled_bf16_run_matches_uncompiled(tmp_path):
     maes = []
     for compiled in ("off", "on"):
         result = train(on_one_gpu(max_epochs=3, compile=compiled), tmp_path / compiled)

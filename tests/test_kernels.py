@@ -1,4 +1,4 @@
-"""Every compiled kernel that Python calls stands in docs/kernels.md, with what guards it."""
+"""docs/kernels.md lists every compiled kernel that is called from Python, with its guard."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "kernels.md"
 
 
 def is_kernel(node: ast.AST) -> bool:
-    """Whether a function is decorated with numba's njit, triton's jit or as a kernel of programs."""
+    """True for a function decorated with numba.njit, triton.jit or as a kernel of traced programs."""
     return isinstance(node, ast.FunctionDef) and any(
         re.match(r"(njit|numba\.n?jit|kernel|triton\.jit)\b", ast.unparse(decorator))
         for decorator in node.decorator_list
@@ -20,7 +20,7 @@ def is_kernel(node: ast.AST) -> bool:
 
 
 def names_in_python(tree: ast.AST) -> Iterator[str]:
-    """Every name, and attribute of a name, that is read outside of compiled functions."""
+    """Yield every name and attribute of a name that is used outside compiled functions."""
     for node in ast.iter_child_nodes(tree):
         if is_kernel(node):
             continue
@@ -32,19 +32,21 @@ def names_in_python(tree: ast.AST) -> Iterator[str]:
 
 
 def called_kernels(sources: dict[str, str]) -> set[str]:
-    """``module.function`` of the kernels that are used outside of kernels, given the texts of all modules."""
+    """Return ``module.function`` of the kernels used outside kernels, given the source of every module."""
     trees = {module: ast.parse(text) for module, text in sources.items()}
     kernels = {f"{module}.{node.name}" for module, tree in trees.items() for node in ast.walk(tree) if is_kernel(node)}
-    found = set()
+    used = set()
     for module, tree in trees.items():
-        homes = {node.name: f"{module}.{node.name}" for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        definitions = {
+            node.name: f"{module}.{node.name}" for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+        }
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                homes |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+                definitions |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         for name in names_in_python(tree):
             head, _, rest = name.partition(".")
-            found.add(".".join(filter(None, (homes.get(head, ""), rest))))
-    return kernels & found
+            used.add(".".join(filter(None, (definitions.get(head, ""), rest))))
+    return kernels & used
 
 
 def test_every_kernel_is_listed_with_its_guard():
@@ -52,15 +54,15 @@ def test_every_kernel_is_listed_with_its_guard():
         ".".join(("graphslice", *path.relative_to(PACKAGE).with_suffix("").parts)): path.read_text()
         for path in PACKAGE.rglob("*.py")
     }
-    found = {name.removeprefix("graphslice.") for name in called_kernels(sources)}
+    called = {name.removeprefix("graphslice.") for name in called_kernels(sources)}
     rows = [row.split("|")[1:-1] for row in DOCUMENT.read_text().splitlines() if row.startswith("| `")]
     listed = [name for row in rows for name in re.findall(r"`([\w.]+)`", row[0])]
-    assert set(listed) == found, "docs/kernels.md lists the kernels that Python calls, and no others"
-    assert len(listed) == len(set(listed)) and len(found) > 20
+    assert set(listed) == called, "docs/kernels.md must list exactly the kernels that Python calls"
+    assert len(listed) == len(set(listed)) and len(called) > 20
     assert all(len(row) == 3 and all(cell.strip() for cell in row) for row in rows)
 
 
-def test_a_new_kernel_would_be_found():
+def test_called_kernels_finds_kernels_by_all_import_styles():
     sources = {
         "p.a": "@njit(cache=True)\ndef inner(x): ...\n@njit\ndef outer(x): inner(x)\ndef python(): outer(1)",
         "p.b": "from p.a import inner as i\nfrom p import c\nrun = lambda: (i(2), c.third[1](3))",

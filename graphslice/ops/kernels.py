@@ -216,7 +216,7 @@ def embed(at, samples):
 
 @kernel
 def embed_gradient(at, samples):
-    """Gradients of :func:`embed`: atoms, degrees, lengths, gradients of the tables, upstream gradient, and the rest."""
+    """Gradients of the embedding: atoms, degrees, lengths, gradients of the tables, upstream; then as :func:`embed`."""
     atoms, degrees, table = operand(at, 0), operand(at, 1), operand(at, 3)
     in_degree, out_degree, token, grad, starts = (
         operand(at, 4),
@@ -285,7 +285,7 @@ def read_out(at, samples):
 
 @kernel
 def read_out_gradient(at, samples):
-    """Gradient of :func:`read_out`: x, lengths, upstream gradient, gradient of x (accumulated), and the rest."""
+    """Gradient of the readout: x, lengths, upstream, gradient of x (accumulated); then as :func:`read_out`."""
     x, grad, grad_x, kind = operand(at, 0), operand(at, 2), operand(at, 3), operand(at, 4)
     place, kinds, width, channels = operand(at, 5), operand(at, 6), operand(at, 7), operand(at, 8)
     lanes, one = float32x16(), splat(float32x16(), np.float32(1))

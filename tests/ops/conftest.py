@@ -1,12 +1,12 @@
-"""What the tests of a GPU's kernels share."""
+"""Fixtures for tests of Triton kernels."""
 
 import pytest
 import torch
 
 
 @pytest.fixture
-def started_on(monkeypatch) -> list[torch.device]:
-    """The devices on which kernels of Triton are started, which are those of tensors and not the current one."""
+def launch_devices(monkeypatch) -> list[torch.device]:
+    """Devices on which Triton kernels are launched: those of their tensors, not the current device."""
     devices = []
 
     class DeviceOf(torch.cuda.device_of):

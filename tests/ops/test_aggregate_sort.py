@@ -1,4 +1,4 @@
-"""aggregate_sort of samples that are too large for the kernel."""
+"""aggregate_sort of samples that are too large for its kernel."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from graphslice.ops import aggregate_sort
 
 
 @pytest.mark.parametrize("width", [257, 300])
-def test_larger_samples_take_one_operation_after_the_other(width):
+def test_samples_beyond_kernel_limit_use_reference(width):
     attn_weights, v = torch.rand(1, 1, width, width), torch.randn(1, width, 16)
     lengths = torch.tensor([width])
     torch.testing.assert_close(

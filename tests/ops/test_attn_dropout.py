@@ -1,4 +1,4 @@
-"""Dropout on the attention weights: its rate, and that backward drops the same entries."""
+"""Dropout of attention weights: rate, and the same mask in the backward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ P = 0.3
 
 @pytest.mark.parametrize("width", [3, 4, 13, 17])
 @pytest.mark.parametrize(("name", "backend"), CALLS)
-def test_backward_drops_the_same_entries(name, backend, width):
-    """Result and argument scale together, so <gradient, argument> is <upstream, result> for each of them."""
+def test_backward_uses_mask_of_forward(name, backend, width):
+    """The result is homogeneous in each argument, so <gradient, argument> = <upstream, result>."""
     interpreted = backend == "triton" and not torch.cuda.is_available()
     if interpreted and width != 13:
         pytest.skip("one width is enough for Triton's interpreter")
@@ -24,16 +24,16 @@ def test_backward_drops_the_same_entries(name, backend, width):
     op = OPERATORS[name]
     attn_weights = torch.rand(batch, 2, width, width, device=device).requires_grad_()
     v = torch.randn(batch, width, 32, device=device).requires_grad_()
-    others = [torch.full((batch,), width, device=device)] if name == "aggregate_sort" else []
+    lengths = [torch.full((batch,), width, device=device)] if name == "aggregate_sort" else []
     torch.manual_seed(0)
-    found = op.using(backend)(attn_weights, v, *others, p=P)
-    assert not torch.equal(op.using(backend)(attn_weights, v, *others, p=P), found)
-    upstream = torch.randn_like(found)
-    of_weights, of_v = torch.autograd.grad(found, (attn_weights, v), upstream)
-    expected = (upstream * found).sum()
-    torch.testing.assert_close((of_weights * attn_weights).sum(), expected, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close((of_v * v).sum(), expected, rtol=1e-3, atol=1e-3)
-    kept = (of_weights != 0).float()
+    actual = op.using(backend)(attn_weights, v, *lengths, p=P)
+    assert not torch.equal(op.using(backend)(attn_weights, v, *lengths, p=P), actual)
+    upstream = torch.randn_like(actual)
+    grad_weights, grad_v = torch.autograd.grad(actual, (attn_weights, v), upstream)
+    expected = (upstream * actual).sum()
+    torch.testing.assert_close((grad_weights * attn_weights).sum(), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close((grad_v * v).sum(), expected, rtol=1e-3, atol=1e-3)
+    kept = (grad_weights != 0).float()
     assert abs(kept.mean() - (1 - P)) < 5 * (P * (1 - P) / kept.numel()) ** 0.5
-    without = op.reference(attn_weights * kept / (1 - P), v, *others)
-    torch.testing.assert_close(found, without, rtol=1e-4, atol=1e-5)
+    masked = op.reference(attn_weights * kept / (1 - P), v, *lengths)
+    torch.testing.assert_close(actual, masked, rtol=1e-4, atol=1e-5)

@@ -11,32 +11,32 @@ from graphslice.ops import column_quantiles
     st.lists(st.floats(0, 1, width=32), min_size=1, max_size=5),
     st.integers(0, 2**32 - 1),
 )
-def test_each_sample_has_numpys_quantiles_of_its_own_rows(lengths, places, seed):
+def test_matches_numpy_quantiles_of_each_sample(lengths, levels, seed):
     rng = np.random.default_rng(seed)
     x = rng.integers(-5, 5, size=(len(lengths), max(lengths), 3)).astype(np.float64)  # with ties
-    found = column_quantiles(torch.tensor(x), torch.tensor(lengths), torch.tensor(places)[:, None])
-    for sample, length, rows in zip(x, lengths, found, strict=True):
-        expected = np.quantile(sample[:length], np.array(places, dtype=np.float64), axis=0)
+    actual = column_quantiles(torch.tensor(x), torch.tensor(lengths), torch.tensor(levels)[:, None])
+    for sample, length, rows in zip(x, lengths, actual, strict=True):
+        expected = np.quantile(sample[:length], np.array(levels, dtype=np.float64), axis=0)
         np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
-def test_a_place_for_each_channel():
+def test_level_per_channel():
     x = torch.randn(2, 7, 3, dtype=torch.float64)
-    places = torch.tensor([[0.0, 0.5, 1.0]])
-    found = column_quantiles(x, torch.tensor([7, 7]), places)[:, 0]
+    levels = torch.tensor([[0.0, 0.5, 1.0]])
+    actual = column_quantiles(x, torch.tensor([7, 7]), levels)[:, 0]
     expected = torch.stack([x[:, :, 0].amin(1), x[:, :, 1].median(1).values, x[:, :, 2].amax(1)], dim=1)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
-def test_the_gradients_are_those_of_finite_differences():
+def test_gradcheck():
     x = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
-    places = torch.tensor([[0.1, 0.33, 0.77], [0.5, 0.95, 0.05]], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x, p: column_quantiles(x, torch.tensor([6, 4]), p), (x, places))
+    levels = torch.tensor([[0.1, 0.33, 0.77], [0.5, 0.95, 0.05]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, p: column_quantiles(x, torch.tensor([6, 4]), p), (x, levels))
 
 
-def test_half_precision_counts_hundreds_of_rows():
+def test_half_precision_with_hundreds_of_rows():
     rows = torch.randperm(256)[:, None].to(torch.bfloat16)  # exact up to 256
     x = rows.repeat(2, 1)[None].contiguous()  # 512 rows, every value twice
-    places = torch.arange(512)[:, None] / 511
-    found = column_quantiles(x, torch.tensor([512]), places)[0, :, 0]
-    torch.testing.assert_close(found.float(), torch.arange(512) // 2 * 1.0, atol=1, rtol=0)
+    levels = torch.arange(512)[:, None] / 511
+    actual = column_quantiles(x, torch.tensor([512]), levels)[0, :, 0]
+    torch.testing.assert_close(actual.float(), torch.arange(512) // 2 * 1.0, atol=1, rtol=0)

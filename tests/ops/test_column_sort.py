@@ -1,4 +1,4 @@
-"""column_sort against numpy, sample by sample and channel by channel."""
+"""column_sort compared with numpy for each sample and channel."""
 
 import numpy as np
 import pytest
@@ -15,15 +15,13 @@ ORDERS = ["ascending", "descending", "mask"]
 
 
 def stable_order(values: np.ndarray, descending: bool) -> list[int]:
-    """Python's stable sort; nan is the largest value."""
+    """Return the row order of Python's stable sort; nan is the largest value."""
     value = [(1, 0.0) if np.isnan(v) else (0, float(v)) for v in values]
-    return sorted(
-        range(len(values)), key=value.__getitem__, reverse=bool(descending)
-    )  # reversed, ties keep their order too
+    return sorted(range(len(values)), key=value.__getitem__, reverse=bool(descending))  # reverse=True is stable too
 
 
-def slow(x: np.ndarray, lengths, descending) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted array, and which row each value came from."""
+def reference_sort(x: np.ndarray, lengths, descending) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted array and the source row of each value."""
     rows = np.broadcast_to(np.arange(x.shape[1])[:, None], x.shape).copy()
     for b, length in enumerate(lengths):
         for c in range(x.shape[2]):
@@ -32,7 +30,7 @@ def slow(x: np.ndarray, lengths, descending) -> tuple[np.ndarray, np.ndarray]:
 
 
 def order_of(name: str, channels: int):
-    """The argument ``order``, and which channels it makes descend."""
+    """Return the argument ``order`` and the mask of its descending channels."""
     if name == "mask":
         mask = np.arange(channels) % 3 != 1
         return torch.tensor(mask), mask
@@ -40,7 +38,7 @@ def order_of(name: str, channels: int):
 
 
 @st.composite
-def problems(draw):
+def sort_inputs(draw):
     batch, rows, channels = draw(st.integers(1, 3)), draw(st.integers(0, 9)), draw(st.integers(1, 4))
     values = st.sampled_from(SPECIAL) | st.floats(-3, 3, width=32)
     x = draw(hnp.arrays(np.float32, (batch, rows, channels), elements=values))
@@ -49,30 +47,30 @@ def problems(draw):
 
 
 @settings(max_examples=150)
-@given(problems(), st.sampled_from(ORDERS))
-def test_against_numpy(problem, order):
-    x, lengths = problem
+@given(sort_inputs(), st.sampled_from(ORDERS))
+def test_matches_numpy(inputs, order):
+    x, lengths = inputs
     argument, descending = order_of(order, x.shape[2])
-    found = column_sort(torch.from_numpy(x), torch.tensor(lengths), argument)
-    np.testing.assert_array_equal(found.numpy(), slow(x, lengths, descending)[0], strict=True)
+    actual = column_sort(torch.from_numpy(x), torch.tensor(lengths), argument)
+    np.testing.assert_array_equal(actual.numpy(), reference_sort(x, lengths, descending)[0], strict=True)
 
 
 @settings(max_examples=60)
-@given(problems(), st.sampled_from(ORDERS))
-def test_the_gradient_goes_where_the_value_came_from(problem, order):
-    """With ties in their order, and in the padding straight through."""
-    x, lengths = problem
+@given(sort_inputs(), st.sampled_from(ORDERS))
+def test_gradient_is_inverse_permutation(inputs, order):
+    """Stable for ties; the identity in the padding."""
+    x, lengths = inputs
     argument, descending = order_of(order, x.shape[2])
     leaf = torch.from_numpy(x).requires_grad_()
     upstream = np.arange(1.0, x.size + 1, dtype=np.float32).reshape(x.shape)
     column_sort(leaf, torch.tensor(lengths), argument).backward(torch.from_numpy(upstream))
     expected = np.zeros_like(upstream)
-    np.put_along_axis(expected, slow(x, lengths, descending)[1], upstream, axis=1)
+    np.put_along_axis(expected, reference_sort(x, lengths, descending)[1], upstream, axis=1)
     np.testing.assert_array_equal(leaf.grad.numpy(), expected)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_without_lengths_every_row_is_sorted(order):
+def test_all_rows_are_sorted_without_lengths(order):
     x = np.random.default_rng(0).normal(size=(2, 6, 5))
     argument, descending = order_of(order, 5)
     expected = np.where(descending, -np.sort(-x, axis=1), np.sort(x, axis=1))
@@ -81,7 +79,7 @@ def test_without_lengths_every_row_is_sorted(order):
 
 @pytest.mark.parametrize("padding", [-np.inf, np.inf, np.nan, 0.0])
 @pytest.mark.parametrize("order", ORDERS)
-def test_padding_takes_no_part_and_stays(order, padding):
+def test_padding_is_unchanged(order, padding):
     x = np.random.default_rng(1).normal(size=(3, 7, 4)).astype(np.float32)
     x[0, 1, :] = -np.inf
     x[1, 0, :] = np.nan
@@ -89,12 +87,12 @@ def test_padding_takes_no_part_and_stays(order, padding):
     for row, length in zip(x, lengths, strict=True):
         row[length:] = padding
     argument, descending = order_of(order, 4)
-    found = column_sort(torch.from_numpy(x), torch.tensor(lengths), argument).numpy()
+    actual = column_sort(torch.from_numpy(x), torch.tensor(lengths), argument).numpy()
     for b, length in enumerate(lengths):
-        alone = np.sort(x[b, :length], axis=0)  # nan last
-        expected = np.where(descending, alone[::-1], alone)
-        np.testing.assert_array_equal(found[b, :length], expected)
-        np.testing.assert_array_equal(found[b, length:], x[b, length:])
+        ascending = np.sort(x[b, :length], axis=0)  # nan last
+        expected = np.where(descending, ascending[::-1], ascending)
+        np.testing.assert_array_equal(actual[b, :length], expected)
+        np.testing.assert_array_equal(actual[b, length:], x[b, length:])
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -106,16 +104,16 @@ def test_gradcheck(order):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_every_floating_dtype(dtype):
+def test_all_floating_dtypes(dtype):
     x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0)).to(dtype)  # bf16 has many ties here
-    found = column_sort(x, torch.tensor([40, 11]))
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found.double().numpy(), slow(x.double().numpy(), [40, 11], [False] * 3)[0])
+    actual = column_sort(x, torch.tensor([40, 11]))
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(actual.double().numpy(), reference_sort(x.double().numpy(), [40, 11], [False] * 3)[0])
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.parametrize("lengths", [None, torch.tensor([0, 0])])
-def test_nothing_to_sort(rows, lengths):
+def test_at_most_one_row(rows, lengths):
     x = torch.randn(2, rows, 3)
     assert torch.equal(column_sort(x, lengths), x)
 
@@ -123,7 +121,7 @@ def test_nothing_to_sort(rows, lengths):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_gpu_agrees_with_the_cpu(order):
+def test_gpu_matches_cpu(order):
     x = torch.randint(0, 9, (3, 700, 5), generator=torch.Generator().manual_seed(0)).float()  # many ties
     lengths, upstream = torch.tensor([700, 350, 1]), torch.arange(float(x.numel())).view(x.shape)
     argument, _ = order_of(order, 5)
@@ -137,7 +135,7 @@ def test_the_gpu_agrees_with_the_cpu(order):
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
 
 
-def test_the_input_is_left_alone():
+def test_input_is_not_modified():
     x = torch.randn(2, 5, 3)
     before = x.clone()
     column_sort(x, torch.tensor([5, 2]))
@@ -146,15 +144,15 @@ def test_the_input_is_left_alone():
 
 def test_opcheck():
     x = torch.randn(2, 6, 4)
-    others = (torch.tensor([6, 2]), torch.tensor([True, False, True, False]), "numba")
-    torch.library.opcheck(_sort, (x, *others))
-    torch.library.opcheck(_sort_with_rows, (x.requires_grad_(), *others))
-    torch.library.opcheck(_unsort, (torch.randn(2, 6, 4), _sort_with_rows(x, *others)[1], "numba"))
+    arguments = (torch.tensor([6, 2]), torch.tensor([True, False, True, False]), "numba")
+    torch.library.opcheck(_sort, (x, *arguments))
+    torch.library.opcheck(_sort_with_rows, (x.requires_grad_(), *arguments))
+    torch.library.opcheck(_unsort, (torch.randn(2, 6, 4), _sort_with_rows(x, *arguments)[1], "numba"))
 
 
 @pytest.mark.parametrize("rows", [255, 256, 257, 1000])
 def test_many_rows(rows):
-    """Above 256 the rows need more than a byte."""
+    """Row numbers of more than 256 rows need more than a byte."""
     x = torch.randn(1, rows, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
     column_sort(x).backward(torch.arange(2.0 * rows).view(1, rows, 2))
     expected = torch.zeros(1, rows, 2).scatter(1, x.argsort(dim=1), torch.arange(2.0 * rows).view(1, rows, 2))
@@ -162,24 +160,24 @@ def test_many_rows(rows):
 
 
 @pytest.mark.parametrize("backend", ["torch", "numba"])
-def test_as_many_rows_as_are_promised(backend):
+def test_maximum_number_of_rows(backend):
     rows = 65_536
     x = torch.randint(0, 5000, (1, rows, 3), generator=torch.Generator().manual_seed(0)).float().requires_grad_()
-    found = column_sort.using(backend)(x, torch.tensor([rows - 5]))
-    found.backward(torch.arange(3.0 * rows).view(1, rows, 3))
+    actual = column_sort.using(backend)(x, torch.tensor([rows - 5]))
+    actual.backward(torch.arange(3.0 * rows).view(1, rows, 3))
     order = np.argsort(x[0, :-5].detach().numpy(), axis=0, kind="stable")
-    np.testing.assert_array_equal(found[0, :-5].detach(), np.take_along_axis(x[0, :-5].detach().numpy(), order, 0))
+    np.testing.assert_array_equal(actual[0, :-5].detach(), np.take_along_axis(x[0, :-5].detach().numpy(), order, 0))
     expected = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
     expected[order, np.arange(3)] = expected[:-5].copy()
     np.testing.assert_array_equal(x.grad[0], expected)
 
 
-def test_lengths_beyond_the_rows_mean_all_of_them():
+def test_lengths_are_clamped():
     x = torch.randn(2, 5, 3)
     for backend in ("torch", "numba"):
         assert torch.equal(column_sort.using(backend)(x, torch.tensor([9, 10**6])), x.sort(dim=1).values)
 
 
-def test_an_unknown_order_is_refused():
+def test_unknown_order_raises():
     with pytest.raises(ValueError, match="ascending"):
         column_sort(torch.zeros(1, 2, 3), order="up")

@@ -1,4 +1,4 @@
-"""Dropout: its rate, its mean, its gradient."""
+"""Dropout: rate, mean and gradient."""
 
 import math
 
@@ -10,13 +10,13 @@ from graphslice.ops.dropout import dropout_seed
 
 
 @pytest.mark.parametrize("p", [0.03, 0.1, 0.5, 0.9])
-def test_rate_and_mean(p):
+def test_drop_rate(p):
     n = 200_000
     torch.manual_seed(0)
     kept = dropout(torch.ones(n), p) != 0
     bound = 5 * math.sqrt(p * (1 - p) / n)
     assert abs(1 - kept.float().mean().item() - p) < bound
-    # Sixteen values are hashed at a time: each must be met as often, and on its own.
+    # Sixteen values are hashed at once: all lanes must have the same rate and be independent.
     lanes = kept.view(-1, 16).double()
     assert (1 - lanes.mean(0) - p).abs().max() < 4 * bound
     assert torch.corrcoef(lanes.T).fill_diagonal_(0).abs().max() < 5 / math.sqrt(n / 16)
@@ -33,19 +33,19 @@ def test_neighbours_and_successive_draws_are_independent():
         assert torch.corrcoef(pair)[0, 1].abs() < bound
 
 
-def test_threads_of_their_own_seed_do_not_touch_the_generator():
+def test_dropout_seed_does_not_advance_global_generator():
     torch.manual_seed(0)
     expected = dropout(torch.ones(100), 0.5)
     torch.manual_seed(0)
     with dropout_seed(7):
-        one = dropout(torch.ones(100), 0.5)
+        seeded = dropout(torch.ones(100), 0.5)
     with dropout_seed(7):
-        assert torch.equal(dropout(torch.ones(100), 0.5), one)
+        assert torch.equal(dropout(torch.ones(100), 0.5), seeded)
     assert torch.equal(dropout(torch.ones(100), 0.5), expected)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.75])
-def test_the_rest_is_scaled_so_that_the_mean_stays(p):
+def test_scaling_preserves_mean(p):
     torch.manual_seed(0)
     x = torch.randn(50_000, dtype=torch.float64) + 3
     y = dropout(x, p)
@@ -55,13 +55,13 @@ def test_the_rest_is_scaled_so_that_the_mean_stays(p):
 
 
 @pytest.mark.parametrize("p", [1e-7, 1e-6, 5e-6, 1e-5])
-def test_a_rate_near_zero_keeps_nearly_everything(p):
+def test_rate_near_zero(p):
     torch.manual_seed(0)
     assert (dropout(torch.ones(10_000), p) == 0).sum() < 10
 
 
 @pytest.mark.parametrize("p", [0.99999, 0.9999999])
-def test_a_rate_near_one_drops_nearly_everything(p):
+def test_rate_near_one(p):
     torch.manual_seed(0)
     y = dropout(torch.ones(10_000), p)
     assert (y != 0).sum() < 10
@@ -76,7 +76,7 @@ def test_shapes_and_dtypes(shape, dtype):
     assert set(y.flatten().tolist()) <= {0.0, 2.0}
 
 
-def test_the_gradient_has_the_mask_of_the_values():
+def test_gradient_uses_mask_of_forward():
     torch.manual_seed(0)
     x = torch.rand(20, 33, requires_grad=True) + 1
     x.retain_grad()
@@ -86,7 +86,7 @@ def test_the_gradient_has_the_mask_of_the_values():
     assert 0 < (x.grad == 0).sum() < x.numel()
 
 
-def test_the_seed_decides_and_calls_differ():
+def test_reproducible_with_seed_and_different_per_call():
     def draw():
         return dropout(torch.ones(64, 9), 0.5)
 
@@ -97,13 +97,13 @@ def test_the_seed_decides_and_calls_differ():
     assert not torch.equal(first, second)
 
 
-def test_strided_input():
+def test_non_contiguous_input():
     x = (torch.rand(6, 8) + 1).T
     y = dropout(x, 0.5)
     torch.testing.assert_close(y[y != 0], 2 * x[y != 0])
 
 
-def test_nothing_happens_at_zero_or_outside_training():
+def test_identity_for_rate_zero_and_in_eval_mode():
     x = torch.randn(4, 5)
     assert torch.equal(dropout(x, 0), x)
     assert torch.equal(Dropout(0.0)(x), x)

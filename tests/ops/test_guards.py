@@ -1,4 +1,4 @@
-"""Calls whose shapes do not agree: no kernel takes them, and torch says what is wrong."""
+"""Invalid shapes and indices: kernels reject them, and the torch reference raises an error."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ TYPES = torch.zeros(2, 3, 3, dtype=torch.int16)
 BONDS = torch.zeros(2, 3, 3, dtype=torch.int16)
 
 
-def short(*values: int) -> torch.Tensor:
+def int32(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def paths(**other: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The arguments of path_values of two path types with three entries, but for what is given."""
-    given = {
+def paths(**overrides: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return arguments of path_values for two path types with three entries, with some replaced."""
+    arguments = {
         "token": ones(1, 8),
         "spatial": ones(4, 8),
         "bond": ones(5, 8),
         "matrices": ones(2, 8, 8),
         "bond_rows": ints(0, 4, 1, 2)[:, None],
-        "distances": short(1, 2),
-        "begins": short(0, 1),
-        "codes": short(0, 7, 3),
-        "shares": ones(3),
+        "distances": int32(1, 2),
+        "offsets": int32(0, 1),
+        "codes": int32(0, 7, 3),
+        "weights": ones(3),
     }
-    return tuple((given | other).values())
+    return tuple((arguments | overrides).values())
 
 
 CALLS = {
@@ -128,20 +128,20 @@ CALLS = {
         (TABLE, ints(8, 0, 3)[None], ints(0, 1), ones(3)),
     ],
     "path_values": [
-        paths(codes=short(0, 8, 3)),
-        paths(codes=short(0, -1, 3)),
+        paths(codes=int32(0, 8, 3)),
+        paths(codes=int32(0, -1, 3)),
         paths(codes=ints(0, 7, 3)),
-        paths(begins=short(1, 2)),
-        paths(begins=short(0, 4)),
-        paths(begins=short(0, 2), distances=short(1, -1)),
-        paths(distances=short(1, 2, 3)),
+        paths(offsets=int32(1, 2)),
+        paths(offsets=int32(0, 4)),
+        paths(offsets=int32(0, 2), distances=int32(1, -1)),
+        paths(distances=int32(1, 2, 3)),
         paths(bond_rows=ints(0, 5, 1, 2)[:, None]),
         paths(bond_rows=ints(0, -1, 1, 2)[:, None]),
-        paths(shares=ones(2)),
+        paths(weights=ones(2)),
         paths(token=ones(1, 16)),
         paths(matrices=ones(2, 8, 16)),
         paths(bond=ones(5, 16)),
-        paths(begins=short(), distances=short()),
+        paths(offsets=int32(), distances=int32()),
     ],
     "dropout": [(V, 1.0), (V, 1.5), (V, -0.5)],
 }
@@ -150,19 +150,19 @@ CALLS = {
 @pytest.mark.parametrize(
     ("name", "number"), [(name, number) for name, calls in CALLS.items() for number in range(len(calls))]
 )
-def test_no_kernel_takes_shapes_that_do_not_agree(name, number):
+def test_kernel_rejects_invalid_arguments(name, number):
     op, args = OPERATORS[name], CALLS[name][number]
     assert op.choose(*args) == "torch"
     for backend in op.backends:
-        with pytest.raises(ValueError, match=f"the {backend} backend of {name} does not take"):
+        with pytest.raises(ValueError, match=f"the {backend} backend of {name} does not support"):
             op.using(backend)(*args)
 
 
-def test_every_operator_that_can_disagree_is_tried():
+def test_every_operator_with_several_arguments_is_covered():
     assert set(OPERATORS) - set(CALLS) == {"gelu"}
 
 
-def test_torch_says_what_is_wrong():
+def test_reference_raises_error_of_torch():
     with pytest.raises(RuntimeError, match="size"):
         OPERATORS["aggregate"](P, ones(8, 3, 16))
     with pytest.raises(IndexError, match="out of range"):

@@ -1,4 +1,4 @@
-"""linear_attention against the quadratic order, sample by sample."""
+"""linear_attention compared with the quadratic form for each sample."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from graphslice.ops import linear_attention
 
 
-def slow(q, k, v, lengths, heads):
-    """``(Q K^T) V / n`` of each sample and head by itself."""
+def reference(q, k, v, lengths, heads):
+    """Compute ``(Q K^T) V / n`` for each sample and head."""
     out = torch.zeros_like(v)
     head_dim = v.shape[2] // heads
     for b, n in enumerate(lengths.tolist()):
         for h in range(heads):
-            of = (b, slice(n), slice(h * head_dim, (h + 1) * head_dim))
-            out[of] = (q[of] @ k[of].T) @ v[of] / max(1, n)
+            block = (b, slice(n), slice(h * head_dim, (h + 1) * head_dim))
+            out[block] = (q[block] @ k[block].T) @ v[block] / max(1, n)
     return out
 
 
@@ -27,19 +27,19 @@ def slow(q, k, v, lengths, heads):
     st.sampled_from([4, 8, 10, 16, 24]),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_values_and_gradients(seed, sizes, heads, head_dim, dtype):
+def test_matches_quadratic_form(seed, sizes, heads, head_dim, dtype):
     torch.manual_seed(seed)
     lengths, width = torch.tensor(sizes), max(1, *sizes) + seed % 2
     parts = [torch.randn(len(sizes), width, heads * head_dim, dtype=dtype).requires_grad_() for _ in range(3)]
     upstream = torch.randn_like(parts[0])
-    found, expected = linear_attention(*parts, lengths, heads), slow(*parts, lengths, heads)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-4)
+    actual, expected = linear_attention(*parts, lengths, heads), reference(*parts, lengths, heads)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-4)
     for one, other in zip(
-        torch.autograd.grad(found, parts, upstream), torch.autograd.grad(expected, parts, upstream), strict=True
+        torch.autograd.grad(actual, parts, upstream), torch.autograd.grad(expected, parts, upstream), strict=True
     ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4)
     with torch.no_grad():
-        assert torch.equal(linear_attention(*parts, lengths, heads), found)
+        assert torch.equal(linear_attention(*parts, lengths, heads), actual)
 
 
 @pytest.mark.parametrize("width", [5, 300])
@@ -54,10 +54,10 @@ def test_padding_is_not_read(width):
 
 
 @pytest.mark.parametrize("length", [-3, 4, 5000])
-def test_lengths_beyond_the_rows_count_as_their_ends(length):
-    """Compiled code would read and write beyond its arrays."""
+def test_lengths_are_clamped(length):
+    """Otherwise compiled code would access memory beyond its arrays."""
     x = torch.randn(1, 3, 16, generator=torch.Generator().manual_seed(0))
-    found = linear_attention(x, x, x, torch.tensor([length]), 2)
+    actual = linear_attention(x, x, x, torch.tensor([length]), 2)
     expected = linear_attention(x, x, x, torch.tensor([min(max(length, 0), 3)]), 2)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(found, linear_attention.reference(x, x, x, torch.tensor([length]), 2))
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(actual, linear_attention.reference(x, x, x, torch.tensor([length]), 2))

@@ -1,4 +1,4 @@
-"""path_softmax where its values are hard."""
+"""path_softmax: normalisation, gradients and extreme biases."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from graphslice.ops import path_softmax
 
 
-def problem(
+def make_inputs(
     seed: int, lengths: list[int], heads: int = 3, path_types: int = 7, spread: float = 3.0, dtype=torch.float64
 ):
     random = np.random.default_rng(seed)
@@ -20,36 +20,38 @@ def problem(
 
 
 def test_rows_sum_to_one_and_padding_is_zero():
-    values, pairs, sizes = problem(0, [1, 5, 3])
-    found = path_softmax(values, pairs, sizes).detach()
-    for sample, length in zip(found, sizes.tolist(), strict=True):
+    values, pairs, sizes = make_inputs(0, [1, 5, 3])
+    actual = path_softmax(values, pairs, sizes).detach()
+    for sample, length in zip(actual, sizes.tolist(), strict=True):
         assert torch.allclose(sample[:, : length + 1].sum(-1), torch.ones(1, dtype=torch.float64))
         assert not sample[:, length + 1 :].any() and not sample[:, :, length + 1 :].any()
 
 
 def test_gradcheck():
-    values, pairs, sizes = problem(1, [2, 4])
+    values, pairs, sizes = make_inputs(1, [2, 4])
     assert torch.autograd.gradcheck(lambda v: path_softmax(v, pairs, sizes), values)
 
 
 @pytest.mark.parametrize("gap", [50.0, 90.0, 500.0, 2000.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_far_apart(gap, dtype):
-    """A row whose largest bias is far below the largest of its head is normalised all the same."""
+def test_biases_far_apart(gap, dtype):
+    """A row whose largest bias is far below the maximum of its head is still normalised."""
     values = torch.tensor([[0.0], [-gap], [-gap - 1], [0.0]], dtype=dtype)
     pairs = torch.tensor([[[0, 1], [0, 0]], [[2, 2], [2, 2]]])
-    # Without the token in the way: columns of atoms only would be all tiny.
+    # Also lower the bias of the token, so that all weights of a row are tiny before normalisation.
     values[0] = -gap
-    found = path_softmax(values, pairs, torch.tensor([2, 2]))
-    torch.testing.assert_close(found, path_softmax.reference(values, pairs, torch.tensor([2, 2])), rtol=1e-5, atol=1e-7)
-    assert torch.allclose(found.sum(-1), torch.ones((), dtype=dtype))
+    actual = path_softmax(values, pairs, torch.tensor([2, 2]))
+    torch.testing.assert_close(
+        actual, path_softmax.reference(values, pairs, torch.tensor([2, 2])), rtol=1e-5, atol=1e-7
+    )
+    assert torch.allclose(actual.sum(-1), torch.ones((), dtype=dtype))
 
 
 @pytest.mark.parametrize("gap", [50.0, 75.0, 90.0, 150.0])
-def test_nothing_is_denormal(gap):
-    """A matrix product with denormal numbers takes many times as long."""
+def test_no_denormal_weights(gap):
+    """Denormal numbers would make a matrix product many times slower."""
     values = torch.tensor([[0.0], [gap], [0.5]])
     pairs, lengths = torch.tensor([[[0, 1], [1, 1]]], dtype=torch.int16), torch.tensor([2])
-    found = path_softmax(values, pairs, lengths)
-    assert ((found == 0) | (found >= 1e-28)).all() and (found == 0).any() == (gap > 65)
-    torch.testing.assert_close(found, path_softmax.reference(values, pairs, lengths), rtol=1e-6, atol=1e-28)
+    actual = path_softmax(values, pairs, lengths)
+    assert ((actual == 0) | (actual >= 1e-28)).all() and (actual == 0).any() == (gap > 65)
+    torch.testing.assert_close(actual, path_softmax.reference(values, pairs, lengths), rtol=1e-6, atol=1e-28)

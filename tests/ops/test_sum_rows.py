@@ -1,4 +1,4 @@
-"""Sums of rows of a table, against torch's embedding."""
+"""sum_rows compared with torch's embedding."""
 
 import torch
 from torch.nn import functional as F
@@ -6,8 +6,8 @@ from torch.nn import functional as F
 from graphslice.ops import sum_rows
 
 
-def test_it_is_the_embedding_of_torch():
+def test_single_rows_match_embedding():
     table, rows = torch.randn(9, 16), torch.tensor([8, 0, 3])
     assert sum_rows.choose(table, rows, torch.arange(3), torch.ones(3)) == "numba"
-    found = sum_rows(table, rows, torch.arange(3), torch.ones(3))
-    torch.testing.assert_close(found, F.embedding(rows, table), rtol=0, atol=0)
+    actual = sum_rows(table, rows, torch.arange(3), torch.ones(3))
+    torch.testing.assert_close(actual, F.embedding(rows, table), rtol=0, atol=0)

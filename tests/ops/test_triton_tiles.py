@@ -1,4 +1,4 @@
-"""How the work of a GPU's kernels is cut; what they take of its memory is measured in test_triton_compiles.py."""
+"""Tile sizes of Triton kernels; test_triton_compiles.py measures their shared memory."""
 
 import pytest
 import torch
@@ -20,18 +20,18 @@ def power_of_two(number: int) -> bool:
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_tile_holds_a_sample_and_what_it_multiplies_fits_any_card(dtype, capability):
+def test_aggregate_tile_holds_sample_and_fits_shared_memory(dtype, capability):
     for width in (1, 2, 16, 17, 32, 33, 64, 65, MAX_AGGREGATE_ROWS):
         for head_dim in (1, 8, 24, 33, 96, 256):
             tile = aggregate_tile(width, head_dim, dtype, capability)
             rows, columns, inner, in_float32, warps = tile
             assert rows >= width and all(map(power_of_two, (rows, columns, inner, warps)))
-            assert inner >= 16 and columns >= 16 and rows % inner == 0  # what a product takes
-            # Backward: INNER rows of P, and the gradient and V of all rows.
+            assert inner >= 16 and columns >= 16 and rows % inner == 0  # requirement of tl.dot
+            # Backward holds INNER rows of P, and all rows of the gradient and of V.
             assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= SHARED_MEMORY, tile
 
 
-def test_turing_multiplies_in_float32_and_leaves_bfloat16_to_the_reference():
+def test_turing_multiplies_in_float32_and_does_not_support_bfloat16():
     half, bf16 = torch.float16, torch.bfloat16
     assert [aggregate_tile(20, 24, half, (major, 5)).in_float32 for major in (7, 8)] == [True, False]
     assert [aggregate_fits(20, half, capability) for capability in ((7, 0), (7, 5), (8, 0))] == [False, True, True]
@@ -40,7 +40,7 @@ def test_turing_multiplies_in_float32_and_leaves_bfloat16_to_the_reference():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sorted_tile_stays_in_the_registers_of_its_threads(dtype):
+def test_sort_tile_fits_registers(dtype):
     for width in (1, 2, 3, 20, 128, 1000, MAX_SORT_ROWS):
         for channels in (1, 24, 768):
             rows, columns = sort_tile(width, channels, dtype)

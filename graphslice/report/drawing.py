@@ -1,4 +1,4 @@
-"""Molecules as SVG, readable on light and on dark pages, and their scaffolds."""
+"""Draw molecules as SVG for light and dark pages; Bemis-Murcko scaffolds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rdkit import Chem, rdBase
 from rdkit.Chem.Draw import rdMolDraw2D
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
-# Pixels of a drawing; the page shows it about as large.
+# Width and height of a drawing in pixels, about as large as the page shows it.
 _WIDTH, _HEIGHT = 220, 165
-# Of more atoms a drawing is neither read nor made quickly.
+# Larger molecules are not drawn: the drawing would be slow and illegible.
 _MAX_ATOMS = 120
 
-# RDKit's colours of the elements, each of which the page gives a light and a dark form.
+# Colours of the elements in RDKit's drawings, and the CSS variables that replace them (light and dark variants).
 _COLOURS = {
     "#000000": "ink",
     "#0000FF": "n",
@@ -30,11 +30,14 @@ _COLOURS = {
 
 
 def draw_molecule(smiles: str, label: str) -> Markup | None:
-    """A drawing of a molecule; None of what is too large to be drawn, or is none.
+    """Draw a molecule.
 
     Args:
-        smiles: of it.
-        label: what a screen reader says.
+        smiles: SMILES of the molecule.
+        label: accessible name for screen readers.
+
+    Returns:
+        An SVG element; None if the SMILES is invalid, or the molecule is too large or cannot be drawn.
     """
     mol = _parse(smiles)
     if mol is None or mol.GetNumAtoms() > _MAX_ATOMS:
@@ -46,14 +49,14 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
     with rdBase.BlockLogs():
         try:
             rdMolDraw2D.PrepareAndDrawMolecule(drawer, mol)
-        except (RuntimeError, ValueError):  # some complexes of metals have no Kekulé form
+        except (RuntimeError, ValueError):  # some metal complexes have no Kekulé structure
             return None
     drawer.FinishDrawing()
     return _with_page_style(drawer.GetDrawingText(), label)
 
 
 def _with_page_style(svg: str, label: str) -> Markup:
-    """RDKit's SVG without its namespaces and colours, which become classes of the page's style."""
+    """Strip RDKit's SVG of namespaces, and replace colours by the CSS variables of the page."""
     svg = svg[svg.index("<svg") :]
     svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r"<!--.*?-->|<rect[^>]*>\s*</rect>", "", svg, flags=re.DOTALL)
@@ -61,7 +64,7 @@ def _with_page_style(svg: str, label: str) -> Markup:
     for colour, name in _COLOURS.items():
         svg = svg.replace(f"stroke:{colour}", f"stroke:var(--atom-{name})")
         svg = re.sub(f" fill='{colour}'", f" style='fill:var(--atom-{name})'", svg)
-    svg = re.sub(r"#[0-9A-F]{6}\b", "var(--atom-ink)", svg)  # of other elements
+    svg = re.sub(r"#[0-9A-F]{6}\b", "var(--atom-ink)", svg)  # other elements
     svg = svg.replace("fill-rule:evenodd;", "").replace("stroke-opacity:1", "").replace("stroke-linejoin:miter;", "")
     svg = re.sub(r"\s*\n\s*", "", svg)
     begin = f'<svg class="molecule" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
@@ -69,9 +72,15 @@ def _with_page_style(svg: str, label: str) -> Markup:
 
 
 def scaffold_of(smiles: str) -> str | None:
-    """The SMILES of the Bemis-Murcko scaffold of a molecule (1996), empty where it has no rings; None of what is none.
+    """Compute the Bemis-Murcko scaffold of a molecule (Bemis and Murcko 1996), without stereochemistry.
 
-    Without stereochemistry, as the enantiomers of a compound belong together.
+    Stereochemistry is removed so that enantiomers share a scaffold.
+
+    Args:
+        smiles: SMILES of the molecule.
+
+    Returns:
+        SMILES of the scaffold, empty for acyclic molecules; None if the molecule or its scaffold cannot be computed.
     """
     mol = _parse(smiles)
     if mol is None:
@@ -88,5 +97,5 @@ def _parse(smiles: str) -> Chem.Mol | None:
     with rdBase.BlockLogs():
         try:
             return Chem.MolFromSmiles(smiles)
-        except UnicodeEncodeError:  # bytes of a file that are no text
+        except UnicodeEncodeError:  # undecodable bytes of a file
             return None

@@ -1,4 +1,4 @@
-"""The figures of a report: each a plot and what stands below it."""
+"""Figures of a report: a plot and its caption."""
 
 from __future__ import annotations
 
@@ -12,53 +12,57 @@ from graphslice.report.page_elements import Figure
 from graphslice.report.svg import Plot, Scale, number, plain, shortened
 from graphslice.tasks import BINARY, REGRESSION, Task
 
-# Dots of a plot: of more molecules a part is drawn, which looks the same.
+# Maximum number of dots of a plot; of more molecules, a random sample is drawn, which looks the same.
 _MAX_DOTS = 2_000
-# Points of a curve, bins of a histogram and of a reliability curve, classes of a confusion matrix.
+# Maximum points of a curve, bins of a histogram and of a reliability diagram, maximum classes of a confusion matrix.
 _MAX_POINTS, _BINS, _RELIABILITY_BINS, _MAX_CLASSES = 300, 30, 10, 10
-#: Ends of the bins of similarity to the nearest training molecule; the last is of 1 alone.
+#: Bin edges of the similarity to the nearest training molecule; the last bin holds a similarity of exactly 1.
 SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-# Bins of as many molecules each, in which the error is compared with the spread.
+# Number of equally large groups of molecules in which the error is compared with the standard deviation.
 _STD_BINS = 5
 
 
-def target_figures(task: Task, true: np.ndarray, given: np.ndarray, split: str) -> list[Figure]:
-    """How the answers to one target compare with the truth: a figure of numbers, two of classes.
+def target_figures(task: Task, true: np.ndarray, values: np.ndarray, split: str) -> list[Figure]:
+    """Make figures that compare predictions with true values: one for regression, two for classification.
 
     Args:
-        task: the target.
+        task: target.
         true: ``float64 [R]``, nan where unknown.
-        given: ``float32 [R, W]`` of this target alone.
+        values: ``float32 [R, W]``, predictions of this target.
+        split: display name of the split.
+
+    Returns:
+        The figures; none if no label is known.
         split: what the molecules are called.
     """
     known = ~np.isnan(true)
-    y, given = true[known], given[known]
+    y, values = true[known], values[known]
     if not len(y):
         return []
     if task.kind == REGRESSION:
-        return [_predicted_against_true(task, y, given[:, 0], split)]
-    compare = _roc(task, y, given[:, 0], split) if task.kind == BINARY else _confusion(task, y, given, split)
-    return [compare, _reliability(task, y, given, split)]
+        return [_predicted_against_true(task, y, values[:, 0], split)]
+    compare = _roc(task, y, values[:, 0], split) if task.kind == BINARY else _confusion(task, y, values, split)
+    return [compare, _reliability(task, y, values, split)]
 
 
-def score_caption(task: Task, y: np.ndarray, given: np.ndarray) -> str:
-    """How many molecules there are, and two scores of the answers."""
-    found = scores("", [task], y[:, None], given)
+def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
+    """Format the number of molecules and two scores of the predictions."""
+    results = scores("", [task], y[:, None], values)
     names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
-    return ", ".join([f"n = {len(y):,}", *(f"{METRICS[name].label} {number(found[name])}" for name in names)])
+    return ", ".join([f"n = {len(y):,}", *(f"{METRICS[name].label} {number(results[name])}" for name in names)])
 
 
-def _predicted_against_true(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
-    log, said = task.transform == "log", score_caption(task, y, given[:, None])
-    x, other = Scale.around("true", y, given, log=log), Scale.around("predicted", y, given, log=log)
-    plot = Plot(x, other, said, square=True)
-    plot.line([x.low, x.high], [x.low, x.high], "rule")
-    shown = _sample(len(y))
-    plot.dots(y[shown], given[shown])
-    part = f" {_MAX_DOTS:,} of them are drawn." if len(shown) < len(y) else ""
+def _predicted_against_true(task: Task, y: np.ndarray, predicted: np.ndarray, split: str) -> Figure:
+    log, summary = task.transform == "log", score_caption(task, y, predicted[:, None])
+    x_axis, y_axis = Scale.around("true", y, predicted, log=log), Scale.around("predicted", y, predicted, log=log)
+    plot = Plot(x_axis, y_axis, summary, square=True)
+    plot.line([x_axis.low, x_axis.high], [x_axis.low, x_axis.high], "rule")
+    sample = _sample(len(y))
+    plot.dots(y[sample], predicted[sample])
+    part = f" A random sample of {_MAX_DOTS:,} molecules is drawn." if len(sample) < len(y) else ""
     unit = ", on logarithmic axes" if log else ""
-    caption = f"Predicted against true {task.name} in the unit of the table{unit}; the line is where both agree.{part}"
-    return Figure([plot.svg(f"{split}: predicted against true {task.name}, {said}")], caption, f"{_capital(split)}")
+    caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality.{part}"
+    return Figure([plot.svg(f"{split}: predicted against true {task.name}, {summary}")], caption, f"{_capital(split)}")
 
 
 def _sample(count: int) -> np.ndarray:
@@ -67,116 +71,116 @@ def _sample(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(count, _MAX_DOTS, replace=False)
 
 
-def _roc(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
+def _roc(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
     from sklearn.metrics import roc_curve
 
-    positives, said = int(y.sum()), score_caption(task, y, given[:, None])
-    plot = Plot(Scale("false positive rate", 0, 1), Scale("true positive rate", 0, 1), said, square=True)
+    positives, summary = int(y.sum()), score_caption(task, y, values[:, None])
+    plot = Plot(Scale("false positive rate", 0, 1), Scale("true positive rate", 0, 1), summary, square=True)
     plot.line([0, 1], [0, 1], "rule")
-    none = ""
+    note = ""
     if 0 < positives < len(y):
-        false, true, _ = roc_curve(y, given)
-        some = np.unique(np.linspace(0, len(false) - 1, _MAX_POINTS).astype(int))
-        plot.line(false[some], true[some])
+        false, true, _ = roc_curve(y, values)
+        points = np.unique(np.linspace(0, len(false) - 1, _MAX_POINTS).astype(int))
+        plot.line(false[points], true[points])
     else:
-        none = " There is no curve, as all are of one class."
+        note = " The ROC curve is undefined, as all molecules are of one class."
     caption = f"ROC curve of {task.name}: {positives:,} of class {task.classes[1]}, "
-    caption += f"{len(y) - positives:,} of class {task.classes[0]}.{none}"
-    return Figure([plot.svg(f"{split}: ROC curve of {task.name}, {said}")], caption, _capital(split))
+    caption += f"{len(y) - positives:,} of class {task.classes[0]}.{note}"
+    return Figure([plot.svg(f"{split}: ROC curve of {task.name}, {summary}")], caption, _capital(split))
 
 
-def _reliability(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
-    """How often what is given a probability is so; of several classes of the most probable one."""
+def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
+    """Draw the reliability diagram: observed frequency by predicted probability (of several classes, the top one)."""
     if task.kind == BINARY:
-        p, right = given[:, 0].astype(np.float64), y == 1
-        of, asked = f"class {task.classes[1]}", "probability given to it"
+        p, correct = values[:, 0].astype(np.float64), y == 1
+        of, axis = f"class {task.classes[1]}", f"predicted probability of {task.classes[1]}"
     else:
-        p, right = given.max(axis=1).astype(np.float64), given.argmax(axis=1) == y
-        of, asked = "the most probable class", "its probability"
-    error = scores("", [task], y[:, None], given)["calibration_error"]
-    said = f"n = {len(y):,}, calibration error {number(error)}"
-    plot = Plot(Scale(asked, 0, 1), Scale("share that is so", 0, 1), said, square=True)
+        p, correct = values.max(axis=1).astype(np.float64), values.argmax(axis=1) == y
+        of, axis = "the most probable class", "predicted probability"
+    error = scores("", [task], y[:, None], values)["calibration_error"]
+    summary = f"n = {len(y):,}, calibration error {number(error)}"
+    plot = Plot(Scale(axis, 0, 1), Scale("observed frequency", 0, 1), summary, square=True)
     edges = np.linspace(0, 1, _RELIABILITY_BINS + 1)
-    place = np.minimum((p * _RELIABILITY_BINS).astype(int), _RELIABILITY_BINS - 1)
-    counts = np.bincount(place, minlength=_RELIABILITY_BINS)
+    bin_of = np.minimum((p * _RELIABILITY_BINS).astype(int), _RELIABILITY_BINS - 1)
+    counts = np.bincount(bin_of, minlength=_RELIABILITY_BINS)
     for k, count in enumerate(counts.tolist()):
         plot.bar(edges[k], edges[k + 1], 0.25 * count / counts.max(), "faint")
     plot.line([0, 1], [0, 1], "rule")
-    full = np.flatnonzero(counts)
-    means = np.array([p[place == k].mean() for k in full])
-    shares = np.array([right[place == k].mean() for k in full])
+    occupied = np.flatnonzero(counts)
+    means = np.array([p[bin_of == k].mean() for k in occupied])
+    shares = np.array([correct[bin_of == k].mean() for k in occupied])
     plot.line(means, shares, "c2")
     plot.dots(means, shares, "c2 large")
-    caption = f"Reliability of {of} of {task.name}, in tenths of the probability: on the line it is as often so as "
-    caption += f"said. The bars show how many molecules each tenth has, at most {int(counts.max()):,}."
-    return Figure([plot.svg(f"{split}: reliability of {task.name}, {said}")], caption, _capital(split))
+    caption = f"Reliability diagram for {of} of {task.name}, in ten bins of the predicted probability; the line marks "
+    caption += f"perfect calibration. Bars show the number of molecules per bin, at most {int(counts.max()):,}."
+    return Figure([plot.svg(f"{split}: reliability of {task.name}, {summary}")], caption, _capital(split))
 
 
-def _confusion(task: Task, y: np.ndarray, given: np.ndarray, split: str) -> Figure:
-    """Counts of true and predicted classes; of many classes the most frequent, and the others as one."""
-    true, predicted = y.astype(int), given.argmax(axis=1)
+def _confusion(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
+    """Draw the confusion matrix; beyond a maximum number of classes, the rarer ones are merged into one."""
+    true, predicted = y.astype(int), values.argmax(axis=1)
     names = [*task.classes]
     if len(names) > _MAX_CLASSES:
         counts = np.bincount(true, minlength=len(names))
         frequent = np.sort(np.argsort(-counts, kind="stable")[: _MAX_CLASSES - 1])
-        to = np.full(len(names), len(frequent))
-        to[frequent] = np.arange(len(frequent))
+        group_of = np.full(len(names), len(frequent))
+        group_of[frequent] = np.arange(len(frequent))
         names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} others"]
-        true, predicted = to[true], to[predicted]
+        true, predicted = group_of[true], group_of[predicted]
     size = len(names)
     counts = np.zeros((size, size), int)
     np.add.at(counts, (true, predicted), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    said = score_caption(task, y, given)
+    summary = score_caption(task, y, values)
     short = [shortened(name, 95) for name in names]
     ticks = [((k + 0.5) / size, name) for k, name in enumerate(short)]
-    down = [(1 - at, name) for at, name in ticks]
-    x, upright = Scale("predicted class", 0, 1, ticks=ticks), Scale("true class", 0, 1, ticks=down)
-    plot = Plot(x, upright, said, square=True, matrix=True)
+    y_ticks = [(1 - at, name) for at, name in ticks]
+    x_axis, y_axis = Scale("predicted class", 0, 1, ticks=ticks), Scale("true class", 0, 1, ticks=y_ticks)
+    plot = Plot(x_axis, y_axis, summary, square=True, matrix=True)
     for row, column in np.ndindex(size, size):
         plot.cell(column, row, size, size, float(shares[row, column]), f"{counts[row, column]:,}")
-    words = "; ".join(f"{name}: {counts[k, k]:,} of {counts[k].sum():,} right" for k, name in enumerate(names))
+    correct = "; ".join(f"{name}: {counts[k, k]:,} of {counts[k].sum():,} correct" for k, name in enumerate(names))
     caption = (
         f"Confusion matrix of {task.name}: molecules by true and predicted class, coloured by their share of the row."
     )
-    return Figure([plot.svg(f"{split}: confusion of {task.name}, {said}; {words}")], caption, _capital(split))
+    return Figure([plot.svg(f"{split}: confusion of {task.name}, {summary}; {correct}")], caption, _capital(split))
 
 
-def histogram(task: Task, parts: dict[str, np.ndarray]) -> Figure:
-    """The labels of a number in each split, as shares of it. ``parts``: known labels, ``float64``, by split."""
-    every = np.concatenate(list(parts.values()))
+def histogram(task: Task, labels_by_split: dict[str, np.ndarray]) -> Figure:
+    """Draw the label distribution of a regression target; ``labels_by_split``: known labels (``float64``) by split."""
+    pooled = np.concatenate(list(labels_by_split.values()))
     log = task.transform == "log"
-    axis = Scale.around(task.name + (", logarithmic" if log else ""), every, log=log)
+    axis = Scale.around(task.name + (", logarithmic" if log else ""), pooled, log=log)
     bounds = (np.geomspace if log else np.linspace)(
-        every.min(), every.max() if np.ptp(every) else every.max() + 1, _BINS + 1
+        pooled.min(), pooled.max() if np.ptp(pooled) else pooled.max() + 1, _BINS + 1
     )
-    shares = {split: np.histogram(labels, bounds)[0] / max(1, len(labels)) for split, labels in parts.items()}
+    shares = {split: np.histogram(labels, bounds)[0] / max(1, len(labels)) for split, labels in labels_by_split.items()}
     plot = Plot(axis, Scale.around("share of the split", *shares.values(), floor=True))
     lines = {"valid": ("c2 dashed", "dashed line"), "test": ("c3", "line")}
-    said = []
+    summary = []
     for split, heights in shares.items():
         style, drawn = lines.get(split, ("c1", "area"))
         plot.steps(bounds, heights, style, filled=split not in lines)
-        median = plain(float(np.median(parts[split])))
-        said.append(f"{split_name(split)} ({drawn}) n = {len(parts[split]):,}, median {median}")
-    text = f"Labels of {task.name}: {'; '.join(said)}."
+        median = plain(float(np.median(labels_by_split[split])))
+        summary.append(f"{split_name(split)} ({drawn}) n = {len(labels_by_split[split]):,}, median {median}")
+    text = f"Labels of {task.name}: {'; '.join(summary)}."
     return Figure([plot.svg(text)], text)
 
 
 def learning_curves(
     points: Sequence[tuple[np.ndarray, np.ndarray]], label: str, best: Sequence[int | None], style: str
 ) -> Markup:
-    """Values by epoch, a line a model, with the best epoch of each.
+    """Draw values by epoch, one line per model, and mark the best epoch of each.
 
     Args:
         points: epochs and values of each model.
-        label: of the values.
-        best: epoch of each model, or None.
-        style: of the lines.
+        label: axis label of the values.
+        best: best epoch of each model, or None.
+        style: CSS class of the lines.
     """
     epochs = Scale.around("epoch", *(x for x, _ in points))
-    whole = [(value, f"{value:,.0f}") for value, _ in epochs.ticks if value == int(value)]
-    epochs = Scale("epoch", epochs.low, epochs.high, ticks=whole)
+    integer_ticks = [(value, f"{value:,.0f}") for value, _ in epochs.ticks if value == int(value)]
+    epochs = Scale("epoch", epochs.low, epochs.high, ticks=integer_ticks)
     plot = Plot(epochs, Scale.around(label, *(y for _, y in points)))
     for (x, y), chosen in zip(points, best, strict=True):
         plot.line(x, y, style)
@@ -189,7 +193,7 @@ def learning_curves(
 
 
 def score_histogram(values: np.ndarray, label: str) -> Figure:
-    """How the scores of many targets are distributed. ``values``: finite ``float64 [T]``."""
+    """Draw the distribution of the scores of many targets. ``values``: finite ``float64 [T]``."""
     counts, edges = np.histogram(values, min(_BINS, max(5, int(np.sqrt(len(values)) * 2))))
     plot = Plot(Scale(label, edges[0], edges[-1]), Scale.around("targets", counts, floor=True), f"n = {len(values):,}")
     for k, count in enumerate(counts.tolist()):
@@ -201,14 +205,14 @@ def score_histogram(values: np.ndarray, label: str) -> Figure:
 
 
 def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figure:
-    """The mean error by the similarity of the nearest training molecule. Both ``float64 [R]``."""
+    """Draw the mean error by similarity to the nearest training molecule. Both ``float64 [R]``."""
     edges = np.array([*SIMILARITY_EDGES, 1.1])
-    # A similarity of 1 within what float32 gives.
-    place = np.digitize(np.where(similarity > 1 - 1e-6, 1.0, similarity), edges[1:])
-    counts = np.bincount(place, minlength=len(edges) - 1)
-    means = np.array([error[place == k].mean() if n else np.nan for k, n in enumerate(counts.tolist())])
+    # float32 similarities of identical fingerprints may be slightly below 1.
+    bin_of = np.digitize(np.where(similarity > 1 - 1e-6, 1.0, similarity), edges[1:])
+    counts = np.bincount(bin_of, minlength=len(edges) - 1)
+    means = np.array([error[bin_of == k].mean() if n else np.nan for k, n in enumerate(counts.tolist())])
     errors = np.array(
-        [error[place == k].std(ddof=1) / np.sqrt(n) if n > 1 else 0 for k, n in enumerate(counts.tolist())]
+        [error[bin_of == k].std(ddof=1) / np.sqrt(n) if n > 1 else 0 for k, n in enumerate(counts.tolist())]
     )
     names = [f"{low:.1f}" for low in SIMILARITY_EDGES[:-1]]
     ticks = [(float(k), name) for k, name in enumerate(names)] + [(len(names) + 0.5, "= 1")]
@@ -221,34 +225,37 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
             plot.whisker(k + 0.5, means[k] - errors[k], means[k] + errors[k])
             plot.text(k + 0.5, means[k] + errors[k], f"{n:,}", "count", up=5)
     ends = [*names[1:], "below 1"]
-    said = [f"{a} to {b}: {number(m)} (n = {n})" for a, b, m, n in zip(names, ends, means, counts, strict=False) if n]
-    said += [f"1: {number(means[-1])} (n = {counts[-1]})"] if counts[-1] else []
-    caption = "Mean error by similarity, with its standard error; above each bar the number of molecules."
-    return Figure([plot.svg("mean error by similarity: " + "; ".join(said))], caption)
+    summary = [
+        f"{a} to {b}: {number(m)} (n = {n})" for a, b, m, n in zip(names, ends, means, counts, strict=False) if n
+    ]
+    summary += [f"1: {number(means[-1])} (n = {counts[-1]})"] if counts[-1] else []
+    caption = "Mean error by similarity, with its standard error; the numbers above the bars count the molecules."
+    return Figure([plot.svg("mean error by similarity: " + "; ".join(summary))], caption)
 
 
 def error_by_std(std: np.ndarray, error: np.ndarray, label: str) -> Figure:
-    """The error of each molecule against the deviation of the models. Both ``float64 [R]``."""
+    """Draw the error of each molecule against the standard deviation over the models. Both ``float64 [R]``."""
     from scipy.stats import spearmanr
 
     rank = float(spearmanr(std, error).statistic) if len(std) > 2 and np.ptp(std) and np.ptp(error) else np.nan
-    said = f"n = {len(std):,}, Spearman {number(rank)}"
-    plot = Plot(Scale.around("deviation of the models", std, floor=True), Scale.around(label, error, floor=True), said)
-    shown = _sample(len(std))
-    plot.dots(std[shown], error[shown])
+    summary = f"n = {len(std):,}, Spearman {number(rank)}"
+    x_axis = Scale.around("standard deviation over the models", std, floor=True)
+    plot = Plot(x_axis, Scale.around(label, error, floor=True), summary)
+    sample = _sample(len(std))
+    plot.dots(std[sample], error[sample])
     order = np.argsort(std, kind="stable")
-    bins = [some for some in np.array_split(order, _STD_BINS) if len(some)]
-    x, y = (np.array([values[some].mean() for some in bins]) for values in (std, error))
+    bins = [group for group in np.array_split(order, _STD_BINS) if len(group)]
+    x, y = (np.array([values[group].mean() for group in bins]) for values in (std, error))
     plot.line(x, y, "c2")
     plot.dots(x, y, "c2 large")
     caption = (
-        f"Error against the deviation of the models; the line has the means of {len(bins)} groups of molecules by it."
+        f"Error against the standard deviation over the models; the line has means of {len(bins)} equally large groups."
     )
-    return Figure([plot.svg(f"error against deviation, {said}")], caption)
+    return Figure([plot.svg(f"error against standard deviation, {summary}")], caption)
 
 
 def split_name(split: str) -> str:
-    """A split in words."""
+    """Return the display name of a split."""
     return "validation" if split == "valid" else split
 
 

@@ -1,4 +1,4 @@
-"""What a run left in its folder, and the molecules that it had."""
+"""Read the files of a finished run, and its molecules."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Run:
     """A finished run.
 
     Attributes:
-        folder: of the run.
-        config: its resolved configuration.
-        metrics, training, start: what ``metrics.json``, ``training.json`` and ``start.json`` hold; of a run of an older
-            version the last is empty.
-        models: the folder of each model; of a run of one its own.
-        data: the molecules, or None where they cannot be had.
-        data_error: why they cannot.
+        folder: run directory.
+        config: resolved configuration.
+        metrics, training, start: contents of ``metrics.json``, ``training.json`` and ``start.json``; ``start`` is empty
+            for a run of an older version.
+        models: run directory of each ensemble member or fold; of a single model, that of the run.
+        data: molecules of the run; None if they cannot be read.
+        data_error: why they cannot be read.
     """
 
     folder: Path
@@ -58,78 +58,81 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """The metric that chose the best epoch."""
+        """Name of the metric by which the best epoch was selected."""
         return self.metrics.get("metric", "mae")
 
     @property
     def folds(self) -> bool:
-        """Whether its models have other molecules as their test."""
+        """True for cross-validation: every model has its own test set."""
         return self.config.data.is_cross_validation and len(self.models) > 1
 
     @property
     def smiles(self) -> list[str] | None:
-        """SMILES by row; None where the molecules are graphs, or not there."""
+        """SMILES of each row; None if the molecules are graphs or could not be read."""
         return (self.data.dataset.smiles or None) if self.data is not None else None
 
     @property
     def device(self) -> str | None:
-        """What computes its answers; None where nobody said."""
+        """Device for predictions; None if the configuration names none."""
         return self.config.trainer.inference_device
 
 
 def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
-    """A run of a folder.
+    """Read a finished run.
 
     Args:
-        folder: of the run.
-        data: its molecules, where they are at hand; else they are read again.
+        folder: run directory.
+        data: molecules of the run if they are in memory; otherwise they are read again.
+
+    Returns:
+        The run; if its molecules cannot be read, ``data`` is None and ``data_error`` gives the reason.
 
     Raises:
-        InputError: if the folder holds no finished run.
+        InputError: if the directory holds no finished run.
     """
     if not (folder / CONFIG).is_file():
-        raise InputError(f"{folder} holds no run: give the folder that graphslice train wrote")
+        raise InputError(f"{folder} holds no run: give a run directory written by graphslice train")
     if not is_finished(folder) and not (folder / LAST).is_file() and (folder / BEST).is_file():
         raise InputError(f"{folder} holds a model without the scores of a run: there is nothing to report")
     if not is_finished(folder):
         raise InputError(
-            f"{folder} holds a run that is not finished: graphslice train --resume {folder} goes on with it"
+            f"{folder} holds a run that is not finished: continue it with graphslice train --resume {folder}"
         )
     models, config = find_models(folder), read_config(folder)
     data_error = None
     if (level := config.model.level) != MOLECULE:
-        data, data_error = None, f"the targets are of {level}s, and what stands here would be of molecules"
+        data, data_error = None, f"the targets are {level}-level; these sections exist for molecule-level targets only"
     elif data is None:
         try:
             data = _read_data(config, folder)
         except (InputError, OSError) as error:
             data_error = str(error)
-    found = read_metrics(folder), read_training(folder), read_start(folder)
-    return Run(folder, config, *found, models, data, data_error)
+    files = read_metrics(folder), read_training(folder), read_start(folder)
+    return Run(folder, config, *files, models, data, data_error)
 
 
 def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
     if config.data.dataset == "pyg":
-        raise InputError("the molecules were PyG graphs, which no file holds")
+        raise InputError("the molecules were PyG graphs, which are not stored on disk")
     if config.data.fingerprint is None:
-        raise InputError("the model was not trained in this folder")
+        raise InputError("the model was not trained in this directory")
     dataset = load_dataset(config.data)
     if dataset.fingerprint() != config.data.fingerprint:
         raise InputError(f"{config.data.dataset} has changed since the run")
     splits = saved_splits(config, folder)
-    # Of several models each has a split of its own; that of the first stands for what they have in common.
+    # Every member of an ensemble has its own split; the dataset is described with that of the first.
     first = next(iter(member_configs(config).values()), config)
     return MoleculeData(dataset, first, None, splits)
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """Rows that could not be used, in groups of the same reason but for its numbers and names.
+    """Rejected rows, grouped by reason; reasons that differ only in numbers and quoted names are one group.
 
     Attributes:
-        count: how many there are.
-        reasons: the most frequent groups: how many rows, the number of the first from 1, and its reason.
-        more: how many other groups there are.
+        count: number of rejected rows.
+        reasons: the most frequent groups: number of rows, first row (counted from 1), and its reason.
+        more: number of groups not listed.
     """
 
     count: int
@@ -138,7 +141,7 @@ class Rejected:
 
 
 def read_rejected(folder: Path, most: int) -> Rejected:
-    """What ``rejected.csv`` of a run folder holds, at most so many groups of it."""
+    """Read ``rejected.csv`` of a run directory and list its ``most`` largest groups."""
     path, counts, first = folder / REJECTED, Counter[str](), dict[str, tuple[str, str]]()
     if path.is_file():
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -152,12 +155,12 @@ def read_rejected(folder: Path, most: int) -> Rejected:
 
 @dataclass(frozen=True)
 class Curve:
-    """What was logged of the training of one model.
+    """Learning curve of one model.
 
     Attributes:
         loss: epochs and training loss, ``float64 [E]`` each.
-        valid: epochs and validation metric.
-        best: the epoch that was chosen; None where it is not known.
+        valid: epochs and validation metric, ``float64 [E]`` each.
+        best: selected epoch; None if unknown.
     """
 
     loss: tuple[np.ndarray, np.ndarray]
@@ -166,22 +169,25 @@ class Curve:
 
 
 def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:
-    """The learning curve of a run of one model, over all resumptions.
+    """Read the learning curve of one model, over all resumptions.
 
     Args:
-        folder: of it.
-        metric: that was logged on validation.
-        higher: whether more of it is better.
+        folder: run directory of the model.
+        metric: name of the logged validation metric.
+        higher_is_better: direction of the metric.
+
+    Returns:
+        The curve; epochs count from 1.
     """
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
-    found: dict[str, dict[int, float]] = {name: {} for name in columns}
+    logged: dict[str, dict[int, float]] = {name: {} for name in columns}
     for log in metric_logs(folder):
         with log.open(newline="", encoding="utf-8") as file:
             for line in csv.DictReader(file):
                 for name in columns:
                     if line.get(name) and line.get("epoch"):
-                        found[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0
-    loss, valid, choice = ({k: v for k, v in sorted(found[name].items()) if np.isfinite(v)} for name in columns)
+                        logged[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0
+    loss, valid, choice = ({k: v for k, v in sorted(logged[name].items()) if np.isfinite(v)} for name in columns)
     best = None
     if choice:
         best = (max if higher_is_better else min)(choice, key=lambda epoch: choice[epoch])

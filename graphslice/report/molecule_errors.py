@@ -1,4 +1,4 @@
-"""How wrong the answer for each molecule is, and how unsure: one number each, whatever is asked."""
+"""Error and uncertainty of the prediction for each molecule, as one number per molecule for any set of targets."""
 
 from __future__ import annotations
 
@@ -9,82 +9,102 @@ import numpy as np
 from graphslice.report.svg import MINUS
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target
 
-# Numbers learned as logarithms are kept so far from 0 where their logarithm is taken.
+# Lower bound of values before their logarithm is taken.
 _MIN_VALUE = 1e-30
 
 
 def errors_by_target(tasks: Sequence[Task], true: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """``float64 [R, T]``: of a number how far the answer is away, in its unit, or in decades where its logarithm is
-    learned; of classes 1 minus the probability of the true one. nan where the label is unknown.
+    """Compute the error of each prediction.
+
+    Regression: absolute error in the unit of the target, or in decades for targets with a log transform.
+    Classification: 1 minus the predicted probability of the true class.
 
     Args:
         tasks: T targets.
-        true: ``float64 [R, T]``, nan where unknown; places of classes.
-        values: ``float [R, W]``.
+        true: ``float64 [R, T]``, nan where unknown; class indices for classification.
+        values: ``float [R, W]``, predictions.
+
+    Returns:
+        ``float64 [R, T]``; nan where the label is unknown.
     """
-    found = np.full(true.shape, np.nan)
+    errors = np.full(true.shape, np.nan)
     for t, task, where in each_target(tasks):
         known = np.flatnonzero(~np.isnan(true[:, t]))
-        y, given = true[known, t], values[known, where].astype(np.float64)
+        y, predicted = true[known, t], values[known, where].astype(np.float64)
         if task.kind == REGRESSION:
             decades = task.transform == "log"
-            found[known, t] = np.abs(_log10(given[:, 0]) - _log10(y) if decades else given[:, 0] - y)
+            errors[known, t] = np.abs(_log10(predicted[:, 0]) - _log10(y) if decades else predicted[:, 0] - y)
         elif task.kind == BINARY:
-            found[known, t] = np.abs(y - given[:, 0])
+            errors[known, t] = np.abs(y - predicted[:, 0])
         else:
-            found[known, t] = 1 - given[np.arange(len(y)), y.astype(int)]
-    return found
+            errors[known, t] = 1 - predicted[np.arange(len(y)), y.astype(int)]
+    return errors
 
 
 def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """``float64 [R, T]``: the deviation of the models for each target, in the unit of :func:`errors_by_target`; of
-    several classes that of the probability they disagree on most.
+    """Compute the standard deviation over the models for each target, in the unit of :func:`errors_by_target`.
+
+    Of several classes, it is that of the probability with the largest standard deviation.
 
     Args:
         tasks: T targets.
-        values, spread: ``float [R, W]``.
+        values: ``float [R, W]``, mean predictions.
+        std: ``float [R, W]``, standard deviations over the models.
+
+    Returns:
+        ``float64 [R, T]``.
     """
-    found = np.empty((len(values), len(tasks)))
+    by_target = np.empty((len(values), len(tasks)))
     for t, task, where in each_target(tasks):
-        found[:, t] = std[:, where].max(axis=1)
+        by_target[:, t] = std[:, where].max(axis=1)
         if task.transform == "log":
-            found[:, t] /= np.maximum(values[:, where.start], _MIN_VALUE) * np.log(10)
-    return found
+            by_target[:, t] /= np.maximum(values[:, where.start], _MIN_VALUE) * np.log(10)
+    return by_target
 
 
 def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
-    """``float64 [T]``: what the errors of several targets are divided by before their mean is taken: the standard
-    deviation of the labels of a number, in the same unit; 1 of classes.
+    """Compute the scales by which errors of several targets are divided before averaging.
+
+    The scale is the standard deviation of the labels for regression, in the unit of :func:`errors_by_target`, and 1 for
+    classification.
 
     Args:
         tasks: T targets.
-        labels: ``float64 [R, T]`` of the molecules for training, nan where unknown.
+        labels: ``float64 [R, T]`` of the training set, nan where unknown.
+
+    Returns:
+        ``float64 [T]``.
     """
-    found = np.ones(len(tasks))
+    scales = np.ones(len(tasks))
     for t, task in enumerate(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
         if task.kind == REGRESSION and len(known) > 1:
-            found[t] = np.std(_log10(known) if task.transform == "log" else known) or 1.0
-    return found
+            scales[t] = np.std(_log10(known) if task.transform == "log" else known) or 1.0
+    return scales
 
 
-def combine_targets(by_target: np.ndarray, divided_by: np.ndarray) -> np.ndarray:
-    """``float64 [R]``: of one target its numbers as they are, of several the mean of the scaled ones that are known.
+def combine_targets(by_target: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Combine values by target into one number per molecule: the mean of the known values, each divided by its scale.
+
+    The values of a single target are returned unchanged.
 
     Args:
         by_target: ``float64 [R, T]``, nan where unknown.
-        divided_by: ``float64 [T]`` of :func:`error_scales`.
+        scales: ``float64 [T]`` of :func:`error_scales`.
+
+    Returns:
+        ``float64 [R]``; nan where no target is known.
     """
     if by_target.shape[1] == 1:
         return by_target[:, 0]
-    scaled = by_target / divided_by
+    scaled = by_target / scales
     known = ~np.isnan(scaled)
     with np.errstate(invalid="ignore"):
         return np.where(known, scaled, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
 
 
 def error_name(tasks: Sequence[Task]) -> str:
-    """What :func:`combine_targets` gives of :func:`errors_by_target`, for the label of an axis."""
+    """Return the axis label of the combined error."""
     if len(tasks) > 1:
         return "error, mean of the targets"
     (task,) = tasks
@@ -94,18 +114,17 @@ def error_name(tasks: Sequence[Task]) -> str:
 
 
 def describe_error(tasks: Sequence[Task]) -> str:
-    """The same, in a sentence."""
-    said = {
-        "classes": "1 minus the probability that its true class was given",
-        "log": "how many powers of ten lie between its predicted and its true value",
-        "none": "the absolute difference of its predicted and its true value, in the unit of the table",
+    """Describe the combined error in one sentence."""
+    definitions = {
+        "classes": "1 minus the predicted probability of its true class",
+        "log": "the absolute difference of log10 of its predicted and true values",
+        "none": "the absolute difference of its predicted and true values, in the unit of the dataset",
     }
     kinds = {"classes" if task.classes else task.transform for task in tasks}
     if len(tasks) == 1:
-        return f"The error of a molecule is {said[kinds.pop()]}."
-    parts = [
-        f"{said[kind]}{'' if kind == 'classes' else ', over the deviation of the labels'}" for kind in sorted(kinds)
-    ]
+        return f"The error of a molecule is {definitions[kinds.pop()]}."
+    scale = ", divided by the standard deviation of the labels"
+    parts = [definitions[kind] + scale * (kind != "classes") for kind in sorted(kinds)]
     return f"The error of a molecule is the mean over its targets of {'; or '.join(parts)}."
 
 

@@ -1,4 +1,4 @@
-"""What a page is made of; ``templates/report.html`` says how each looks."""
+"""Elements of a report page; ``templates/report.html`` renders them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; a note is set apart."""
+    """A paragraph; ``note``: set apart as a remark."""
 
     text: str
     note: bool = False
@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, or two that belong together, and what is written below."""
+    """One drawing, or two related ones, with a title and a caption."""
 
     svgs: Sequence[Markup]
     caption: str
@@ -29,7 +29,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures beside each other, where the page is wide enough."""
+    """Figures, side by side if the page is wide enough."""
 
     figures: Sequence[Figure]
     kind: str = "figures"
@@ -37,13 +37,13 @@ class Figures:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; a folded one opens when its caption is clicked.
+    """A table.
 
     Attributes:
-        caption: what it shows, with units.
-        head: titles of the columns; the first names the rows.
-        rows: a text a cell.
-        folded: whether it is shown only when asked for.
+        caption: what the table shows, with units.
+        head: column titles; the first column names the rows.
+        rows: one text per cell.
+        folded: if True, the table is collapsed until its caption is clicked.
     """
 
     caption: str
@@ -55,7 +55,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """A molecule: its drawing, or None and why there is none, its SMILES, and pairs of what is said of it."""
+    """A molecule with facts about it.
+
+    Attributes:
+        svg: drawing; None if there is none.
+        smiles: SMILES of the molecule.
+        title: title of the card.
+        facts: pairs of name and value.
+        undrawn: text shown in place of a missing drawing.
+    """
 
     svg: Markup | None
     smiles: str
@@ -66,7 +74,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Cards:
-    """Molecules beside each other."""
+    """Molecules, side by side."""
 
     cards: Sequence[Card]
     kind: str = "cards"
@@ -74,7 +82,7 @@ class Cards:
 
 @dataclass(frozen=True)
 class Code:
-    """A text that is copied as it stands: one click selects it; with a summary it is folded."""
+    """Preformatted text that one click selects; it is collapsed if it has a summary."""
 
     text: str
     label: str
@@ -84,7 +92,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of a part of a section."""
+    """Title of a subsection."""
 
     text: str
     kind: str = "heading"
@@ -95,7 +103,7 @@ Part: TypeAlias = Text | Figures | Table | Cards | Code | Heading
 
 @dataclass
 class Section:
-    """A part of the page that the table of contents names."""
+    """A section of the page, listed in the table of contents."""
 
     id: str
     title: str

@@ -1,4 +1,4 @@
-"""What a run answers for the molecules of a split, how much its models disagree, and how far from training they are."""
+"""Predictions of a run for the molecules of a split, their spread over models, and similarity to the training set."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
 from graphslice.training.run_directory import OUT_OF_FOLD
 
-# Molecules of a split that are answered for, if one model does: of more a part, drawn at random, is asked.
+# Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
 _MAX_PREDICTED = 5_000
-# Of several models each answers for at least as many, where there are so many.
+# Minimum of this maximum when it is divided among several models.
 _MIN_PREDICTED = 1_000
-# Training molecules that others are compared with: less than a second.
+# Maximum number of training molecules for the similarity search, which then takes less than a second.
 _MAX_TRAINING = 20_000
 
 
 @dataclass(frozen=True)
 class SplitPredictions:
-    """Answers for molecules of a split.
+    """Predictions for molecules of a split.
 
     Attributes:
         rows: ``int64 [R]``, ascending.
-        values: ``float32 [R, W]``, the mean of the models, calibrated.
-        spread: ``float32 [R, W]``, the standard deviation of what they answer, nan where only one does; None of one.
-        whole: how many labelled rows the split has, of which R were drawn at random.
+        values: ``float32 [R, W]``, mean over the models, calibrated.
+        std: ``float32 [R, W]``, standard deviation over the models, nan where only one model predicts; None if no row
+            has more than one prediction.
+        num_labelled: number of labelled rows of the split, of which R were sampled at random.
     """
 
     rows: np.ndarray
     values: np.ndarray
     std: np.ndarray | None
-    whole: int
+    num_labelled: int
 
 
 def splits_of_models(folders: Sequence[Path], data: MoleculeData) -> list[Splits]:
-    """The splits of each model of a run, as its folder notes them; else those of the data."""
+    """Read the splits of each model from its run directory; a model without saved splits has those of the data."""
     return [read_splits(folder) or data.splits for folder in folders]
 
 
@@ -56,32 +57,35 @@ def predict_split(
     split: str,
     data: MoleculeData,
 ) -> SplitPredictions | None:
-    """Ask every model of a run for the molecules of its own split, and take means; None where none has a label.
+    """Predict the molecules of a split with every model that has them in that split, and average.
 
     Args:
-        predictors: the models, one each.
-        calibration: of what they answer together.
-        splits: of each of them.
-        split: its name.
-        data: with the molecules.
+        predictors: one per model.
+        calibration: calibration of the averaged predictions; None for none.
+        splits: splits of each model.
+        split: name of the split.
+        data: dataset and graphs.
+
+    Returns:
+        The predictions; None if no molecule of the split has a label.
     """
     rows = rows_in_split(splits, split)
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
-    drawn = _sample_rows(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
-    own = predict_held_out(predictors, splits, split, data.store, drawn)
-    values = own.mean if calibration is None else calibration.probabilities(own.mean, data.dataset.tasks)
-    several = own.asked > 1
+    sample = _sample_rows(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
+    held_out = predict_held_out(predictors, splits, split, data.store, sample)
+    values = held_out.mean if calibration is None else calibration.probabilities(held_out.mean, data.dataset.tasks)
+    several = held_out.asked > 1
     if not several.any():
-        return SplitPredictions(drawn, values, None, len(rows))
+        return SplitPredictions(sample, values, None, len(rows))
     std = np.full(values.shape, np.nan, np.float32)
-    std[several] = np.nanstd(own.each[:, several], axis=0, ddof=1, dtype=np.float64)
-    return SplitPredictions(drawn, values, std, len(rows))
+    std[several] = np.nanstd(held_out.each[:, several], axis=0, ddof=1, dtype=np.float64)
+    return SplitPredictions(sample, values, std, len(rows))
 
 
 def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | None:
-    """What the models of folds wrote of the molecules that they did not learn; None where the file is not there."""
+    """Read the out-of-fold predictions of a cross-validation run; None if the file is missing or no row has a label."""
     path = folder / OUT_OF_FOLD
     if not path.is_file():
         return None
@@ -94,51 +98,53 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
 
 
 def _sample_rows(rows: np.ndarray, most: int) -> np.ndarray:
-    """The rows, or so many of them drawn at random, in their order."""
+    """Sample at most ``most`` rows at random, in ascending order."""
     return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 @dataclass(frozen=True)
 class TrainingSimilarity:
-    """How similar the nearest training molecule is.
+    """Similarity of molecules to the nearest training molecule.
 
     Attributes:
-        rows: ``int64 [R]``, the molecules that were compared.
-        similarity: ``float64 [R]``, Tanimoto, of Morgan fingerprints of radius 2.
-        trained: how many training molecules they were compared with.
-        whole: how many there are, of which these were drawn at random.
+        rows: ``int64 [R]``, the compared molecules, ascending.
+        similarity: ``float64 [R]``, Tanimoto similarity of Morgan fingerprints of radius 2.
+        num_compared: number of training molecules in the search.
+        num_training: size of the training set, from which these were sampled at random.
     """
 
     rows: np.ndarray
     similarity: np.ndarray
-    trained: int
-    whole: int
+    num_compared: int
+    num_training: int
 
     def of(self, row: int) -> float | None:
-        """The similarity of one molecule; None if it was not compared."""
+        """Return the similarity of one molecule; None if it was not compared."""
         place = int(np.searchsorted(self.rows, row))
-        there = place < len(self.rows) and self.rows[place] == row
-        return float(self.similarity[place]) if there else None
+        is_compared = place < len(self.rows) and self.rows[place] == row
+        return float(self.similarity[place]) if is_compared else None
 
 
 def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> TrainingSimilarity:
-    """Compare molecules with what the models that answer for them learned: any of these counts.
+    """Find the Tanimoto similarity of each molecule to the nearest molecule in the training sets of its models.
 
     Args:
         rows: ``int64 [R]``, ascending.
-        splits: of each model.
-        split: that the rows are of.
-        data: with the molecules.
+        splits: splits of each model.
+        split: split that the rows belong to; a model is considered only for rows that are in this split of its own.
+        data: dataset and graphs.
+
+    Returns:
+        The similarities; 0 for rows that no model has in this split.
     """
-    trained = [_sample_rows(np.sort(each["train"]), _MAX_TRAINING) for each in splits]
-    whole = max(len(each["train"]) for each in splits)
-    found = np.zeros(len(rows))
+    compared = [_sample_rows(np.sort(own["train"]), _MAX_TRAINING) for own in splits]
+    similarity = np.zeros(len(rows))
     bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)
-    for learned, each in zip(trained, splits, strict=True):
-        own = np.isin(rows, each.get(split, []))
-        if own.any():
+    for training_rows, own in zip(compared, splits, strict=True):
+        selected = np.isin(rows, own.get(split, []))
+        if selected.any():
             domain = ApplicabilityDomain.from_fingerprints(
-                fingerprint_rows(data.store, learned, DOMAIN_BITS), learned, 0
+                fingerprint_rows(data.store, training_rows, DOMAIN_BITS), training_rows, 0
             )
-            found[own] = np.maximum(found[own], domain.nearest(bits[own])[0])
-    return TrainingSimilarity(rows, found, max(map(len, trained)), whole)
+            similarity[selected] = np.maximum(similarity[selected], domain.nearest(bits[selected])[0])
+    return TrainingSimilarity(rows, similarity, max(map(len, compared)), max(len(own["train"]) for own in splits))

@@ -1,4 +1,4 @@
-"""The page of a run, put together and written."""
+"""Assemble and write the HTML report of a run."""
 
 from __future__ import annotations
 
@@ -29,40 +29,41 @@ from graphslice.training.run_directory import REPORT
 
 
 def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
-    """Write ``report.html`` into the folder of a finished run: a page that opens from disk, and needs nothing else.
+    """Write ``report.html``, one self-contained HTML page, into the directory of a finished run.
 
     Args:
-        folder: of the run.
-        data: its molecules, as ``RunResult.data`` has them; needed for a run on PyG graphs, which no file holds. Else
-            they are read again; where that cannot be, the page says so and has what the folder holds.
+        folder: the run directory.
+        data: molecules of the run, as in ``RunResult.data``. Required for a run on PyG graphs, which are not stored on
+            disk. Otherwise the molecules are read again; if that fails, the page says why and shows only what the run
+            directory contains.
 
     Returns:
-        The path of the page.
+        Path of the page.
 
     Raises:
-        InputError: if the folder holds no finished run, or cannot be written.
+        InputError: if the directory holds no finished run, if it cannot be written, or if ``data`` has the wrong type.
     """
     folder = Path(folder)
     if data is not None and not isinstance(data, MoleculeData):
         raise InputError(
-            f"the data of a report is RunResult.data of its training, not {type(data).__name__}: leave it out, and the "
-            "molecules are read again"
+            f"data must be the RunResult.data of the training run, not {type(data).__name__}: omit it to read the "
+            "molecules again"
         )
     text = page(read_run(folder, data))
     path = folder / REPORT
     with atomic_write(path) as temporary:
-        # What is no text in a table, such as half of a surrogate pair, is shown as a question mark.
+        # Characters that UTF-8 cannot encode, such as unpaired surrogates, become question marks.
         temporary.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 def report_after_training(folder: Path, data: MoleculeData | None, console: Console) -> None:
-    """Write the report of a run that was just trained, and say so; whatever goes wrong, the run is as good.
+    """Write the report of a run after training, and print its path; an error here never fails the run.
 
     Args:
-        folder: of the run.
-        data: its molecules; None in all but the first process, which alone writes.
-        console: where to report.
+        folder: the run directory.
+        data: molecules of the run; None in all processes but the first, which alone writes the report.
+        console: console for messages.
     """
     if data is None:
         return
@@ -70,17 +71,17 @@ def report_after_training(folder: Path, data: MoleculeData | None, console: Cons
         with console.status("writing the report"):
             path = write_report(folder, data)
     except Exception as error:
-        said = f"no report: {type(error).__name__}: {error}; graphslice report {folder} tries again"
-        console.print(" ".join(said.split()), highlight=False, markup=False, soft_wrap=True)
+        message = f"report not written: {type(error).__name__}: {error}; retry with: graphslice report {folder}"
+        console.print(" ".join(message.split()), highlight=False, markup=False, soft_wrap=True)
         return
     console.print(f"report: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def page(run: Run) -> str:
-    """The HTML of the report of a run."""
+    """Render the HTML report of a run."""
     environment = Environment(
         loader=PackageLoader("graphslice.report"),
-        autoescape=True,  # names of columns, classes and molecules may hold anything
+        autoescape=True,  # names of columns, classes and molecules may contain markup
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

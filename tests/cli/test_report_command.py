@@ -18,7 +18,7 @@ def test_train_notes_its_command_and_writes_a_report(cli, demo_csv, tiny_flags, 
     start = json.loads((folder / "start.json").read_text())
     assert shlex.split(start["command"]) == ["graphslice", *map(str, arguments)] and start["version"]
     page = (folder / "report.html").read_text()
-    assert "a run&#39;&#34;&#39;&#34;&#39;s" in page and "Made by this command" in page
+    assert "a run&#39;&#34;&#39;&#34;&#39;s" in page and "Command (click to select)" in page
     (folder / "report.html").unlink()
     code, out, err = cli("report", folder)
     assert (code, out.strip()) == (0, str(folder / "report.html"))
@@ -35,7 +35,7 @@ def test_a_report_that_fails_fails_no_training(cli, demo_csv, tiny_flags, tmp_pa
 
     monkeypatch.setattr(graphslice.report.write, "page", broken)
     code, _, err = cli("train", "--dataset", demo_csv, "--out", tmp_path / "run", *tiny_flags)
-    assert code == 0 and "no report: ZeroDivisionError: a fault; graphslice report" in err and "Traceback" not in err
+    assert code == 0 and "report not written: ZeroDivisionError: a fault; retry with: graphslice report" in err and "Traceback" not in err
     assert (tmp_path / "run" / "metrics.json").exists() and not (tmp_path / "run" / "report.html").exists()
 
 
@@ -51,4 +51,4 @@ def test_what_is_no_run_is_refused(cli, run_directory, tmp_path):
 def test_a_run_of_an_older_version_has_one_too(run_directory, tmp_path):
     shutil.copytree(run_directory, tmp_path / "run")
     (tmp_path / "run" / "start.json").unlink()
-    assert "notes no command" in write_report(tmp_path / "run").read_text()
+    assert "did not record its command" in write_report(tmp_path / "run").read_text()

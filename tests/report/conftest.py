@@ -1,4 +1,4 @@
-"""Runs that several tests of reports look at."""
+"""Runs shared by the report tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="session")
 def make_report(tiny_config, tmp_path_factory):
-    """``make_report(table, **sections)`` trains a tiny run on a table, and writes its report: the folder."""
+    """Return ``make_report(table, **sections)``, which trains a tiny run, writes its report and returns its directory."""
     from graphslice.report import write_report
     from graphslice.training import train
 
@@ -29,7 +29,7 @@ def make_report(tiny_config, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def hostile_table(demo_rows) -> pd.DataFrame:
-    """Numbers, two classes, three classes and skewed numbers, under names that would break a careless page."""
+    """Table with regression (one skewed), binary and multiclass targets, whose names and classes need HTML escaping."""
     table, draw = demo_rows.copy(), np.random.default_rng(0)
     table[HOSTILE] = table["gap_ev"]
     table['yes & "no"'] = np.where(draw.random(len(table)) < 0.4, "<b>in</b>", "out & about")

@@ -1,4 +1,4 @@
-"""A headless Chromium, asked through a pipe in its own protocol, so that no package is needed to drive it."""
+"""Headless Chromium driven over a pipe with the DevTools protocol, without a driver package."""
 
 import base64
 import json
@@ -17,48 +17,48 @@ _SECONDS = 90
 
 
 class Browser:
-    """One page of a Chromium; ``folder`` becomes its profile."""
+    """One page of a Chromium process; ``folder``: directory of its profile."""
 
     def __init__(self, folder: Path) -> None:
-        (there, self._write), (self._read, back) = os.pipe(), os.pipe()
+        (child_read, self._write), (self._read, child_write) = os.pipe(), os.pipe()
 
-        def as_three_and_four() -> None:
-            os.dup2(there, 1000)
-            os.dup2(back, 1001)
+        def use_descriptors_3_and_4() -> None:
+            os.dup2(child_read, 1000)
+            os.dup2(child_write, 1001)
             os.dup2(1000, 3)
             os.dup2(1001, 4)
 
         command = [BROWSER, *FLAGS, f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank"]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, close_fds=False, preexec_fn=as_three_and_four, **quiet)
-        os.close(there)
-        os.close(back)
+        self._process = subprocess.Popen(command, close_fds=False, preexec_fn=use_descriptors_3_and_4, **quiet)
+        os.close(child_read)
+        os.close(child_write)
         self._buffer, self._number, self._session, self.events = b"", 0, None, []
-        target = self.ask("Target.getTargets")["targetInfos"][0]["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        target = self.call("Target.getTargets")["targetInfos"][0]["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+            self.call(f"{domain}.enable")
 
-    def ask(self, method: str, **parameters) -> dict:
-        """Send a command, and wait for its answer."""
+    def call(self, method: str, **parameters) -> dict:
+        """Send a command, wait for its response and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next()
-            if found.get("id") == self._number:
-                if "error" in found:
-                    raise RuntimeError(f"{method}: {found['error']}")
-                return found["result"]
-            self.events.append(found)
+            response = self._next()
+            if response.get("id") == self._number:
+                if "error" in response:
+                    raise RuntimeError(f"{method}: {response['error']}")
+                return response["result"]
+            self.events.append(response)
 
     def _next(self) -> dict:
         end = time.monotonic() + _SECONDS
         while b"\0" not in self._buffer:
             if not select.select([self._read], [], [], max(0, end - time.monotonic()))[0]:
-                raise TimeoutError("the browser does not answer")
+                raise TimeoutError("the browser does not respond")
             if not (more := os.read(self._read, 1 << 20)):
                 raise RuntimeError("the browser ended")
             self._buffer += more
@@ -66,40 +66,40 @@ class Browser:
         return json.loads(message)
 
     def open(self, path: Path, width: int, scheme: str) -> None:
-        """Show a file, so many pixels wide, on a ``light`` or ``dark`` page."""
+        """Load a file in a viewport of ``width`` pixels, with the colour scheme ``light`` or ``dark``."""
         self.events.clear()
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.ask("Page.navigate", url=path.resolve().as_uri())
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call("Page.navigate", url=path.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def value(self, expression: str):
-        """What a piece of JavaScript gives on the page."""
-        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        """Evaluate a JavaScript expression on the page."""
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def console_errors(self) -> list[dict]:
-        """What the console would show in red, so far."""
+        """List the errors and warnings of the console since the page was opened."""
         self.value("1")
-        wrong = [e for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
+        exceptions = [e for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
         logged = [e for e in self.events if e.get("method") == "Log.entryAdded"]
-        return [*wrong, *(e for e in logged if e["params"]["entry"]["level"] in ("error", "warning"))]
+        return [*exceptions, *(e for e in logged if e["params"]["entry"]["level"] in ("error", "warning"))]
 
     def requests(self) -> list[str]:
-        """What the page asked for."""
+        """List the URLs that the page requested."""
         self.value("1")
         return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
 
     def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        taken = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        """Write a screenshot of the full page as PNG."""
+        taken = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(taken["data"]))
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         with suppress(Exception):
             self._session = None
-            self.ask("Browser.close")
+            self.call("Browser.close")
         os.close(self._write)
         try:
             self._process.wait(20)

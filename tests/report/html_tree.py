@@ -1,4 +1,4 @@
-"""A page read by the rules of HTML that a test can hold it to: what opens closes, and nothing comes from elsewhere."""
+"""Parse a report page and check that it is well-formed and self-contained."""
 
 import re
 from html.parser import HTMLParser
@@ -9,14 +9,20 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Attributes: ``elements`` (tag and attributes, in order), ``words`` (the text that is seen) and ``style``."""
+    """Parsed page.
+
+    Attributes:
+        elements: tag and attributes of every element, in order.
+        words: visible text, with white space collapsed.
+        style: text of the style sheets.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(convert_charrefs=True)
         self.source = path.read_text(encoding="utf-8")
         self.elements: list[tuple[str, dict]] = []
         self.open: list[str] = []
-        self.said: list[str] = []
+        self.texts: list[str] = []
         self.style = ""
         self.feed(self.source)
         self.close()
@@ -39,18 +45,18 @@ class Page(HTMLParser):
         if self.open and self.open[-1] == "style":
             self.style += data
         else:
-            self.said.append(data)
+            self.texts.append(data)
 
     @property
     def words(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.said))
+        return re.sub(r"\s+", " ", " ".join(self.texts))
 
     def all(self, tag: str, style: str = "") -> list[dict]:
-        """The attributes of each element of a name, and of a class."""
+        """List the attributes of all elements with a tag, and with a class if one is given."""
         return (
-            [found for name, found in self.elements if name == tag and style in (found.get("class") or "").split()]
+            [attributes for name, attributes in self.elements if name == tag and style in (attributes.get("class") or "").split()]
             if (style)
-            else [found for name, found in self.elements if name == tag]
+            else [attributes for name, attributes in self.elements if name == tag]
         )
 
     def headings(self) -> list[int]:
@@ -58,27 +64,27 @@ class Page(HTMLParser):
 
 
 def check_page(path: Path) -> Page:
-    """Read a page, and hold it to what every report promises."""
+    """Parse a page and check the properties that every report must have."""
     page = Page(path)
     assert page.source.startswith('<!doctype html>\n<html lang="en">')
-    ids = [found["id"] for _, found in page.elements if "id" in found]
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    links = [found["href"] for found in page.all("a")]
+    links = [attributes["href"] for attributes in page.all("a")]
     assert links and all(link.startswith("#") and link[1:] in ids for link in links)
-    # Nothing is loaded from anywhere, and nothing runs.
-    for tag, found in page.elements:
+    # Nothing is loaded from elsewhere, and there are no scripts.
+    for tag, attributes in page.elements:
         assert tag not in ("script", "iframe", "object", "embed", "base", "form"), tag
-        for name, value in found.items():
+        for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
             assert name not in ("src", "srcset", "xlink:href") and (
                 name != "href" or value[0] == "#" or value == "data:,"
             )
     assert "url(" not in page.style and "@import" not in page.style and "://" not in page.source.split("</style>")[0]
-    # One title, headings without gaps; every figure says what it shows, and so does every drawing.
+    # One title, no skipped heading level, and an accessible name for every drawing.
     levels = page.headings()
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
     drawings = page.all("svg")
-    assert all(found["role"] == "img" and found["aria-label"] for found in drawings)
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in drawings)
     assert not re.search(r"\bnan\b|\binf\b|None\b", re.sub(r"<pre.*?</pre>", "", page.source, flags=re.DOTALL))
     return page

@@ -1,4 +1,4 @@
-"""Reports in a browser: no complaint, nothing asked of a network, nothing wider than the page."""
+"""Reports in a browser: no console errors, no network requests, no horizontal overflow, readable colours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CUT = """[...document.querySelectorAll('svg.plot')].flatMap(svg => {
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     if BROWSER is None:
-        pytest.skip("no Chromium here")
+        pytest.skip("Chromium is not installed")
     try:
         one = Browser(tmp_path_factory.mktemp("profile"))
     except (OSError, RuntimeError, TimeoutError) as error:
@@ -35,7 +35,7 @@ def browser(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["mixed", "binary", "ensemble"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_report_in_a_browser(browser, request, kind, width, scheme):
+def test_report_renders_without_errors_or_overflow(browser, request, kind, width, scheme):
     path = request.getfixturevalue(kind) / "report.html"
     browser.open(path, width, scheme)
     assert browser.console_errors() == []
@@ -49,8 +49,8 @@ def test_a_report_in_a_browser(browser, request, kind, width, scheme):
 
 
 @pytest.mark.slow
-def test_words_are_seen_on_both_pages(browser, mixed):
-    """The contrast of text and page, by WCAG's formula."""
+def test_text_contrast_is_sufficient_in_both_colour_schemes(browser, mixed):
+    """Contrast of text and background, by the formula of WCAG, is at least 4.5."""
     contrast = """(() => {
         const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
         const light = colour => {

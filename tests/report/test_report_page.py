@@ -1,4 +1,4 @@
-"""Reports of every kind of run: complete, harmless, and with the numbers of the run."""
+"""Reports of all kinds of runs: completeness, escaping, and agreement with the results of the run."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from graphslice.evaluation.metrics import METRICS
 from graphslice.report import write_report
 from graphslice.training import train
 
-HOSTILE = "<script>alert(1)</script>"  # a target of the table with hostile names
+HOSTILE = "<script>alert(1)</script>"  # a target name of hostile_table
 
 
 @pytest.fixture
 def regression(run_directory, tmp_path):
-    """A copy of the run on 60 molecules, with its report."""
+    """Copy of the run on 60 molecules, with its report."""
     shutil.copytree(run_directory, tmp_path / "run")
     write_report(tmp_path / "run")
     return tmp_path / "run"
 
 
 def section(page, name: str) -> str:
-    """The HTML of a section."""
+    """Return the HTML of a section."""
     return re.search(rf'<section id="{name}".*?</section>', page.source, re.DOTALL)[0]
 
 
-def test_a_run_of_numbers(regression, demo_csv, demo_rows, predictor):
+def test_regression_report_matches_predictions(regression, demo_csv, demo_rows, predictor):
     page = check_page(regression / "report.html")
     test = demo_rows[demo_rows["split"] == "test"]
     errors = np.abs(predictor.predict(test["smiles"])[:, 0] - test["gap_ev"].to_numpy())
     assert f"test MAE {errors.mean():#.3g} n = {len(test)} molecules" in page.words
     assert f"n = {len(test)}, MAE {errors.mean():#.3g}" in section(page, "predictions")
-    # The worst first, each with its row and its true value.
+    # Molecules in descending order of error, each with its row and true value.
     order = np.argsort(-errors)
     cards = re.findall(r'card-title">row (\d+)<', section(page, "worst"))
     assert cards == [str(test.index[k] + 1) for k in order]
     assert f"{test['gap_ev'].iloc[order[0]]:.4g}" in section(page, "worst")
-    # A dozen molecules of the data, those of the test, and scaffolds.
+    # 12 example molecules, the test molecules, and scaffolds.
     assert len(page.all("svg", "molecule")) >= 12 + len(test)
     for split, rows in demo_rows.groupby("split"):
         name = "validation" if split == "valid" else split
@@ -57,25 +57,25 @@ def test_a_run_of_numbers(regression, demo_csv, demo_rows, predictor):
         assert f"n = {len(rows)}, median {rows['gap_ev'].median():.4g}" in section(page, "data")
 
 
-def test_scaffolds_are_rdkits(make_report, demo_rows):
+def test_scaffold_errors_match_rdkit_and_pandas(make_report, demo_rows):
     test = pd.DataFrame({"smiles": ["Cc1ccccc1", "CCc1ccccc1", "C1CCCCC1O", "CCO", "CCCO", "CCCCO"], "split": "test"})
     table = pd.concat([demo_rows[demo_rows["split"] != "test"], test.assign(gap_ev=1.0)])
     folder = make_report(table)
-    answers = gs.load(folder, "cpu").predict(test["smiles"])[:, 0]
+    predictions = gs.load(folder, "cpu").predict(test["smiles"])[:, 0]
     page = check_page(folder / "report.html")
     scaffolds = test["smiles"].map(lambda s: Chem.MolToSmiles(MurckoScaffold.GetScaffoldForMol(Chem.MolFromSmiles(s))))
-    errors = pd.Series(np.abs(answers - 1.0)).groupby(scaffolds.to_numpy()).agg(["mean", "sem", "size"])
-    found = re.findall(
+    errors = pd.Series(np.abs(predictions - 1.0)).groupby(scaffolds.to_numpy()).agg(["mean", "sem", "size"])
+    cards = re.findall(
         r"n = (\d+)</p>\s*<dl>\s*<div><dt>mean error</dt><dd>([\d.]+) ± ([\d.]+)", section(page, "errors")
     )
     expected = errors[errors["size"] > 1].sort_values("size", ascending=False)
-    assert [int(n) for n, _, _ in found] == expected["size"].tolist() == [3, 2]
-    for (_, mean, error), row in zip(found, expected.itertuples(), strict=True):
+    assert [int(n) for n, _, _ in cards] == expected["size"].tolist() == [3, 2]
+    for (_, mean, error), row in zip(cards, expected.itertuples(), strict=True):
         assert float(mean) == pytest.approx(row.mean, rel=0.02, abs=2e-6)
         assert float(error) == pytest.approx(row.sem, rel=0.06)
 
 
-def test_two_classes(binary):
+def test_binary_report_has_roc_curve_and_class_counts(binary):
     page = check_page(binary / "report.html")
     metrics = json.loads((binary / "metrics.json").read_text())
     assert f"test AUROC {metrics['test']['auroc']:#.3g}" in page.words
@@ -90,7 +90,7 @@ def test_two_classes(binary):
     assert f"<td>{one} ({100 * one / len(train_rows):.1f}%)</td>" in section(page, "data")
 
 
-def test_targets_of_all_kinds_with_hostile_names(mixed, hostile_table):
+def test_hostile_names_are_escaped_for_all_task_kinds(mixed, hostile_table):
     page = check_page(mixed / "report.html")
     assert HOSTILE in page.words and HOSTILE not in page.source
     assert '"><img src=x onerror=alert(2)>' not in page.source and "<b>in</b>" not in page.source
@@ -102,7 +102,7 @@ def test_targets_of_all_kinds_with_hostile_names(mixed, hostile_table):
     assert "1 row was rejected" in page.words and "not a valid SMILES" in page.words
 
 
-def test_a_confusion_matrix_counts(mixed, hostile_table):
+def test_confusion_matrix_matches_sklearn(mixed, hostile_table):
     from sklearn.metrics import confusion_matrix
 
     test = hostile_table[hostile_table["split"] == "test"]
@@ -114,96 +114,96 @@ def test_a_confusion_matrix_counts(mixed, hostile_table):
     assert [int(cell) for cell in cells] == expected.ravel().tolist()
 
 
-def test_several_models(ensemble):
+def test_ensemble_report_lists_most_uncertain_molecules(ensemble):
     page = check_page(ensemble / "report.html")
     unsure = section(page, "unsure")
     rows = pd.read_csv(ensemble.parent / "molecules.csv")
     splits = pd.read_csv(ensemble / "split.csv")
     test = splits[splits["split"] == "test"]["row"].to_numpy() - 1
-    found = gs.load(ensemble, "cpu").predict(rows["smiles"][test], details=True)
-    order = test[np.argsort(-found.std[:, 0])] + 1
+    predictions = gs.load(ensemble, "cpu").predict(rows["smiles"][test], details=True)
+    order = test[np.argsort(-predictions.std[:, 0])] + 1
     assert re.findall(r'card-title">row (\d+)<', unsure) == [str(row) for row in order[:12]]
-    assert f"{found.std.max():#.2g}" in unsure and "Spearman" in unsure
-    assert "2 models, whose mean answers" in page.words and "A line a model" in page.words
+    assert f"{predictions.std.max():#.2g}" in unsure and "Spearman" in unsure
+    assert "2 models in an ensemble, averaged" in page.words and "One line per model" in page.words
 
 
 @pytest.mark.slow
-def test_folds(make_report, demo_rows):
+def test_cross_validation_report_uses_out_of_fold_predictions(make_report, demo_rows):
     folder = make_report(demo_rows[["smiles", "gap_ev"]], data={"folds": "3"}, trainer={"max_epochs": 1})
     page = check_page(folder / "report.html")
-    answers = pd.read_csv(folder / "out_of_fold.csv")
-    truth = demo_rows["gap_ev"].to_numpy()[answers["row"] - 1]
-    mae = np.abs(answers["gap_ev_pred"] - truth).mean()
-    assert f"n = 60, MAE {mae:#.3g}" in section(page, "predictions") and "did not learn them" in page.words
+    out_of_fold = pd.read_csv(folder / "out_of_fold.csv")
+    truth = demo_rows["gap_ev"].to_numpy()[out_of_fold["row"] - 1]
+    mae = np.abs(out_of_fold["gap_ev_pred"] - truth).mean()
+    assert f"n = 60, MAE {mae:#.3g}" in section(page, "predictions") and "out-of-fold predictions" in page.words
     assert "--folds 5x3" in section(page, "unsure")
-    # A fold is as far from what its model learned as it is: no molecule is compared with itself.
+    # Every molecule is compared with the training set of its own fold, so never with itself.
     assert "compared with 3" in section(page, "errors") and "60 molecules" in section(page, "errors")
 
 
-def test_one_test_molecule_and_none(make_report, demo_rows):
+def test_single_or_no_test_molecule(make_report, demo_rows):
     few = demo_rows.copy()
     few.loc[few[few["split"] == "test"].index[1:], "split"] = "train"
     page = check_page(make_report(few) / "report.html")
-    assert "n = 1 molecule" in page.words and "The worst" in page.words and "scaffold of its own" in page.words
+    assert "n = 1 molecule" in page.words and "Largest errors" in page.words and "No scaffold occurs in more" in page.words
     few.loc[few["split"] == "test", "split"] = "train"
     page = check_page(make_report(few) / "report.html")
     assert "validation MAE" in page.words and "No test molecule has a label" in page.words
 
 
-def test_many_targets_are_summed_up(make_report, demo_rows):
+def test_many_targets_are_summarised(make_report, demo_rows):
     draw = np.random.default_rng(0).standard_normal((len(demo_rows), 130))
     names = [f"t{k:03}" for k in range(130)]
     table = pd.concat([demo_rows.drop(columns="gap_ev"), pd.DataFrame(draw, columns=names)], axis=1)
     folder = make_report(table, data={"targets": ",".join(names)}, trainer={"max_epochs": 1})
     page = check_page(folder / "report.html")
-    found = json.loads((folder / "metrics.json").read_text())["test"]["targets"]
-    best = sorted(found, key=lambda name: found[name]["mae"])
+    scores = json.loads((folder / "metrics.json").read_text())["test"]["targets"]
+    best = sorted(scores, key=lambda name: scores[name]["mae"])
     listed = re.findall(r'<th scope="row">(t\d+|…)</th>', section(page, "scores"))
-    assert listed == [*best[:50], "…", *best[-50:]] and "30 between them are left out" in page.words
+    assert listed == [*best[:50], "…", *best[-50:]] and "30 targets in between are not shown" in page.words
     assert "test MAE of 130 targets" in page.source and "mean of 130 targets" in page.words
     assert len(re.findall("<h3>t", section(page, "predictions"))) == 12
-    assert "The first 12 targets; 118 others are left out here." in page.words
+    assert "The first 12 targets; 118 more targets are not shown." in page.words
     assert len(page.source) < 1_500_000
 
 
-def test_thousands_of_rejected_rows(regression):
+def test_rejected_rows_are_grouped_by_reason(regression):
     with (regression / "rejected.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["row", "smiles", "reason"])
         for row in range(1, 3001):
-            why = (
+            reason = (
                 f"target 'a{row}' is no number: '{row} <kg>'" if row % 3 else f"{row} atoms, more than the limit of 512"
             )
-            writer.writerow([row, "C", why])
+            writer.writerow([row, "C", reason])
     page = check_page(write_report(regression))
     assert "3,000 rows were rejected" in page.words
     assert re.search(r"is no number: &#39;1 &lt;kg&gt;&#39;</th><td>1</td><td>2,000</td>", page.source)
     assert re.search(r"3 atoms, more than the limit of 512</th><td>3</td><td>1,000</td>", page.source)
 
 
-def test_duplicates_are_counted(make_report, demo_rows):
+def test_duplicates_are_reported(make_report, demo_rows):
     again = demo_rows.iloc[[0, 1]].assign(gap_ev=[demo_rows["gap_ev"][0], demo_rows["gap_ev"][1] + 50], split="test")
     folder = make_report(pd.concat([demo_rows, again]))
     page = check_page(folder / "report.html")
     assert "4 rows are of 2 molecules with several rows, 1 of them with labels that contradict" in page.words
     assert "2 test rows that training has too, as itself, a salt, tautomer or stereoisomer" in page.words
-    assert check_page(write_report(folder)).words == page.words  # of the molecules read again
+    assert check_page(write_report(folder)).words == page.words  # the same if the molecules are read again
 
 
-def test_graphs_have_no_drawings(tiny_config, demo_rows, tmp_path):
+def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_path):
     data = [gs.smiles_to_graph(smiles).to_pyg() for smiles in demo_rows["smiles"]]
     for graph, gap in zip(data, demo_rows["gap_ev"], strict=True):
         graph.y = torch.tensor([gap])
     result = train(tiny_config(), tmp_path / "run", data=data)
     page = check_page(write_report(tmp_path / "run", result.data))
-    assert page.all("svg", "molecule") == [] and "no SMILES" in page.words and "predicted against true" in page.source
-    assert "begun from Python" in page.words and "mixer: slice-max" in page.words
-    # Later the graphs are gone: what the folder holds is left.
+    assert page.all("svg", "molecule") == [] and "without SMILES" in page.words and "predicted against true" in page.source
+    assert "run started from Python" in page.words and "mixer: slice-max" in page.words
+    # Without the graphs, the report has only what the run directory holds.
     page = check_page(write_report(tmp_path / "run"))
-    assert "which no file holds" in page.words and "test MAE" in page.words and "training loss" in page.source
+    assert "which are not stored on disk" in page.words and "test MAE" in page.words and "training loss" in page.source
 
 
-def test_of_many_molecules_a_part_is_shown(run_directory, tmp_path, monkeypatch):
+def test_large_split_is_sampled(run_directory, tmp_path, monkeypatch):
     from graphslice.report import predictions
 
     shutil.copytree(run_directory, tmp_path / "run")
@@ -211,12 +211,12 @@ def test_of_many_molecules_a_part_is_shown(run_directory, tmp_path, monkeypatch)
     monkeypatch.setattr(predictions, "_MIN_PREDICTED", 2)
     monkeypatch.setattr(predictions, "_MAX_TRAINING", 20)
     page = check_page(write_report(tmp_path / "run"))
-    assert "Of 6 test molecules 4, drawn at random, are shown." in page.words and "n = 4, MAE" in page.source
-    assert "compared with 20 training molecules of 47, drawn at random" in page.words
-    assert "n = 6 molecules" in page.words  # the score is that of all
+    assert "A random sample of 4 of 6 test molecules is shown." in page.words and "n = 4, MAE" in page.source
+    assert "compared with 20 training molecules sampled at random from 47" in page.words
+    assert "n = 6 molecules" in page.words  # the score is that of all molecules
 
 
-def test_ogb_keeps_the_labels_of_its_test(make_ogb, tiny_config, tmp_path):
+def test_ogb_report_without_test_labels(make_ogb, tiny_config, tmp_path):
     make_ogb(tmp_path, "pcqm4mv2")
     config = tiny_config("pcqm4mv2", data={"root": str(tmp_path)})
     result = train(config, tmp_path / "run")
@@ -227,7 +227,7 @@ def test_ogb_keeps_the_labels_of_its_test(make_ogb, tiny_config, tmp_path):
     assert again.words == page.words
 
 
-def test_data_that_changed_is_left_out(regression, tmp_path):
+def test_missing_dataset_is_reported(regression, tmp_path):
     config = RunConfig.from_dict(read_yaml(regression / "config.yaml"))
     config.data.dataset = str(tmp_path / "gone.csv")
     (regression / "config.yaml").write_text(config.to_yaml())
@@ -235,7 +235,7 @@ def test_data_that_changed_is_left_out(regression, tmp_path):
     assert "The molecules cannot be shown" in page.words and "gone.csv" in page.words
 
 
-def test_what_is_no_finished_run_is_refused(regression, tmp_path):
+def test_unfinished_run_raises(regression, tmp_path):
     with pytest.raises(InputError, match="holds no run"):
         write_report(tmp_path)
     (regression / "metrics.json").unlink()
@@ -243,7 +243,7 @@ def test_what_is_no_finished_run_is_refused(regression, tmp_path):
         write_report(regression)
 
 
-def test_intervals_and_temperatures_are_told(run_directory, tmp_path):
+def test_intervals_and_temperatures_are_tabulated(run_directory, tmp_path):
     shutil.copytree(run_directory, tmp_path / "run")
     path = tmp_path / "run" / "metrics.json"
     metrics = json.loads(path.read_text())

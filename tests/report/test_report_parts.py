@@ -1,4 +1,4 @@
-"""The parts that a report is made of, against other ways to the same."""
+"""Components of reports: errors, axes, plots, drawings and number formats."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from graphslice.report.svg import Plot, Scale, number, plain, with_std
 from graphslice.tasks import Task
 
 
-def test_errors_of_every_kind():
+def test_errors_of_all_task_kinds_match_manual_computation():
     tasks = [Task("a"), Task("b", "binary", ("no", "yes")), Task("c", "multiclass", ("x", "y", "z"))]
     tasks.append(Task("d", transform="log"))
     true = np.array([[1.0, 1, 2, 100], [3.0, 0, np.nan, 0.1], [np.nan] * 4])
     values = np.array([[1.5, 0.9, 0.1, 0.2, 0.7, 10], [1, 0.25, 0, 1, 0, 0.1], [0] * 6], np.float32)
-    found = errors_by_target(tasks, true, values)
+    errors = errors_by_target(tasks, true, values)
     expected = [[0.5, 0.1, 0.3, 1], [2, 0.25, np.nan, 0], [np.nan] * 4]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    divided = error_scales(tasks, true)
-    np.testing.assert_allclose(divided, [1, 1, 1, 1.5])
+    np.testing.assert_allclose(errors, expected, atol=1e-6)
+    scales = error_scales(tasks, true)
+    np.testing.assert_allclose(scales, [1, 1, 1, 1.5])
     np.testing.assert_allclose(
-        combine_targets(found, divided)[:2], [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3], rtol=1e-6
+        combine_targets(errors, scales)[:2], [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3], rtol=1e-6
     )
-    assert np.isnan(combine_targets(found, divided)[2])
-    spread = np.array([[0.2, 0.1, 0.1, 0.3, 0.2, 10]], np.float32)
-    np.testing.assert_allclose(std_by_target(tasks, values[:1], spread), [[0.2, 0.1, 0.3, 1 / math.log(10)]], rtol=1e-6)
+    assert np.isnan(combine_targets(errors, scales)[2])
+    std = np.array([[0.2, 0.1, 0.1, 0.3, 0.2, 10]], np.float32)
+    np.testing.assert_allclose(std_by_target(tasks, values[:1], std), [[0.2, 0.1, 0.3, 1 / math.log(10)]], rtol=1e-6)
 
 
-def test_bars_are_means_of_bins():
+def test_bars_show_mean_error_of_each_similarity_bin():
     similarity = np.array([0.05, 0.31, 0.39, 1.0, 1 - 1e-9, 0.999])
     error = np.array([1.0, 2.0, 4.0, 0.5, 1.5, 7.0])
     svg = error_by_similarity(similarity, error, "absolute error").svgs[0]
-    said = re.search('aria-label="([^"]*)"', svg)[1]
-    assert said.endswith(
+    label = re.search('aria-label="([^"]*)"', svg)[1]
+    assert label.endswith(
         "0.0 to 0.2: 1.00 (n = 1); 0.3 to 0.4: 3.00 (n = 2); 0.9 to below 1: 7.00 (n = 1); 1: 1.00 (n = 2)"
     )
     heights = sorted(float(rect.get("height")) for rect in ElementTree.fromstring(svg).iter("rect"))
@@ -50,12 +50,12 @@ def test_bars_are_means_of_bins():
 
 @pytest.mark.parametrize("values", [[3.0], [5.0, 5.0], [-1e300, 1e300], [1e-12, 2e-12], [1e9, 1e9 + 1], [0.0]])
 @pytest.mark.parametrize("log", [False, True])
-def test_axes_of_odd_numbers(values, log):
+def test_axes_of_extreme_values_are_finite(values, log):
     if log and min(values) <= 0:
         values = [abs(value) + 1e-3 for value in values]
     scale = Scale.around("x", np.array(values), log=log)
     assert scale.low < scale.high and all(scale.low <= at <= scale.high * (1 + 1e-9) for at, _ in scale.ticks)
-    plot = Plot(scale, scale, "said")
+    plot = Plot(scale, scale, "summary")
     plot.dots(np.array([*values, np.nan]), np.array([*values, np.inf]))
     assert "nan" not in plot.svg("t") and "inf" not in plot.svg("t")
     ElementTree.fromstring(
@@ -63,14 +63,14 @@ def test_axes_of_odd_numbers(values, log):
     )
 
 
-def test_words_of_an_axis_are_escaped_and_cut():
+def test_axis_labels_are_escaped_and_shortened():
     svg = Plot(Scale('<b "a&', 0, 1), Scale("y" * 500, 0, 1)).svg('"><script>')
     root = ElementTree.fromstring(svg)
     texts = [text.text for text in root.iter("text")]
     assert '<b "a&' in texts and max(map(len, filter(None, texts))) < 60 and root.get("aria-label") == '"><script>'
 
 
-def test_numbers_as_they_are_written():
+def test_number_formats():
     assert (number(0.5), number(123.0), number(-0.25), number(math.nan)) == ("0.500", "123", "\u22120.250", "\u2013")
     assert (number(123456.0), plain(-3.64), plain(10.0)) == ("123,456", "\u22123.64", "10")
     assert (with_std(0.3931, 0.06), with_std(12.3, 4.4)) == ("0.393 ± 0.060", "12.3 ± 4.4")
@@ -80,7 +80,7 @@ def test_numbers_as_they_are_written():
 @pytest.mark.parametrize(
     "smiles", ["CCO", "[Na+].[Cl-]", "[Fe+2]", "C", "c1ccc2ccccc2c1", "C[C@H](N)C(=O)O", "[2H]O[2H]"]
 )
-def test_a_drawing_stands_alone(smiles):
+def test_drawing_is_self_contained(smiles):
     svg = draw_molecule(smiles, 'row 1 & "more"')
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == 'row 1 & "more"' and not re.search(r"#[0-9A-Fa-f]{6}|http|<rect", svg)
@@ -88,23 +88,23 @@ def test_a_drawing_stands_alone(smiles):
 
 
 @pytest.mark.parametrize("smiles", ["not a molecule", "", "C" * 200, "\udcff", "*" * 3 + ")"])
-def test_what_cannot_be_drawn_is_not(smiles):
+def test_invalid_or_large_molecule_gives_no_drawing(smiles):
     assert smiles == "" or draw_molecule(smiles, "x") is None
     assert scaffold_of(smiles) in (None, "")
 
 
-def test_scaffolds_leave_stereochemistry_out():
+def test_scaffold_ignores_stereochemistry():
     assert scaffold_of("C[C@H]1CCC[C@@H](O)C1") == scaffold_of("CC1CCCC(O)C1") == "C1CCCCC1"
     assert scaffold_of("CCO") == ""
 
 
 @pytest.mark.parametrize("count", [3, 9, 10, 11, 40])
-def test_a_confusion_matrix_of_many_classes_keeps_every_molecule(count):
+def test_confusion_matrix_of_many_classes_counts_every_molecule(count):
     task = Task("kind", "multiclass", tuple(f"class number {k}" for k in range(count)))
     draw = np.random.default_rng(0)
     y = draw.integers(0, count, 500).astype(float)
-    given = draw.dirichlet(np.ones(count), 500).astype(np.float32)
-    matrix, _ = target_figures(task, y, given, "test")
+    probabilities = draw.dirichlet(np.ones(count), 500).astype(np.float32)
+    matrix, _ = target_figures(task, y, probabilities, "test")
     cells = re.findall(r'class="heat".*?<text[^>]*>(\d+)</text>', matrix.svgs[0])
     size = min(count, 10)
     assert len(cells) == size**2 and sum(map(int, cells)) == 500
@@ -113,7 +113,7 @@ def test_a_confusion_matrix_of_many_classes_keeps_every_molecule(count):
     assert sorted(rows[:-1] if count > 10 else rows) == sorted(np.sort(counts)[::-1][: 9 if count > 10 else count])
 
 
-def test_what_stands_at_the_end_of_an_axis_is_not_cut():
+def test_last_tick_label_fits_into_the_plot():
     for high in (1e5, 99_999, 1e6, 3.0):
         scale = Scale("x", 0, high)
         root = ElementTree.fromstring(Plot(scale, scale, square=True).svg("t"))

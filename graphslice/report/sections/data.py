@@ -1,4 +1,4 @@
-"""What a report says of the molecules that a run had: how many, which, their labels, and what was left out."""
+"""Report section on the data: sizes of the splits, rejected rows, duplicates, labels and example molecules."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
 
 
 def data_section(run: Run) -> Section:
-    """Rows and splits, rejected rows, duplicates, labels, and some molecules."""
-    section = Section("data", "The data")
+    """Build the section on splits, rejected rows, duplicates, labels and example molecules."""
+    section = Section("data", "Data")
     if run.data is None:
-        note = f"The molecules cannot be shown: {run.data_error}. What follows is what the run folder holds."
+        note = f"The molecules cannot be shown: {run.data_error}. This report shows what the run directory contains."
         section.parts.append(Text(note, note=True))
     section.parts.append(_sizes(run))
     section.parts += _rejected(run)
     if run.data is None:
         return section
     repeated = _duplicates(run).describe()
-    said = f"{repeated[:1].upper()}{repeated[1:]}." if repeated else "No molecule has several rows."
-    section.parts += [Heading("Duplicates"), Text(said)]
+    summary = f"{repeated[:1].upper()}{repeated[1:]}." if repeated else "No molecule occurs in more than one row."
+    section.parts += [Heading("Duplicates"), Text(summary)]
     section.parts += _labels(run)
     section.parts += _example_molecules(run)
     return section
@@ -43,38 +43,38 @@ def _sizes(run: Run) -> Table:
     splits = _splits_by_name(run.data.splits if run.data is not None else read_splits(run.models[0]) or {})
     total = sum(map(len, splits.values()))
     rows = [[split_name(split), f"{len(rows):,}", _share(len(rows), total)] for split, rows in splits.items()]
-    rows.append(["together", f"{total:,}", _share(total, total)])
-    how = "Rows of each split."
+    rows.append(["total", f"{total:,}", _share(total, total)])
+    caption = "Rows of each split."
     if run.folds:
-        how = "Rows of each split of the first model; each of the others has another fold as its test."
+        caption = "Rows of each split of the first model; every other model has another fold as its test set."
     elif len(run.models) > 1:
-        how = "Rows of each split of the first model; the others may have other molecules for validation."
-    return Table(how, ["split", "rows", "share"], rows)
+        caption = "Rows of each split of the first model; the other members may have other validation sets."
+    return Table(caption, ["split", "rows", "share"], rows)
 
 
 def _splits_by_name(splits: Splits) -> Splits:
-    """The splits in the order of their names, whatever the data begin with."""
+    """Sort splits in the fixed order of their names."""
     return {split: splits[split] for split in SPLITS if split in splits}
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}%" if whole else NONE
+def _share(count: int, total: int) -> str:
+    return f"{100 * count / total:.1f}%" if total else NONE
 
 
 def _rejected(run: Run) -> list[Part]:
-    found = read_rejected(run.folder, _MAX_REASONS)
+    rejected = read_rejected(run.folder, _MAX_REASONS)
     parts: list[Part] = [Heading("Rejected rows")]
-    if not found.count:
-        return [*parts, Text("Every row could be used.")]
-    rows = [[reason, row, f"{count:,}"] for count, row, reason in found.reasons]
-    more = f" {found.more:,} less frequent kinds are left out here." if found.more else ""
-    were = "row was" if found.count == 1 else "rows were"
-    caption = f"{found.count:,} {were} rejected, counted by kind of reason, with the first row of each (from 1)."
-    return [*parts, Table(f"{caption}{more} All are in rejected.csv.", ["first reason", "first row", "rows"], rows)]
+    if not rejected.count:
+        return [*parts, Text("No row was rejected.")]
+    rows = [[reason, row, f"{count:,}"] for count, row, reason in rejected.reasons]
+    more = f" {rejected.more:,} less frequent reasons are not listed." if rejected.more else ""
+    were = "row was" if rejected.count == 1 else "rows were"
+    caption = f"{rejected.count:,} {were} rejected, grouped by reason; the first row of each group counts from 1."
+    return [*parts, Table(f"{caption}{more} rejected.csv lists all.", ["first reason", "first row", "rows"], rows)]
 
 
 def _duplicates(run: Run) -> Duplicates:
-    """What is repeated; of a run whose splits are known already what they share is counted here."""
+    """Duplicates of the data; for splits given in the dataset, rows shared between splits are counted here."""
     assert run.data is not None
     data = run.data
     if data.dataset.splits is None or data.dataset.is_pcqm4m or data.duplicates.shared:
@@ -86,10 +86,10 @@ def _duplicates(run: Run) -> Duplicates:
 
 
 def _labels(run: Run) -> list[Part]:
-    """Histograms of numbers and counts of classes, of the first targets."""
+    """Label histograms (regression) and class counts of the first targets."""
     assert run.data is not None
     dataset, splits = run.data.dataset, _splits_by_name(run.data.splits)
-    if run.folds:  # each molecule is all of them in turn
+    if run.folds:  # every molecule is in the training, validation or test set of some fold
         splits = {"all": run.data.usable_rows}
     parts: list[Part] = [Heading("Labels")]
     figures = []
@@ -108,7 +108,7 @@ def _labels(run: Run) -> list[Part]:
         parts.append(Figures(figures))
     parts += tables
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
-        parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} others are left out here."))
+        parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts
 
 
@@ -119,19 +119,19 @@ def _class_counts(task: Task, known: dict[str, np.ndarray], rows: dict[str, int]
         [task.classes[k], *(f"{count[k]:,} ({_share(int(count[k]), int(count.sum()))})" for count in counts.values())]
         for k in order[:_MAX_CLASSES].tolist()
     ]
-    more = f" {len(order) - _MAX_CLASSES:,} rarer classes are left out here." * (len(order) > _MAX_CLASSES)
+    more = f" {len(order) - _MAX_CLASSES:,} rarer classes are not listed." * (len(order) > _MAX_CLASSES)
     empty = {split: rows[split] - len(y) for split, y in known.items()}
     if any(empty.values()):
         lines.append(["no label", *(f"{empty[split]:,}" for split in known)])
-    caption = f"Classes of {task.name}: labels of each split, and shares of them.{more}"
+    caption = f"Classes of {task.name}: number of labels in each split, and share of the split.{more}"
     return Table(caption, ["class", *map(split_name, counts)], lines)
 
 
 def _example_molecules(run: Run) -> list[Part]:
     assert run.data is not None
-    parts: list[Part] = [Heading("Some of the molecules")]
+    parts: list[Part] = [Heading("Example molecules")]
     if run.smiles is None:
-        return [*parts, Text("The data holds graphs and no SMILES, so that no molecules are drawn.", note=True)]
+        return [*parts, Text("The dataset holds graphs without SMILES, so no molecules are drawn.", note=True)]
     usable_rows = run.data.usable_rows
     rows = np.sort(np.random.default_rng(0).choice(usable_rows, min(_MAX_DRAWN, len(usable_rows)), replace=False))
     split_of = {int(row): split for split, members in run.data.splits.items() for row in np.intersect1d(members, rows)}
@@ -144,19 +144,19 @@ def _example_molecules(run: Run) -> list[Part]:
     return [
         *parts,
         Cards(cards),
-        Text(f"{len(cards)} of {len(usable_rows):,} molecules, drawn at random. Rows count from 1."),
+        Text(f"{len(cards)} of {len(usable_rows):,} molecules, chosen at random. Rows count from 1."),
     ]
 
 
 def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:
-    """Names and labels of a molecule, of the first targets that it has one of."""
+    """List names and known labels of a molecule's first targets, at most ``most``, as pairs of text."""
     assert run.data is not None
     dataset = run.data.dataset
     known = np.flatnonzero(~np.isnan(dataset.targets[row]))
-    found = [(dataset.tasks[t].name, label_text(dataset.tasks[t], dataset.targets[row, t])) for t in known[:most]]
-    return [*found, ("", f"and {len(known) - most:,} more")] if len(known) > most else found
+    labels = [(dataset.tasks[t].name, label_text(dataset.tasks[t], dataset.targets[row, t])) for t in known[:most]]
+    return [*labels, ("", f"and {len(known) - most:,} more")] if len(known) > most else labels
 
 
 def label_text(task: Task, label: float) -> str:
-    """A label in words: a number, or the name of a class."""
+    """Format a label: a number, or the name of a class."""
     return plain(label) if task.kind == REGRESSION else task.classes[int(label)]

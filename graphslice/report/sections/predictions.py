@@ -1,4 +1,4 @@
-"""What a report says of the answers: against the truth, where they err, and where the models are unsure."""
+"""Report sections on predictions: comparison with true values, error analysis, and the most uncertain molecules."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ _MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12
 
 @dataclass(frozen=True)
 class EvaluatedSplit:
-    """The answers for a split, and how wrong each is.
+    """Predictions for a split and their errors.
 
     Attributes:
-        answers: of the models.
+        predictions: predictions of the models.
         true: ``float64 [R, T]``, nan where unknown.
-        by_target: ``float64 [R, T]`` of :func:`~graphslice.report.molecule_errors.errors_by_target`.
-        error: ``float64 [R]``, of all targets together.
-        spread: ``float64 [R]``, how much the models disagree; None of one.
+        by_target: ``float64 [R, T]`` of :func:`~graphslice.report.molecule_errors.errors_by_target`; with several
+            targets, divided by :func:`~graphslice.report.molecule_errors.error_scales`.
+        error: ``float64 [R]``, error of each molecule over all targets.
+        std: ``float64 [R]``, standard deviation over the models; None if no molecule has several predictions.
     """
 
     predictions: SplitPredictions
@@ -58,32 +59,32 @@ class EvaluatedSplit:
 
 
 def prediction_sections(run: Run) -> list[Section]:
-    """The sections that are made of answers; none where the molecules are not there."""
+    """Build the sections that need predictions; none if the molecules cannot be read."""
     if run.data is None:
         return []
     splits = splits_of_models(run.models, run.data)
     checkpoints = read_checkpoints(run.folder)
     predictors = [Predictor(checkpoint, run.device) for checkpoint in checkpoints]
     calibration = read_calibration(run.folder, checkpoints)
-    judged: dict[str, EvaluatedSplit] = {}
+    evaluated: dict[str, EvaluatedSplit] = {}
     for split in ("test", "valid"):
-        found = None
+        predictions = None
         if run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1:
-            found = read_out_of_fold(run.folder, run.data)
-        found = found or predict_split(predictors, calibration, splits, split, run.data)
-        if found is not None:
-            judged[split] = _evaluate_split(run, found)
-    sections = [_predictions(run, judged)]
-    split = "test" if "test" in judged else "valid"
-    if split in judged:
-        chosen = judged[split]
-        worst = np.argsort(-chosen.error, kind="stable")[:_MAX_WORST]
-        unsure = _most_uncertain(chosen)
-        near = nearest_training(chosen.predictions.rows, splits, split, run.data)
-        sections.append(_error_analysis(run, chosen, near, split))
-        sections.append(_worst_molecules(run, chosen, near, worst, split))
+            predictions = read_out_of_fold(run.folder, run.data)
+        predictions = predictions or predict_split(predictors, calibration, splits, split, run.data)
+        if predictions is not None:
+            evaluated[split] = _evaluate_split(run, predictions)
+    sections = [_predictions(run, evaluated)]
+    split = "test" if "test" in evaluated else "valid"
+    if split in evaluated:
+        selected = evaluated[split]
+        worst = np.argsort(-selected.error, kind="stable")[:_MAX_WORST]
+        uncertain = _most_uncertain(selected)
+        similarity = nearest_training(selected.predictions.rows, splits, split, run.data)
+        sections.append(_error_analysis(run, selected, similarity, split))
+        sections.append(_worst_molecules(run, selected, similarity, worst, split))
         if len(run.models) > 1:
-            sections.append(_most_uncertain_molecules(run, chosen, near, unsure))
+            sections.append(_most_uncertain_molecules(run, selected, similarity, uncertain))
     return sections
 
 
@@ -91,163 +92,169 @@ def _evaluate_split(run: Run, predictions: SplitPredictions) -> EvaluatedSplit:
     assert run.data is not None
     dataset = run.data.dataset
     true = dataset.targets[predictions.rows]
-    divided_by = error_scales(dataset.tasks, dataset.targets[run.data.splits["train"]])
+    scales = error_scales(dataset.tasks, dataset.targets[run.data.splits["train"]])
     by_target = errors_by_target(dataset.tasks, true, predictions.values)
     std = None
     if predictions.std is not None:
-        std = combine_targets(std_by_target(dataset.tasks, predictions.values, predictions.std), divided_by)
-    # Of several targets each counts as a part of its deviation, so that they can be compared.
-    scaled = by_target if by_target.shape[1] == 1 else by_target / divided_by
-    return EvaluatedSplit(predictions, true, scaled, combine_targets(by_target, divided_by), std)
+        std = combine_targets(std_by_target(dataset.tasks, predictions.values, predictions.std), scales)
+    # The errors of several targets are divided by a scale of each, so that they can be compared.
+    scaled = by_target if by_target.shape[1] == 1 else by_target / scales
+    return EvaluatedSplit(predictions, true, scaled, combine_targets(by_target, scales), std)
 
 
-def _predictions(run: Run, judged: dict[str, EvaluatedSplit]) -> Section:
+def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
     assert run.data is not None
     section = Section("predictions", "Predicted against true")
     tasks = run.data.dataset.tasks
-    if not judged:
-        section.parts.append(Text("Neither a test nor a validation molecule has a label: nothing can be compared."))
+    if not evaluated:
+        section.parts.append(Text("No test or validation molecule has a label, so predictions cannot be evaluated."))
         return section
-    if "test" not in judged:
+    if "test" not in evaluated:
         section.parts.append(
             Text(
-                "No test molecule has a label: what follows is of the validation molecules, by which "
-                "the best epoch was chosen, and so looks better than new molecules will.",
+                "No test molecule has a label. These results are for the validation set, by which the best epoch was "
+                "selected, so they are better than the results on new molecules will be.",
                 note=True,
             )
         )
-    for split, found in judged.items():
-        if found.predictions.whole > len(found.predictions.rows):
-            some, whole = len(found.predictions.rows), found.predictions.whole
+    for split, scored in evaluated.items():
+        count, total = len(scored.predictions.rows), scored.predictions.num_labelled
+        if total > count:
             section.parts.append(
-                Text(f"Of {whole:,} {split_name(split)} molecules {some:,}, drawn at random, are shown.", note=True)
+                Text(f"A random sample of {count:,} of {total:,} {split_name(split)} molecules is shown.", note=True)
             )
     for t, (task, where) in enumerate(zip(tasks[:MAX_TARGETS], output_slices(tasks), strict=False)):
         if len(tasks) > 1:
             section.parts.append(Heading(task.name))
         figures = [
             figure
-            for split, found in judged.items()
-            for figure in target_figures(task, found.true[:, t], found.predictions.values[:, where], split_name(split))
+            for split, scored in evaluated.items()
+            for figure in target_figures(
+                task, scored.true[:, t], scored.predictions.values[:, where], split_name(split)
+            )
         ]
-        section.parts.append(Figures(figures) if figures else Text("No molecule here has a label of it."))
+        section.parts.append(Figures(figures) if figures else Text("No molecule has a label for this target."))
     if (more := len(tasks) - MAX_TARGETS) > 0:
-        section.parts.append(Text(f"The first {MAX_TARGETS} targets; {more:,} others are left out here."))
+        section.parts.append(Text(f"The first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return section
 
 
-def _error_analysis(run: Run, found: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
+def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
     assert run.data is not None
-    section = Section("errors", "Where it errs")
+    section = Section("errors", "Error analysis")
     name = error_name(run.data.dataset.tasks)
-    section.parts.append(Text(f"Of the {split_name(split)} molecules. {describe_error(run.data.dataset.tasks)}"))
-    section.parts.append(Heading("By distance to the training molecules"))
-    error = found.error[np.searchsorted(found.predictions.rows, near.rows)]
+    section.parts.append(Text(f"For the {split_name(split)} set. {describe_error(run.data.dataset.tasks)}"))
+    section.parts.append(Heading("By similarity to the training set"))
+    error = evaluated.error[np.searchsorted(evaluated.predictions.rows, near.rows)]
     section.parts.append(Figures([error_by_similarity(near.similarity, error, name)]))
-    said = f"{len(near.rows):,} molecules, each compared with {near.trained:,} training molecules"
-    said += f" of {near.whole:,}, drawn at random, so that the nearest may be nearer" * (near.trained < near.whole)
+    note = f"{len(near.rows):,} molecules, each compared with {near.num_compared:,} training molecules"
+    if near.num_compared < near.num_training:
+        note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
     section.parts.append(
-        Text(f"{said}. Similarities are Tanimoto's, of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits).")
+        Text(f"{note}. Tanimoto similarity of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits).")
     )
-    section.parts += _by_scaffold(run, found)
+    section.parts += _by_scaffold(run, evaluated)
     return section
 
 
-def _by_scaffold(run: Run, found: EvaluatedSplit) -> list[Part]:
+def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
     parts: list[Part] = [Heading("By scaffold")]
     if run.smiles is None:
-        return [*parts, Text("The data holds graphs and no SMILES, of which scaffolds are made.", note=True)]
+        return [*parts, Text("The dataset holds graphs without SMILES, so scaffolds are not available.", note=True)]
     members: dict[str, list[int]] = defaultdict(list)
-    for place, row in enumerate(found.predictions.rows.tolist()):
+    for place, row in enumerate(evaluated.predictions.rows.tolist()):
         if (scaffold := scaffold_of(run.smiles[row])) is not None:
             members[scaffold].append(place)
-    several = {scaffold: places for scaffold, places in members.items() if len(places) > 1}
-    if not several:
-        return [*parts, Text("Every molecule has a scaffold of its own.")]
-    frequent = sorted(several.items(), key=lambda item: -len(item[1]))[:_MAX_SCAFFOLDS]
+    repeated = {scaffold: places for scaffold, places in members.items() if len(places) > 1}
+    if not repeated:
+        return [*parts, Text("No scaffold occurs in more than one molecule.")]
+    frequent = sorted(repeated.items(), key=lambda item: -len(item[1]))[:_MAX_SCAFFOLDS]
     cards = []
     for scaffold, places in frequent:
-        errors = found.error[places]
-        deviation = float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else 0.0
-        facts = [("mean error", with_std(float(errors.mean()), deviation))]
-        drawn = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
-        cards.append(Card(drawn, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
-    whole = number(float(found.error.mean()))
-    said = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: how many molecules have it, and their mean "
+        errors = evaluated.error[places]
+        standard_error = float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else 0.0
+        facts = [("mean error", with_std(float(errors.mean()), standard_error))]
+        svg = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
+        cards.append(Card(svg, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
+    overall = number(float(evaluated.error.mean()))
+    text = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: number of molecules (n) and mean error with "
     return [
         *parts,
-        Text(f"{said}error with its standard error. Over all molecules it is {whole}."),
+        Text(f"{text}its standard error. The mean error over all molecules is {overall}."),
         Cards(cards),
     ]
 
 
 def _worst_molecules(
-    run: Run, found: EvaluatedSplit, near: TrainingSimilarity, worst: np.ndarray, split: str
+    run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, worst: np.ndarray, split: str
 ) -> Section:
-    section = Section("worst", f"The worst {len(worst)}" if len(worst) > 1 else "The worst")
+    section = Section("worst", "Largest errors")
     if run.smiles is None:
         section.parts.append(
-            Text("The data holds graphs and no SMILES, so that rows are named and not drawn.", note=True)
+            Text("The dataset holds graphs without SMILES, so molecules are listed by row and not drawn.", note=True)
         )
-    cards = [_card(run, found, near, place) for place in worst.tolist()]
-    several = " Of several targets the one with the largest error is shown." if found.true.shape[1] > 1 else ""
+    cards = [_card(run, evaluated, near, place) for place in worst.tolist()]
+    several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     section.parts.append(
         Text(
-            f"The {split_name(split)} molecules with the largest errors, the worst first.{several} "
-            "Similar training molecules with other labels point to a cliff or to a wrong label."
+            f"The {split_name(split)} molecules with the largest errors, in descending order.{several} "
+            "A similar training molecule with a different label suggests an activity cliff or a labelling error."
         )
     )
     section.parts.append(Cards(cards))
     return section
 
 
-def _card(run: Run, found: EvaluatedSplit, near: TrainingSimilarity, place: int) -> Card:
-    """A molecule with its label, its answer, how much the models disagree, and the nearest training molecule."""
+def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int) -> Card:
+    """Build the card of one molecule: label, prediction, standard deviation, and similarity to the training set."""
     assert run.data is not None
-    row, tasks = int(found.predictions.rows[place]), run.data.dataset.tasks
-    errors = found.by_target[place]
+    row, tasks = int(evaluated.predictions.rows[place]), run.data.dataset.tasks
+    errors = evaluated.by_target[place]
     t = int(np.nanargmax(errors)) if np.isfinite(errors).any() else 0
     task, where = tasks[t], output_slices(tasks)[t]
-    given = found.predictions.values[place, where]
+    values = evaluated.predictions.values[place, where]
     facts = [("target", task.name)] if len(tasks) > 1 else []
-    facts += [("true", label_text(task, found.true[place, t])), ("predicted", _prediction_text(task, given))]
-    if found.predictions.std is not None:
-        std = found.predictions.std[place, where]
-        facts.append(("deviation", number(float(std.max()), 2)))
+    facts += [("true", label_text(task, evaluated.true[place, t])), ("predicted", _prediction_text(task, values))]
+    if evaluated.predictions.std is not None:
+        std = evaluated.predictions.std[place, where]
+        facts.append(("standard deviation", number(float(std.max()), 2)))
     if (similarity := near.of(row)) is not None:
-        facts.append(("nearest similarity", f"{similarity:.2f}"))
+        facts.append(("similarity to training set", f"{similarity:.2f}"))
     smiles = run.smiles[row] if run.smiles else ""
     return Card(
         draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, f"row {row + 1}", facts
     )
 
 
-def _prediction_text(task: Task, given: np.ndarray) -> str:
+def _prediction_text(task: Task, values: np.ndarray) -> str:
     if task.kind == REGRESSION:
-        return plain(float(given[0]))
-    predicted = predicted_classes(given[None], task)[0]
-    probability = float(given.max()) if len(given) > 1 else max(float(given[0]), 1 - float(given[0]))
+        return plain(float(values[0]))
+    predicted = predicted_classes(values[None], task)[0]
+    probability = float(values.max()) if len(values) > 1 else max(float(values[0]), 1 - float(values[0]))
     return f"{predicted} ({100 * probability:.0f}%)"
 
 
-def _most_uncertain(found: EvaluatedSplit) -> np.ndarray:
-    """``int64``: places of the answers on which the models disagree most."""
-    if found.std is None:
+def _most_uncertain(evaluated: EvaluatedSplit) -> np.ndarray:
+    """Select the predictions with the largest standard deviation over the models: ``int64`` positions, descending."""
+    if evaluated.std is None:
         return np.empty(0, np.int64)
-    known = np.flatnonzero(np.isfinite(found.std))
-    return known[np.argsort(-found.std[known], kind="stable")[:_MAX_UNCERTAIN]]
+    known = np.flatnonzero(np.isfinite(evaluated.std))
+    return known[np.argsort(-evaluated.std[known], kind="stable")[:_MAX_UNCERTAIN]]
 
 
-def _most_uncertain_molecules(run: Run, found: EvaluatedSplit, near: TrainingSimilarity, unsure: np.ndarray) -> Section:
+def _most_uncertain_molecules(
+    run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, uncertain: np.ndarray
+) -> Section:
     assert run.data is not None
-    section = Section("unsure", "What it is most unsure of")
-    if found.std is None:
-        text = "Each molecule is answered by the one model that did not learn it, so that nothing is to be compared; "
-        section.parts.append(Text(f"{text}folds that are repeated (--folds 5x3) say how much the models differ."))
+    section = Section("unsure", "Most uncertain molecules")
+    if evaluated.std is None:
+        text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
+        section.parts.append(Text(f"{text}models is not available. Repeated cross-validation (--folds 5x3) gives one."))
         return section
-    known = np.isfinite(found.std) & np.isfinite(found.error)
+    known = np.isfinite(evaluated.std) & np.isfinite(evaluated.error)
     name = error_name(run.data.dataset.tasks)
-    section.parts.append(Figures([error_by_std(found.std[known], found.error[known], name)]))
-    section.parts.append(Text(f"The {len(unsure)} molecules on which the models disagree most, the first most of all."))
-    section.parts.append(Cards([_card(run, found, near, place) for place in unsure.tolist()]))
+    section.parts.append(Figures([error_by_std(evaluated.std[known], evaluated.error[known], name)]))
+    text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order."
+    section.parts.append(Text(text))
+    section.parts.append(Cards([_card(run, evaluated, near, place) for place in uncertain.tolist()]))
     return section

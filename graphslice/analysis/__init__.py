@@ -1,4 +1,4 @@
-"""What a model does inside: contributions of atoms, spectra, residuals and maps."""
+"""Model analysis: atom contributions, singular spectra, rank-1 residuals and attention maps."""
 
 from graphslice.analysis.activations import Activations, activations
 from graphslice.analysis.attribution import Attribution, attribute, attribute_graph

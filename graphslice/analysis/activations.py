@@ -1,4 +1,4 @@
-"""One molecule on its way through a model."""
+"""Activations of a model for one molecule."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from graphslice.inference.predictor import Predictor
 
 @dataclass
 class Activations:
-    """What a model computes for one molecule of N atoms; row 0 of all is the graph token.
+    """Activations of a model with L blocks for one molecule of N atoms; row 0 is the graph token.
 
     Attributes:
-        rows: ``float32 [L + 1, N + 1, C]``: what enters each of L blocks, and what leaves the last.
-        mixed: ``float32 [L, N + 1, C]``: what each mixer gives its output projection.
-        attn_weights: ``float32 [H, N + 1, N + 1]``: ``P = Softmax(S + E)``, also where the mixer reads S + E alone.
-        distances: ``int32 [N, N]`` in bonds; 510 between fragments.
-        prediction: ``float32 [T]`` in the unit of the targets.
+        rows: ``float32 [L + 1, N + 1, C]``, input of each of the L blocks, and output of the last.
+        mixed: ``float32 [L, N + 1, C]``, input of the output projection of each mixer.
+        attn_weights: ``float32 [H, N + 1, N + 1]``, ``P = Softmax(S + E)``, also for mixers that use S + E alone.
+        distances: ``int32 [N, N]``, path lengths in bonds; 510 between fragments.
+        prediction: ``float32 [T]``, in the unit of the targets.
     """
 
     rows: np.ndarray
@@ -37,11 +37,11 @@ class Activations:
 def require_descriptors(
     predictor: Predictor, descriptors: Mapping[str, np.ndarray] | None
 ) -> Mapping[str, np.ndarray] | None:
-    """The descriptors; raises InputError where a model reads some, and none are given."""
+    """Return the descriptors; raise :class:`InputError` if the model needs descriptors and there are none."""
     if predictor.config.data.descriptors and descriptors is None:
         raise InputError(
-            f"the model reads {', '.join(predictor.config.data.descriptors)} beside the graph: give "
-            "descriptors=predictor.descriptors(smiles)"
+            f"the model expects molecular descriptors ({', '.join(predictor.config.data.descriptors)}) in addition to "
+            "the graph: pass descriptors=predictor.descriptors(smiles)"
         )
     return descriptors
 
@@ -49,15 +49,18 @@ def require_descriptors(
 def activations(
     predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None = None
 ) -> Activations:
-    """Follow a molecule through a model: see :class:`Activations`.
+    """Compute the activations of a model for one molecule.
 
     Args:
-        predictor: the model.
-        graph: the molecule.
-        descriptors: of it, as :meth:`Predictor.descriptors` gives them; for a model that reads some.
+        predictor: model.
+        graph: molecule.
+        descriptors: descriptors of the molecule from :meth:`Predictor.descriptors`, if the model uses any.
+
+    Returns:
+        The activations, as NumPy arrays.
 
     Raises:
-        InputError: if the model reads descriptors, and none are given.
+        InputError: if the model expects descriptors and none are given.
     """
     model = predictor.model
     batch = collate([graph], require_descriptors(predictor, descriptors), **predictor.config.collate_settings).to(
@@ -66,15 +69,15 @@ def activations(
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
 
-    def note_entry(block: nn.Module, inputs: tuple) -> None:
+    def record_input(block: nn.Module, inputs: tuple) -> None:
         x, y, _ = inputs
         rows.append(x if y is None else x + y)
 
-    def note_mixed(output: nn.Module, inputs: tuple) -> None:
+    def record_mixed(output: nn.Module, inputs: tuple) -> None:
         mixed.append(inputs[0])
 
-    hooks = [block.register_forward_pre_hook(note_entry) for block in model.blocks]
-    hooks += [block.get_submodule("mixer.output").register_forward_pre_hook(note_mixed) for block in model.blocks]
+    hooks = [block.register_forward_pre_hook(record_input) for block in model.blocks]
+    hooks += [block.get_submodule("mixer.output").register_forward_pre_hook(record_mixed) for block in model.blocks]
     hooks.append(model.norm.register_forward_hook(lambda norm, inputs, outputs: rows.append(outputs[0])))
     try:
         with torch.inference_mode():
@@ -84,5 +87,5 @@ def activations(
         for hook in hooks:
             hook.remove()
     distances = batch.path_distances[batch.path_types[0].long()]
-    found = (torch.cat(rows), torch.cat(mixed), attn_weights, distances, prediction)
-    return Activations(*(tensor.cpu().numpy() for tensor in found))
+    tensors = (torch.cat(rows), torch.cat(mixed), attn_weights, distances, prediction)
+    return Activations(*(tensor.cpu().numpy() for tensor in tensors))

@@ -1,4 +1,4 @@
-"""Pictures of what happens inside a model, as PNG and as SVG."""
+"""Figures of model internals, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdkit.Chem.Draw import rdMolDraw2D
 
 from graphslice.analysis.layout import prepare_molecule
 
-#: What a figure is drawn as.
+#: File formats of a figure.
 FORMATS = ("png", "svg")
 
 Colour = tuple[float, float, float]
@@ -29,16 +29,16 @@ def _figure(panels: int, size: tuple[float, float]) -> tuple[Figure, list]:
 
 
 def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a figure in each of some formats, and return the files."""
+    """Write a figure in each of the formats, and return the paths."""
     paths = [path.with_suffix(f".{kind}") for kind in formats]
     for name in paths:
-        # Without the time, so that the same figure is the same file.
+        # Without a date, so that equal figures give identical files.
         figure.savefig(name, dpi=120, metadata={"Date": None} if name.suffix == ".svg" else None)
     return paths
 
 
 def draw_spectra(spectra: Sequence[Sequence[np.ndarray]], names: Sequence[str], path: Path) -> list[Path]:
-    """Singular values over the largest, a panel a molecule and a line a layer."""
+    """Draw singular values relative to the largest: one panel per molecule, one line per layer."""
     figure, axes = _figure(len(spectra), (4, 3.2))
     for panel, layers, name in zip(axes, spectra, names, strict=True):
         for number, values in enumerate(layers, 1):
@@ -51,7 +51,7 @@ def draw_spectra(spectra: Sequence[Sequence[np.ndarray]], names: Sequence[str], 
 
 
 def draw_residuals(residuals: Sequence[Sequence[float]], names: Sequence[str], path: Path) -> list[Path]:
-    """Rank-1 residual of the rows against depth, a line a molecule."""
+    """Draw the rank-1 residual of the rows against depth: one line per molecule."""
     figure, (panel,) = _figure(1, (6, 4))
     for values, name in zip(residuals, names, strict=True):
         panel.plot(range(len(values)), values, marker=".", label=shortened(name))
@@ -61,7 +61,7 @@ def draw_residuals(residuals: Sequence[Sequence[float]], names: Sequence[str], p
 
 
 def draw_distances(weights: np.ndarray, path: Path) -> list[Path]:
-    """The map by distance, ``[H, D]`` with the graph token last: what each head reads."""
+    """Draw the attention of each head by distance, ``[H, D]``, with the graph token as the last column."""
     figure, (panel,) = _figure(1, (1 + 0.6 * weights.shape[1], 1 + 0.4 * len(weights)))
     image = panel.imshow(weights, cmap="viridis", vmin=0, aspect="auto")
     labels = [*map(str, range(weights.shape[1] - 1)), "token"]
@@ -72,7 +72,7 @@ def draw_distances(weights: np.ndarray, path: Path) -> list[Path]:
 
 
 def draw_bonds(smiles: str, weights: np.ndarray, path: Path) -> list[Path]:
-    """The map along the bonds, ``[H, bonds]`` in RDKit's order, a panel a head: the darker, the more is read."""
+    """Draw the attention weights along bonds, ``[H, bonds]`` in RDKit's order: one panel per head, darker for more."""
     mol = prepare_molecule(smiles, kekulize=False)
     colours = [{i: _colour("Oranges", value) for i, value in enumerate(head.tolist())} for head in weights]
     legends = [f"head {i + 1}" for i in range(len(weights))]
@@ -80,12 +80,12 @@ def draw_bonds(smiles: str, weights: np.ndarray, path: Path) -> list[Path]:
 
 
 def draw_atom_attention(smiles: str, centre: int, weights: np.ndarray, path: Path) -> list[Path]:
-    """What one atom reads of each, ``[H, N]`` in the order of the SMILES, a panel a head: the darker, the more."""
+    """Draw the attention weights of one atom, ``[H, N]`` in SMILES order: one panel per head, darker for more."""
     mol = prepare_molecule(smiles, kekulize=False)
     mol.GetAtomWithIdx(centre).SetProp("atomNote", "*")
     most = np.maximum(weights.max(axis=1, keepdims=True), 1e-30)
     colours = [{i: _colour("Oranges", value) for i, value in enumerate(head.tolist())} for head in weights / most]
-    legends = [f"head {i + 1}: * reads up to {share:.2g}" for i, share in enumerate(most[:, 0])]
+    legends = [f"head {i + 1}: weights of * up to {share:.2g}" for i, share in enumerate(most[:, 0])]
     return _draw_molecules([mol] * len(weights), colours, [{}] * len(weights), legends, (280, 230), path)
 
 
@@ -103,10 +103,10 @@ def _draw_molecules(
     path: Path,
 ) -> list[Path]:
     columns = min(4, len(mols))
-    whole = (size[0] * columns, size[1] * -(-len(mols) // columns))
+    total = (size[0] * columns, size[1] * -(-len(mols) // columns))
     paths = []
     for kind, canvas in (("png", rdMolDraw2D.MolDraw2DCairo), ("svg", rdMolDraw2D.MolDraw2DSVG)):
-        drawing = canvas(*whole, *size)
+        drawing = canvas(*total, *size)
         drawing.drawOptions().highlightBondWidthMultiplier = 12  # type: ignore[assignment]
         drawing.DrawMolecules(
             mols,
@@ -124,6 +124,6 @@ def _draw_molecules(
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """A text of so many letters at most, dots in place of its middle."""
+    """Shorten a text to at most ``most`` characters by replacing its middle with dots."""
     half = (max(most, 5) - 3) // 2
     return text if len(text) <= max(most, 5) else f"{text[: max(most, 5) - 3 - half]}...{text[-half:]}"

@@ -1,4 +1,4 @@
-"""Contributions in words and digits: the same on the screen, in the table and in the pictures."""
+"""Format atom contributions; console, table and figures share these texts and digits."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from graphslice.data.columns import quoted_list
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, output_slices, predicted_classes
 
-#: With a smaller weight in the answer, what the network says explains little of it.
+#: Below this weight of the network in the prediction, atom contributions explain little of the prediction.
 SMALL_WEIGHT = 0.3
-#: The legend, and what is down and up, of molecules that are explained for different classes.
+#: Legend and meaning of blue and red where the molecules are explained for different classes.
 SEVERAL_CLASSES = ("contribution to the logit of the class named with each molecule", "away from it", "towards it")
-# Decimals beyond which numbers are written in a power of ten.
+# Numbers with more decimals, or larger ones, are written with a power of ten.
 _MAX_DECIMALS, _LARGEST = 4, 1e5
 
 
 @dataclass(frozen=True)
 class Digits:
-    """How the numbers of one molecule are written: all with as many decimals, in units of a power of ten.
+    """Number format of one molecule: the same number of decimals and the same power of ten for all values.
 
     Attributes:
-        decimals: of every number.
-        power: 0, or the power of ten that very large and very small numbers are divided by.
+        decimals: number of decimals.
+        power: exponent of the power of ten by which very large or very small values are divided; else 0.
     """
 
     decimals: int
@@ -35,11 +35,11 @@ class Digits:
 
     @classmethod
     def of(cls, values: np.ndarray, error: float) -> Digits:
-        """Those of some contributions: two or three digits of the largest, none that their error makes void.
+        """Choose the format of contributions: two or three digits of the largest value, none below the standard error.
 
         Args:
             values: ``float [N]``.
-            error: the largest standard error; 0 or nan where it is not known.
+            error: largest standard error; 0 or nan if unknown.
         """
         largest = float(np.abs(values).max(initial=0))
         if not isfinite(largest) or largest < 1e-30:
@@ -52,42 +52,43 @@ class Digits:
         return cls(min(2, max(0, decimals + power)), power)
 
     def rounded(self, value: float) -> float:
-        """The number as it is written."""
-        return round(value / 10.0**self.power, self.decimals) * 10.0**self.power + 0.0  # no minus zero
+        """Round a number to the digits that are displayed."""
+        return round(value / 10.0**self.power, self.decimals) * 10.0**self.power + 0.0  # + 0.0 removes a negative zero
 
     def text(self, value: float, sign: bool = False) -> str:
-        """The number, without its power of ten; ``sign``: a plus or a minus before it, none before zero."""
+        """Format a number without its power of ten; ``sign``: with a plus or minus sign, except before zero."""
         number = round(value / 10.0**self.power, self.decimals) + 0.0
         return f"{number:{'+' if sign and number else ''}.{self.decimals}f}".replace("-", "\N{MINUS SIGN}")
 
     def plain(self, value: float) -> str:
-        """The number as a table has it, with the same digits."""
+        """Format a number for the CSV file, with the same digits, and with an exponent if ``power`` is not 0."""
         number = round(value / 10.0**self.power, self.decimals) + 0.0
         return f"{number:.{self.decimals}f}" + (f"e{self.power}" if self.power else "")
 
     @property
     def times(self) -> str:
-        """`` x 10^6``, or nothing."""
+        """Suffix with the power of ten, such as `` x 10^6``; empty if ``power`` is 0."""
         return f" x 10^{self.power}" if self.power else ""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One number that the network puts out, in words, and what its atoms add to it.
+    """Atom contributions to one network output, with the texts that describe it.
 
     Attributes:
-        quantity: its name, such as ``logp``, ``ln(clearance)`` or ``logit of active = yes``.
-        legend: what is drawn.
-        down: what blue means.
-        up: what red means.
+        quantity: name of the output, such as ``logp``, ``ln(clearance)`` or ``logit of active = yes``.
+        legend: title of the colour bar.
+        down: meaning of blue.
+        up: meaning of red.
         values: ``float64 [N]``.
-        errors: ``float64 [N]``, their standard errors; nan where they are not known.
-        weight: of the network in the model's answer.
-        prediction: of the network.
-        baseline: of blank atoms.
-        digits: of all these.
-        answer: what the model answers, where that is another number than the prediction; else "".
-        notes: what else is to be known.
+        errors: ``float64 [N]``, standard errors; nan if unknown.
+        weight: weight of the network in the model's prediction.
+        prediction: prediction of the network.
+        baseline: prediction for blank atoms.
+        digits: number format of all these.
+        model_prediction: prediction of the model, if it differs from that of the network or is on another scale; else
+            empty.
+        notes: further remarks.
     """
 
     quantity: str
@@ -105,84 +106,84 @@ class Explanation:
 
     @property
     def error_bound_text(self) -> str:
-        """``each ± 0.02 or less (standard error)``, or nothing."""
+        """Bound on the standard errors, ``each ± 0.02 or less (standard error)``; empty if exact or unknown."""
         error = _largest_error(self.errors)
         return f"each ± {_one_digit(error)} or less (standard error)" if error > 0 else ""
 
     @property
     def warning(self) -> str:
-        """What to say where the network has little part in the answer, or nothing."""
+        """Warning if the weight of the network in the prediction is small; else empty."""
         if self.weight >= SMALL_WEIGHT:
             return ""
         return (
-            f"these maps explain little of the model's answers: the network's weight in them is {self.weight:.2f}, and "
-            "trees, which have no maps, decide the rest"
+            f"these atom contributions explain little of the model's predictions: the weight of the network is "
+            f"{self.weight:.2f}; tree ensembles, which are not explained, have the rest"
         )
 
     @property
     def sum(self) -> str:
-        """``2.31 = 1.10 (baseline) + 1.21 (atoms)``, which agrees as it is written."""
-        whole, base = self.digits.rounded(self.prediction), self.digits.rounded(self.baseline)
-        added = self.digits.text(abs(whole - base))
-        sign = "+" if whole >= base else "\N{MINUS SIGN}"
-        text = f"{self.digits.text(whole)} = {self.digits.text(base)} (baseline) {sign} {added} (atoms)"
+        """Decomposition ``2.31 = 1.10 (baseline) + 1.21 (atoms)``, which adds up as displayed."""
+        total, baseline = self.digits.rounded(self.prediction), self.digits.rounded(self.baseline)
+        added = self.digits.text(abs(total - baseline))
+        sign = "+" if total >= baseline else "\N{MINUS SIGN}"
+        text = f"{self.digits.text(total)} = {self.digits.text(baseline)} (baseline) {sign} {added} (atoms)"
         return f"({text}){self.digits.times}" if self.digits.power else text
 
 
 def explain_target(
-    found: Attribution, answers: np.ndarray, tasks: Sequence[Task], target: int, models: int
+    attribution: Attribution, predictions: np.ndarray, tasks: Sequence[Task], target: int, models: int
 ) -> Explanation:
-    """What is said of one target of a molecule; of several classes, of the most probable.
+    """Describe the contributions to one target of a molecule; of several classes, the most probable one is explained.
 
     Args:
-        found: contributions to its W numbers.
-        answers: ``float32 [W]``, what the whole model answers.
+        attribution: contributions to the W network outputs.
+        predictions: ``float32 [W]``, predictions of the complete model.
         tasks: T targets.
-        target: which of these.
-        models: how many networks answer together.
+        target: index of the target.
+        models: number of averaged networks.
     """
     task, where = tasks[target], output_slices(tasks)[target]
-    at = where.start + (int(np.argmax(answers[where])) if task.kind == MULTICLASS else 0)
-    values, errors = found.values[:, at], found.errors[:, at]
+    column = where.start + (int(np.argmax(predictions[where])) if task.kind == MULTICLASS else 0)
+    values, errors = attribution.values[:, column], attribution.errors[:, column]
     digits = Digits.of(values, _largest_error(errors))
-    quantity, legend, down, up = _legend_texts(task, at - where.start)
-    weight = float(found.network_weight[at])
+    quantity, legend, down, up = _legend_texts(task, column - where.start)
+    weight = float(attribution.network_weight[column])
     notes = [f"mean of {models} networks"] if models > 1 else []
     if weight < 1:
-        notes.append(f"the network's part alone: weight {weight:.2f} in the answer, trees have the rest")
+        notes.append(f"network only: weight {weight:.2f} in the prediction, tree ensembles have the rest")
     plain = task.kind == REGRESSION and task.transform == "none" and weight == 1
-    model_prediction = "" if plain else _model_prediction(task, answers[where])
-    ends = float(found.prediction[at]), float(found.baseline[at])
+    model_prediction = "" if plain else _model_prediction(task, predictions[where])
+    totals = float(attribution.prediction[column]), float(attribution.baseline[column])
     return Explanation(
-        quantity, legend, down, up, values, errors, weight, *ends, digits, model_prediction, tuple(notes)
+        quantity, legend, down, up, values, errors, weight, *totals, digits, model_prediction, tuple(notes)
     )
 
 
-def _legend_texts(task: Task, place: int) -> tuple[str, str, str, str]:
-    """The quantity, the legend, and what blue and red mean."""
+def _legend_texts(task: Task, index: int) -> tuple[str, str, str, str]:
+    """Return the name of the output, the legend, and the meanings of blue and red."""
     name = task.name
     if task.kind == REGRESSION and task.transform == "log":
         legend = f"contribution to the natural logarithm of {name} (+0.69 doubles it)"
         return f"ln({name})", legend, f"lowers {name}", f"raises {name}"
     if task.kind == REGRESSION:
         return name, f"contribution to {name}, in its unit", f"lowers {name}", f"raises {name}"
-    named = task.classes[1] if task.kind == BINARY else task.classes[place]
+    named = task.classes[1] if task.kind == BINARY else task.classes[index]
     quantity = f"logit of {name} = {named}"
     away = f"towards {task.classes[0]}" if task.kind == BINARY else f"away from {named}"
     return quantity, f"contribution to the {quantity}", away, f"towards {named}"
 
 
-def _model_prediction(task: Task, answers: np.ndarray) -> str:
+def _model_prediction(task: Task, predictions: np.ndarray) -> str:
     if task.kind == REGRESSION:
-        return f"{task.name} {short_number(float(answers[0]))}"
-    (named,) = predicted_classes(answers[None], task)
+        return f"{task.name} {short_number(float(predictions[0]))}"
+    (named,) = predicted_classes(predictions[None], task)
     if task.kind == BINARY:
-        return f"probability of {task.name} = {task.classes[1]}: {answers[0]:.2f}"
-    return f"probability of {task.name} = {named}: {answers.max():.2f}"
+        return f"probability of {task.name} = {task.classes[1]}: {predictions[0]:.2f}"
+    return f"probability of {task.name} = {named}: {predictions.max():.2f}"
 
 
 def short_number(value: float) -> str:
-    """Three digits of a number, all those before its point."""
+    """Format a number with three significant digits, or all digits before the decimal point."""
     text = f"{value:.0f}" if 1000 <= abs(value) < 1e7 else f"{value:#.3g}".rstrip(".")
     return text.replace("-", "\N{MINUS SIGN}")
 
@@ -192,7 +193,7 @@ def _largest_error(errors: np.ndarray) -> float:
 
 
 def _places(error: float) -> int:
-    """Decimals of an error that is written with one digit."""
+    """Return the number of decimals of an error with one significant digit."""
     return -floor(log10(float(f"{error:.0e}")))
 
 
@@ -201,26 +202,29 @@ def _one_digit(error: float) -> str:
     return f"{error:.{max(0, places)}f}" if places <= _MAX_DECIMALS else f"{error:.0e}"
 
 
-def match_target(given: str | None, names: Sequence[str]) -> int:
-    """Which target a text means: the one of that name, else the one with it in its name, in capitals or not.
+def match_target(text: str | None, names: Sequence[str]) -> int:
+    """Find a target by its name or an unambiguous part of it, ignoring case unless the name matches exactly.
 
     Args:
-        given: the text; None for the first target.
-        names: of the targets.
+        text: name or part of a name; None for the first target.
+        names: names of the targets.
+
+    Returns:
+        Index of the target.
 
     Raises:
-        InputError: if there is none, or more than one.
+        InputError: if no target matches, or more than one.
     """
-    if given is None:
+    if text is None:
         return 0
-    if given in names:
-        return list(names).index(given)
-    small = given.strip().lower()
-    alike = [t for t, name in enumerate(names) if name.lower() == small]
-    alike = alike or [t for t, name in enumerate(names) if small and small in name.lower()]
-    if not alike:
-        raise InputError(f"the model has no target {given!r}{nearest(given, names)}: it has {quoted_list(names)}")
-    if len(alike) > 1:
-        among = quoted_list(names[t] for t in alike)
-        raise InputError(f"the target {given!r} may be any of {among}: give more of its name")
-    return alike[0]
+    if text in names:
+        return list(names).index(text)
+    lowered = text.strip().lower()
+    matches = [t for t, name in enumerate(names) if name.lower() == lowered]
+    matches = matches or [t for t, name in enumerate(names) if lowered and lowered in name.lower()]
+    if not matches:
+        raise InputError(f"the model has no target {text!r}{nearest(text, names)}: it has {quoted_list(names)}")
+    if len(matches) > 1:
+        listed = quoted_list(names[t] for t in matches)
+        raise InputError(f"the target {text!r} is ambiguous, it matches {listed}: give more of its name")
+    return matches[0]

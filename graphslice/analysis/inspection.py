@@ -1,4 +1,4 @@
-"""``graphslice inspect``: what a model makes of some molecules, in numbers and pictures."""
+"""Implementation of ``graphslice inspect``: explain predictions for molecules, in tables and figures."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from graphslice.errors import InputError
 from graphslice.inference.files import check_feature_columns, smiles_column_index
 from graphslice.inference.predictor import Predictor
 
-#: Molecules that are drawn of a longer list.
+#: Maximum number of molecules that are explained and drawn.
 MAX_DRAWN = 100
-# The table that an inspection writes, and all that it does, by name.
+# Name of the output table, and pattern of the names of all output files.
 _ATOMS = "atoms.csv"
 _OUTPUT_FILES = re.compile(
     r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
@@ -36,12 +36,12 @@ _OUTPUT_FILES = re.compile(
 
 @dataclass
 class InputMolecule:
-    """A molecule to look at.
+    """A molecule to inspect.
 
     Attributes:
-        smiles: of it.
-        columns: the numbers that the model reads beside it.
-        wrong: why there is none, where that is known already.
+        smiles: SMILES of the molecule.
+        columns: feature columns that the model expects in addition to the graph.
+        error: reason why the input row is unusable, if already known.
     """
 
     smiles: str
@@ -51,41 +51,41 @@ class InputMolecule:
 
 @dataclass
 class Inspected:
-    """One molecule, explained.
+    """Explanations of the predictions for one molecule.
 
     Attributes:
-        number: its place among the molecules given, from 1; in the tables and the names of the files.
-        given: the molecule.
-        attribution: of its atoms, in the order of the SMILES.
-        told: for each target, that in words.
+        number: position among the input molecules, from 1; used in tables and file names.
+        molecule: the input molecule.
+        attribution: atom contributions, in SMILES order.
+        explanations: formatted contributions, one per target.
     """
 
     number: int
-    given: InputMolecule
+    molecule: InputMolecule
     attribution: Attribution
     explanations: list[Explanation]
 
     @property
     def smiles(self) -> str:
-        """Of the molecule."""
-        return self.given.smiles
+        """SMILES of the molecule."""
+        return self.molecule.smiles
 
     @property
     def elements(self) -> list[str]:
-        """Of its atoms."""
+        """Element symbols of its atoms."""
         return [atom.GetSymbol() for atom in Chem.MolFromSmiles(self.smiles).GetAtoms()]
 
 
 @dataclass
 class Inspection:
-    """What came of some molecules.
+    """Result of inspecting molecules.
 
     Attributes:
-        found: those that are molecules.
-        left_out: the numbers, the texts and the reasons of the others.
-        target: the place of the one that is drawn.
-        more: whether there are molecules after the first that are drawn.
-        files: that were written.
+        found: the valid molecules, explained.
+        left_out: number, SMILES and error message of each invalid molecule.
+        target: index of the drawn target.
+        more: True if there are valid molecules beyond the first that are explained.
+        files: paths of the written files.
     """
 
     found: list[Inspected]
@@ -105,32 +105,34 @@ def inspect(
     everything: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Inspection:
-    """Explain a model's answers for some molecules, and write tables and pictures.
+    """Explain the predictions of a model for molecules, and write tables and figures.
 
     Args:
-        predictor: the model.
-        molecules: SMILES, or what :func:`read_input_molecules` gives; of more than :data:`MAX_DRAWN` the first.
-        out: a folder, made where it is not there. ``atoms.csv`` (contributions to every target), ``atoms-1.png`` and
-            ``.svg`` and so on go there, of several molecules ``overview.png``, and with ``everything`` what
-            :func:`~graphslice.analysis.internals.write_internals` writes. What another call left there is removed.
-        target: whose contributions are drawn, by its name or a part of it; the first one when not given.
-        orders: of :func:`~graphslice.analysis.attribute`.
-        everything: also follow the molecules through the model.
-        progress: called with the number of molecules done, from time to time.
+        predictor: model.
+        molecules: SMILES, or molecules from :func:`read_input_molecules`; the first :data:`MAX_DRAWN` valid ones are
+            explained.
+        out: output directory, created if missing. Output files are ``atoms.csv`` (contributions to every target),
+            ``atoms-1.png`` and ``atoms-1.svg`` and so on, ``overview.png`` for several molecules, and with
+            ``everything`` the files of :func:`~graphslice.analysis.internals.write_internals`. Output files of an
+            earlier call are removed.
+        target: target to draw, by its name or a part of it; by default the first.
+        orders: see :func:`~graphslice.analysis.attribute`.
+        everything: also write spectra, residuals and attention maps of the network.
+        progress: called with the number of newly explained molecules.
 
     Raises:
-        InputError: if nothing is a molecule, the target is not known, or ``everything`` is asked of several models;
-            nothing is written then.
+        InputError: if no molecule is valid, the target is unknown, or ``everything`` is requested of several models;
+            then nothing is written.
     """
     require_molecule_level(predictor)
     check_output_table((), Path(out))
     drawn = match_target(target, predictor.targets)
-    network = predictor.model if everything else None  # says so where there are several
+    network = predictor.model if everything else None  # raises if there are several models
     left_out: list[tuple[int, str, str]] = []
     usable = _valid_molecules(predictor, molecules, left_out)
     found = []
-    for number, given in islice(usable, MAX_DRAWN):
-        found.append(_inspect_one(predictor, number, given, orders))
+    for number, molecule in islice(usable, MAX_DRAWN):
+        found.append(_inspect_one(predictor, number, molecule, orders))
         if progress:
             progress(1)
     if not found:
@@ -144,24 +146,29 @@ def inspect(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write the folder {out}: {error.strerror}") from None
+        raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
     _remove_old_outputs(out)
-    files = [*_explanations(found, predictor.targets, drawn, out), *(write_internals(traced, out) if traced else [])]
+    files = [*_write_explanations(found, predictor.targets, drawn, out)]
+    files += write_internals(traced, out) if traced else []
     return Inspection(found, left_out, drawn, more, files)
 
 
 def read_input_molecules(
     predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
 ) -> Iterator[InputMolecule]:
-    """The molecules of some SMILES and files, in turn, read as they are asked for.
+    """Iterate over the molecules of SMILES and files, reading files lazily.
 
     Args:
-        predictor: the model; the columns of a table that it reads come with the molecules.
-        words: SMILES, and CSV, TSV, Parquet and ``.smi`` files or folders of such.
-        smiles_column: of the files; as of :func:`~graphslice.inference.files.predict_file` when not given.
+        predictor: model; feature columns that it expects are read with the molecules.
+        words: SMILES, and CSV, TSV, Parquet and ``.smi`` files or directories of such files.
+        smiles_column: SMILES column of the files; the default is that of
+            :func:`~graphslice.inference.files.predict_file`.
+
+    Yields:
+        The molecules in the order of the input; unusable rows of a file have an error message.
 
     Raises:
-        InputError: for a file that cannot be read.
+        InputError: if a file cannot be read.
     """
     for word in words:
         path = Path(word)
@@ -169,67 +176,67 @@ def read_input_molecules(
             yield InputMolecule(str(word))
             continue
         if path.name.endswith(STORE_SUFFIX):
-            raise InputError(f"{path} is a store, which keeps no SMILES: give the table that it was made of")
+            raise InputError(f"{path} is a preprocessed dataset without SMILES: give the CSV that it was made from")
         with open_table(path) as table:
             column = smiles_column_index(predictor, table, smiles_column, str(path))
-            own = predictor.feature_columns
-            check_feature_columns(own, table.columns, str(path))
+            names = predictor.feature_columns
+            check_feature_columns(names, table.columns, str(path))
             for chunk in table.chunks:
-                values = parse_feature_columns(chunk, own) if own else np.empty((len(chunk), 0), np.float32)
-                error = malformed_rows(chunk)
+                values = parse_feature_columns(chunk, names) if names else np.empty((len(chunk), 0), np.float32)
+                errors = malformed_rows(chunk)
                 for row, smiles in enumerate(texts(chunk.column(column))):
-                    columns = dict(zip(own, values[row, :, None], strict=True))
-                    yield InputMolecule(smiles, columns, error.get(row))
+                    columns = dict(zip(names, values[row, :, None], strict=True))
+                    yield InputMolecule(smiles, columns, errors.get(row))
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a SMILES too long for a name
+    except OSError:  # a SMILES may be too long for a file name
         return False
 
 
 def _valid_molecules(
     predictor: Predictor, molecules: Iterable[str | InputMolecule], left_out: list[tuple[int, str, str]]
 ) -> Iterator[tuple[int, InputMolecule]]:
-    """The molecules with their numbers; what is none goes where it is left out."""
+    """Iterate over the valid molecules with their numbers; append the others to ``left_out``."""
     for number, one in enumerate(molecules, 1):
-        given = one if isinstance(one, InputMolecule) else InputMolecule(one)
+        molecule = one if isinstance(one, InputMolecule) else InputMolecule(one)
         try:
-            if given.error:
-                raise MoleculeError(given.error)
-            graph_of(predictor, given.smiles)
+            if molecule.error:
+                raise MoleculeError(molecule.error)
+            graph_of(predictor, molecule.smiles)
         except MoleculeError as reason:
-            left_out.append((number, given.smiles, str(reason)))
+            left_out.append((number, molecule.smiles, str(reason)))
         else:
-            yield number, given
+            yield number, molecule
 
 
-def _inspect_one(predictor: Predictor, number: int, given: InputMolecule, orders: int) -> Inspected:
-    columns = given.columns or None
-    found = attribute(predictor, given.smiles, orders=orders, columns=columns)
-    (answers,) = predictor.predict(given.smiles, columns=columns)
+def _inspect_one(predictor: Predictor, number: int, molecule: InputMolecule, orders: int) -> Inspected:
+    columns = molecule.columns or None
+    attribution = attribute(predictor, molecule.smiles, orders=orders, columns=columns)
+    (predictions,) = predictor.predict(molecule.smiles, columns=columns)
     models, targets = len(predictor.models), range(len(predictor.tasks))
-    explanations = [explain_target(found, answers, predictor.tasks, t, models) for t in targets]
-    return Inspected(number, given, found, explanations)
+    explanations = [explain_target(attribution, predictions, predictor.tasks, t, models) for t in targets]
+    return Inspected(number, molecule, attribution, explanations)
 
 
 def _molecule_activations(predictor: Predictor, one: Inspected) -> MoleculeActivations:
     graph, atom_rows = graph_of(predictor, one.smiles)
-    known = descriptors_of(predictor, one.smiles, one.given.columns)
-    return MoleculeActivations(one.number, one.smiles, atom_rows, activations(predictor, graph, known))
+    descriptors = descriptors_of(predictor, one.smiles, one.molecule.columns)
+    return MoleculeActivations(one.number, one.smiles, atom_rows, activations(predictor, graph, descriptors))
 
 
 def check_output_table(words: Iterable[str | Path], out: Path) -> None:
-    """Raise :class:`InputError` if a table of molecules lies where an inspection writes, or a table that none wrote."""
+    """Raise :class:`InputError` if the output table would overwrite an input or a file of other origin."""
     table = out / _ATOMS
     if not table.exists():
         return
     for word in words:
         if _exists(Path(word)) and table.samefile(word):
-            raise InputError(f"{word} lies where the table of atoms is to be written: choose another --out")
+            raise InputError(f"the output table would overwrite the input {word}: choose another --out")
     if not _is_inspection_table(table):
-        raise InputError(f"{out} has an {_ATOMS} that no inspection wrote: choose another --out")
+        raise InputError(f"{table} exists and was not written by graphslice inspect: choose another --out")
 
 
 def _is_inspection_table(table: Path) -> bool:
@@ -240,7 +247,7 @@ def _is_inspection_table(table: Path) -> bool:
 
 
 def _remove_old_outputs(out: Path) -> None:
-    """A picture of a molecule that was looked at before would pass for one of these."""
+    """Remove the output files of an earlier call, whose figures would be mistaken for those of this one."""
     if not _is_inspection_table(out / _ATOMS):
         return
     for path in out.iterdir():
@@ -248,7 +255,8 @@ def _remove_old_outputs(out: Path) -> None:
             path.unlink()
 
 
-def _explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
+def _write_explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
+    """Write the table and figures of atom contributions, and yield their paths."""
     path = out / _ATOMS
     rows = [row for one in found for row in _atom_rows(one, targets)]
     pd.DataFrame(rows).to_csv(path, index=False)
@@ -262,17 +270,17 @@ def _explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int
 
 def _atom_rows(one: Inspected, targets: Sequence[str]) -> Iterator[dict[str, object]]:
     for i, element in enumerate(one.elements):
-        for target, explanations in zip(targets, one.explanations, strict=True):
+        for target, explanation in zip(targets, one.explanations, strict=True):
             yield {
                 "molecule": one.number,
                 "smiles": one.smiles,
                 "atom": i,
                 "element": element,
                 "target": target,
-                "explained": explanations.quantity,
-                "contribution": explanations.digits.plain(explanations.values[i]),
-                "standard_error": f"{explanations.errors[i]:.2g}",
-                "prediction": explanations.digits.plain(explanations.prediction),
-                "baseline": explanations.digits.plain(explanations.baseline),
-                "network_weight": f"{explanations.weight:.3g}",
+                "explained": explanation.quantity,
+                "contribution": explanation.digits.plain(explanation.values[i]),
+                "standard_error": f"{explanation.errors[i]:.2g}",
+                "prediction": explanation.digits.plain(explanation.prediction),
+                "baseline": explanation.digits.plain(explanation.baseline),
+                "network_weight": f"{explanation.weight:.3g}",
             }

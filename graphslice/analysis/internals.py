@@ -1,4 +1,4 @@
-"""What ``graphslice inspect --all`` adds: spectra, residuals and attention maps of some molecules."""
+"""Spectra, residuals and attention maps of molecules, for ``graphslice inspect --all``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from graphslice.feature_dims import UNREACHABLE
 
 @dataclass
 class MoleculeActivations:
-    """One molecule on its way through a model.
+    """Activations of a model for one molecule.
 
     Attributes:
-        number: its place among the molecules given, from 1.
-        smiles: of it.
-        places: ``int64 [N]``: the row of each atom of the SMILES in the graph.
-        trace: what the model computed.
+        number: position among the input molecules, from 1.
+        smiles: SMILES of the molecule.
+        atom_rows: ``int64 [N]``, row in the graph of each atom of the SMILES.
+        activations: activations in the atom order of the graph.
     """
 
     number: int
@@ -33,25 +33,40 @@ class MoleculeActivations:
     activations: Activations
 
 
-def write_internals(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
-    """Write ``spectra``, ``residuals``, ``map_distances``, ``map_atoms`` (what the central atom reads of each) and
-    ``map_bonds`` into a folder: tables, and figures of the same names, those of atoms and bonds one a molecule."""
-    yield from _tables(found, out)
-    yield from _pictures(found, out)
+def write_internals(molecules: list[MoleculeActivations], out: Path) -> Iterable[Path]:
+    """Write tables and figures of the activations into a directory.
+
+    The tables are ``spectra.csv``, ``residuals.csv``, ``map_distances.csv``, ``map_atoms.csv`` (attention weights of
+    the central atom) and ``map_bonds.csv``. Figures have the same names; ``map_atoms`` and ``map_bonds`` have one
+    figure per molecule.
+
+    Args:
+        molecules: the molecules.
+        out: an existing directory.
+
+    Yields:
+        Paths of the written files.
+    """
+    yield from _tables(molecules, out)
+    yield from _figures(molecules, out)
 
 
 # --- numbers ------------------------------------------------------------------------------------
 
 
-def attention_by_distance(found: Activations) -> np.ndarray:
-    """``[H, D + 1]``: how much of its attention an atom gives to each distance, and last to the token."""
-    near = np.where(found.distances < UNREACHABLE, found.distances, -1)
-    shares = [np.where(near == d, found.attn_weights[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
-    return np.stack([*shares, found.attn_weights[:, 1:, 0].mean(1)], axis=1)
+def attention_by_distance(activations: Activations) -> np.ndarray:
+    """Compute the mean share of an atom's attention at each distance, ``[H, D + 1]``, with the graph token last."""
+    near, weights = np.where(activations.distances < UNREACHABLE, activations.distances, -1), activations.attn_weights
+    shares = [np.where(near == d, weights[:, 1:, 1:], 0).sum(2).mean(1) for d in range(near.max() + 1)]
+    return np.stack([*shares, weights[:, 1:, 0].mean(1)], axis=1)
 
 
 def attention_by_bond(one: MoleculeActivations) -> tuple[np.ndarray, np.ndarray]:
-    """``[bonds, 2]`` atoms of the SMILES and ``[H, bonds]`` the map, mean of both directions, in RDKit's order."""
+    """Compute the attention weights along bonds, averaged over both directions.
+
+    Returns:
+        Atom indices ``[bonds, 2]`` and weights ``[H, bonds]``, in RDKit's order of the bonds of the SMILES.
+    """
     mol = Chem.MolFromSmiles(one.smiles)
     ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
     first, second = 1 + one.atom_rows[ends.T]
@@ -59,9 +74,11 @@ def attention_by_bond(one: MoleculeActivations) -> tuple[np.ndarray, np.ndarray]
 
 
 def attention_from_centre(one: MoleculeActivations) -> tuple[int, np.ndarray, np.ndarray]:
-    """The atom that is nearest to the farthest, how far it is from each ``[N]``, and what it reads of each ``[H, N]``.
+    """Compute the attention weights of the central atom: the first one with the smallest eccentricity.
 
-    All in the order of the SMILES; of several such atoms the first.
+    Returns:
+        Index of the central atom, its distances in bonds ``[N]``, and its attention weights ``[H, N]``, all in the atom
+        order of the SMILES.
     """
     distances = one.activations.distances[np.ix_(one.atom_rows, one.atom_rows)]
     centre = int(np.where(distances < UNREACHABLE, distances, -1).max(1).argmin())
@@ -71,7 +88,7 @@ def attention_from_centre(one: MoleculeActivations) -> tuple[int, np.ndarray, np
 Row = dict[str, object]
 
 
-def _tables(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
+def _tables(molecules: list[MoleculeActivations], out: Path) -> Iterable[Path]:
     tables = {
         "spectra": _spectrum_rows,
         "residuals": _residual_rows,
@@ -79,9 +96,9 @@ def _tables(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
         "map_atoms": _atom_attention_rows,
         "map_bonds": _bond_rows,
     }
-    for name, rows_in_split in tables.items():
-        rows = [{"molecule": one.number, "smiles": one.smiles} | row for one in found for row in rows_in_split(one)]
-        # Molecules without a bond leave the last one empty, with its header.
+    for name, table_rows in tables.items():
+        rows = [{"molecule": one.number, "smiles": one.smiles} | row for one in molecules for row in table_rows(one)]
+        # Only map_bonds can be empty: if no molecule has a bond. It still gets its header.
         columns = list(rows[0]) if rows else ["molecule", "smiles", "head", "atom_a", "atom_b", "weight"]
         path = out / f"{name}.csv"
         pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
@@ -89,8 +106,8 @@ def _tables(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
 
 
 def _spectrum_rows(one: MoleculeActivations) -> Iterable[Row]:
-    for layer, mixed in enumerate(one.activations.mixed, 1):
-        for i, value in enumerate(singular_spectrum(mixed), 1):
+    for layer, outputs in enumerate(one.activations.mixed, 1):
+        for i, value in enumerate(singular_spectrum(outputs), 1):
             yield {"layer": layer, "index": i, "singular_value": value}
 
 
@@ -109,8 +126,8 @@ def _atom_attention_rows(one: MoleculeActivations) -> Iterable[Row]:
     centre, distances, weights = attention_from_centre(one)
     for head, values in enumerate(weights, 1):
         for atom, (distance, value) in enumerate(zip(distances.tolist(), values, strict=True)):
-            apart = distance if distance < UNREACHABLE else None
-            yield {"head": head, "from_atom": centre, "atom": atom, "distance": apart, "weight": value}
+            length = distance if distance < UNREACHABLE else None  # None: in another fragment
+            yield {"head": head, "from_atom": centre, "atom": atom, "distance": length, "weight": value}
 
 
 def _bond_rows(one: MoleculeActivations) -> Iterable[Row]:
@@ -120,18 +137,18 @@ def _bond_rows(one: MoleculeActivations) -> Iterable[Row]:
             yield {"head": head, "atom_a": a, "atom_b": b, "weight": value}
 
 
-# --- pictures -----------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------
 
 
-def _pictures(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
-    names = [one.smiles for one in found]
-    spectra = [[singular_spectrum(mixed) for mixed in one.activations.mixed] for one in found]
+def _figures(molecules: list[MoleculeActivations], out: Path) -> Iterable[Path]:
+    names = [one.smiles for one in molecules]
+    spectra = [[singular_spectrum(mixed) for mixed in one.activations.mixed] for one in molecules]
     yield from figures.draw_spectra(spectra, names, out / "spectra")
-    residuals = [[rank_one_residual(rows) for rows in one.activations.rows] for one in found]
+    residuals = [[rank_one_residual(rows) for rows in one.activations.rows] for one in molecules]
     yield from figures.draw_residuals(residuals, names, out / "residuals")
-    shares = [attention_by_distance(one.activations) for one in found]
+    shares = [attention_by_distance(one.activations) for one in molecules]
     yield from figures.draw_distances(_mean_attention_by_distance(shares), out / "map_distances")
-    for one in found:
+    for one in molecules:
         centre, _, weights = attention_from_centre(one)
         yield from figures.draw_atom_attention(one.smiles, centre, weights, out / f"map_atoms-{one.number}")
         weights = attention_by_bond(one)[1]
@@ -140,10 +157,10 @@ def _pictures(found: list[MoleculeActivations], out: Path) -> Iterable[Path]:
 
 
 def _mean_attention_by_distance(shares: list[np.ndarray]) -> np.ndarray:
-    """Mean of :func:`attention_by_distance` over several molecules, ``[H, D + 1]``; 0 beyond the diameter of each."""
-    width = max(found.shape[1] for found in shares)
+    """Average :func:`attention_by_distance` over molecules, ``[H, D + 1]``; 0 beyond the diameter of a molecule."""
+    width = max(values.shape[1] for values in shares)
     padded = np.zeros((len(shares), len(shares[0]), width))
-    for row, found in zip(padded, shares, strict=True):
-        row[:, : found.shape[1] - 1] = found[:, :-1]
-        row[:, -1] = found[:, -1]  # the token's
+    for row, values in zip(padded, shares, strict=True):
+        row[:, : values.shape[1] - 1] = values[:, :-1]
+        row[:, -1] = values[:, -1]  # the graph token
     return padded.mean(axis=0)

@@ -1,7 +1,7 @@
-"""Rank collapse: what is proved of mixers that are stacked without skips, norms and feed-forward networks.
+"""Bounds on rank collapse of stacked mixers without skip connections, normalisation and feed-forward networks.
 
-Both bounds are of the residual of :func:`graphslice.analysis.rows_residual` and hold without a graph. They leave
-float64 within a few layers, so they are given as logarithms to base 10.
+Both bounds are on the residual of :func:`graphslice.analysis.rows_residual`, for inputs without a graph. They leave
+the range of float64 within a few layers, so they are returned as base-10 logarithms.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from graphslice.nn.mixers import Mixer, SoftmaxAttention
 
 
 def mixer_stack_outputs(mixers: Sequence[Mixer], x: Tensor, context: AttentionContext | None = None) -> np.ndarray:
-    """``float64 [L + 1, N, C]``: rows ``[N, C]`` and what each mixer makes of those before it, computed in float64.
+    """Compute the outputs of stacked mixers in float64.
 
     Args:
-        mixers: of L layers, with their output projections.
-        x: the rows that enter the first.
-        context: of the sample; by default one without a graph.
+        mixers: L layers, with their output projections.
+        x: input rows ``[N, C]`` of the first layer.
+        context: context of the sample; by default one without a graph.
+
+    Returns:
+        ``float64 [L + 1, N, C]``: the input, and the output of each layer.
     """
     context = context or AttentionContext(torch.tensor([len(x)], device=x.device), len(x))
     rows = [x.double()[None]]
@@ -35,16 +38,20 @@ def mixer_stack_outputs(mixers: Sequence[Mixer], x: Tensor, context: AttentionCo
 
 
 def permutation_bound(mixers: Sequence[Mixer], *, by_layer: bool = False) -> np.ndarray:
-    """``float64 [L + 1]``: log10 of what the residual of 0 to L layers is at most, as a multiple of the input's.
+    """Compute the upper bound on the residual after permuting mixers, relative to the input's residual.
 
-    ``C^(L/2) (lambda beta)^L`` (CSP, Theorem 1, eq. 7): beta is the largest of ``|W|_1``, W the value maps, and
-    lambda the largest Lipschitz constant of what follows a mixer. Here that is the output projection O, whose constant
-    in the (1, inf)-norm is ``sqrt(|O|_1 |O|_inf)``. The proof asks of a mixer that the residual of no channel grows, so
-    it holds for every sort, for max-exchange, and for channels that are kept or pooled.
+    The bound is ``C^(L/2) (lambda beta)^L`` (CSP, Theorem 1, eq. 7): beta is the largest ``|W|_1`` of the value maps W,
+    and lambda the largest Lipschitz constant of the map after the mixer. Here that is the output projection O, whose
+    constant in the (1, inf)-norm is ``sqrt(|O|_1 |O|_inf)``. The proof requires of a mixer that the residual of no
+    channel grows, so it holds for every sort, for max-exchange, and for channels that are kept or pooled.
 
     Args:
-        mixers: of L layers; each has a ``value`` map and permutes, keeps or pools its channels.
-        by_layer: multiply the constants of the layers instead of taking the largest for all (eq. 17, second line).
+        mixers: L layers; each has a ``value`` map and permutes, keeps or pools its channels.
+        by_layer: multiply the constants of the individual layers instead of using the largest for all (eq. 17, second
+            line).
+
+    Returns:
+        ``float64 [L + 1]``: log10 of the bound after 0 to L layers.
     """
     values = _log10([_one_norm(_matrix(mixer.get_submodule("value"), mixer.dim)) for mixer in mixers])
     follow = _log10([one_inf_norm(_matrix(mixer.output, mixer.dim)) for mixer in mixers])
@@ -57,16 +64,19 @@ def permutation_bound(mixers: Sequence[Mixer], *, by_layer: bool = False) -> np.
 
 
 def attention_bound(mixers: Sequence[SoftmaxAttention], residual: float) -> np.ndarray:
-    """``float64 [L + 1]``: log10 of what the residual of 0 to L layers of attention is at most.
+    """Compute the upper bound on the residual after softmax attention.
 
-    ``(4 beta H / sqrt(d))^((3^L - 1) / 2) |res(X)|^(3^L)`` (Dong et al. 2021, for H heads of d channels): beta is the
-    largest ``|W_QK|_1 |W_VO|_(1, inf)`` of a head, W_QK its query times its key map and W_VO its value times its part
-    of the output projection. Less than the input's residual only where that is below
+    The bound is ``(4 beta H / sqrt(d))^((3^L - 1) / 2) |res(X)|^(3^L)`` (Dong et al. 2021, for H heads of d channels):
+    beta is the largest ``|W_QK|_1 |W_VO|_(1, inf)`` of a head, W_QK its query times its key map and W_VO its value
+    times its part of the output projection. It is below the input's residual only if that is below
     ``(4 beta H / sqrt(d))^(-1/2)``.
 
     Args:
-        mixers: of L layers.
-        residual: of the rows that enter the first.
+        mixers: L layers.
+        residual: residual of the input rows of the first layer.
+
+    Returns:
+        ``float64 [L + 1]``: log10 of the bound after 0 to L layers.
     """
     gains = np.concatenate([[0.0], np.maximum.accumulate(attention_gains(mixers))])
     cubed = 3.0 ** np.arange(len(gains))
@@ -74,8 +84,8 @@ def attention_bound(mixers: Sequence[SoftmaxAttention], residual: float) -> np.n
 
 
 def attention_gains(mixers: Sequence[SoftmaxAttention]) -> np.ndarray:
-    """``float64 [L]``: log10 of ``4 beta H / sqrt(d)`` of each layer: see :func:`attention_bound`."""
-    found = []
+    """Compute log10 of ``4 beta H / sqrt(d)`` of each layer, ``float64 [L]``: see :func:`attention_bound`."""
+    gains = []
     for mixer in mixers:
         width = mixer.dim // mixer.heads
         query, key, value, output = (
@@ -83,12 +93,12 @@ def attention_gains(mixers: Sequence[SoftmaxAttention]) -> np.ndarray:
         )
         parts = [slice(head * width, (head + 1) * width) for head in range(mixer.heads)]
         beta = max(_one_norm(query[:, h] @ key[:, h].T) * one_inf_norm(value[:, h] @ output[h]) for h in parts)
-        found.append(4 * beta * mixer.heads / np.sqrt(width))
-    return _log10(found)
+        gains.append(4 * beta * mixer.heads / np.sqrt(width))
+    return _log10(gains)
 
 
 def _matrix(linear: nn.Module, dim: int) -> np.ndarray:
-    """``float64 [C, C]``: W of ``x W + b``, asked of the module, whatever it is made of."""
+    """Compute W of the affine map ``x W + b``, ``float64 [C, C]``, by applying the module to the identity matrix."""
     eye = torch.eye(dim, dtype=torch.float64)
     with torch.inference_mode():
         affine = copy.deepcopy(linear).cpu().double()
@@ -100,6 +110,6 @@ def _one_norm(x: np.ndarray) -> float:
 
 
 def _log10(x: float | list[float]) -> np.ndarray:
-    """-inf of zeros, which maps may be."""
+    """Compute log10; -inf for 0, which occurs for zero maps."""
     with np.errstate(divide="ignore"):
         return np.log10(x)

@@ -1,4 +1,4 @@
-"""Where numbers stand, and what a picture says."""
+"""Drawings of atom contributions: label placement, layout, texts and files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.image import imread
 from rdkit import Chem
-from test_wording import ACTIVE, LOG, LOGP, explanation_of
+from test_formatting import ACTIVE, LOG, LOGP, explanation_of
 
 from graphslice.analysis.atom_maps import COLOURS, _size_of, draw_atoms, draw_overview
 from graphslice.analysis.layout import depict, place_boxes
@@ -42,14 +42,13 @@ def values_of(smiles: str) -> np.ndarray:
 
 
 def text_of(path) -> list[str]:
-    """The texts of an SVG file."""
-    return [
-        "".join(each.itertext()).strip() for each in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")
-    ]
+    """List the texts of an SVG file."""
+    tag = "{http://www.w3.org/2000/svg}text"
+    return ["".join(element.itertext()).strip() for element in ElementTree.parse(path).iter(tag)]
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_picture_of_any_molecule(name, tmp_path):
+def test_figure_has_numbers_legend_and_margins(name, tmp_path):
     smiles = ODD[name]
     values = values_of(smiles)
     explanation = explanation_of(LOGP, values, [1.0], error=0.01)
@@ -64,76 +63,75 @@ def test_a_picture_of_any_molecule(name, tmp_path):
     assert f"logp: {explanation.sum}" in texts and explanation.error_bound_text in texts
     assert smiles in texts or any("..." in text for text in texts)
     image = imread(files[0])
-    assert image[0].min() == image[-1].min() == image[:, 0].min() == image[:, -1].min() == 1  # nothing is cut off
+    assert image[0].min() == image[-1].min() == image[:, 0].min() == image[:, -1].min() == 1  # nothing is clipped
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_numbers_cover_neither_each_other_nor_letters(name):
-    drawn = depict(ODD[name])
-    sizes = [_size_of("+0.25", 8.0, 0.5)] * len(drawn.atoms)
-    boxes = place_boxes(drawn, sizes)
+def test_number_boxes_do_not_overlap_numbers_letters_or_bonds(name):
+    layout = depict(ODD[name])
+    sizes = [_size_of("+0.25", 8.0, 0.5)] * len(layout.atoms)
+    boxes = place_boxes(layout, sizes)
     np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], sizes)
 
-    def meet(a, b) -> bool:
+    def overlap(a, b) -> bool:
         return min(a[2], b[2]) > max(a[0], b[0]) and min(a[3], b[3]) > max(a[1], b[1])
 
     for i, box in enumerate(boxes):
-        assert not any(meet(box, other) for other in boxes[:i])
-        assert not any(meet(box, label) for label in drawn.labels)
-        # No bond: no point of one lies inside.
-        for start, end in drawn.segments:
+        assert not any(overlap(box, other) for other in boxes[:i])
+        assert not any(overlap(box, label) for label in layout.labels)
+        # No sampled point of a line lies inside the box.
+        for start, end in layout.segments:
             points = start + np.linspace(0, 1, 200)[:, None] * (end - start)
             assert not ((points > box[:2]) & (points < box[2:])).all(axis=1).any() or name == "bridged"
 
 
-def test_atoms_are_drawn_in_the_order_of_the_smiles():
+def test_layout_keeps_smiles_atom_order():
     for smiles in ODD.values():
-        drawn = depict(smiles)
+        layout = depict(smiles)
         mol = Chem.MolFromSmiles(smiles)
-        assert len(drawn.atoms) == mol.GetNumAtoms()
-        lettered = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetSymbol() != "C"}
-        assert lettered <= set(drawn.label_atoms.tolist()) <= set(range(mol.GetNumAtoms()))
+        assert len(layout.atoms) == mol.GetNumAtoms()
+        hetero_atoms = {atom.GetIdx() for atom in mol.GetAtoms() if atom.GetSymbol() != "C"}
+        assert hetero_atoms <= set(layout.label_atoms.tolist()) <= set(range(mol.GetNumAtoms()))
         for bond in mol.GetBonds():
-            ends = drawn.atoms[[bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()]]
+            ends = layout.atoms[[bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()]]
             assert 0.5 < np.linalg.norm(ends[0] - ends[1]) < 2
 
 
-def test_red_is_more_and_blue_is_less():
+def test_colour_map_is_blue_for_low_and_red_for_high():
     low, middle, high = COLOURS([0.0, 0.5, 1.0])[:, :3]
     assert high[0] > high[2] and low[2] > low[0] and middle.min() > 0.95
     assert COLOURS(1.0) == pytest.approx(colormaps["RdBu_r"](0.84), abs=0.01)
 
 
 @pytest.mark.parametrize(
-    "task, answers, expected",
+    "task, predictions, expected",
     [
         (ACTIVE, [0.7], ["contribution to the logit of active = yes", "towards no", "towards yes"]),
-        (ACTIVE, [0.7], ["the model answers: probability of active = yes: 0.70"]),
+        (ACTIVE, [0.7], ["model prediction: probability of active = yes: 0.70"]),
         (LOG, [20.0], ["contribution to the natural logarithm of clearance (+0.69 doubles it)", "raises clearance"]),
-        (LOG, [20.0], ["the model answers: clearance 20.0"]),
+        (LOG, [20.0], ["model prediction: clearance 20.0"]),
     ],
 )
-def test_legends(task, answers, expected, tmp_path):
-    _, svg = draw_atoms("CCO", explanation_of(task, [0.5, -0.25, 1], answers), tmp_path / "a")
+def test_figure_has_legend_of_task_kind(task, predictions, expected, tmp_path):
+    _, svg = draw_atoms("CCO", explanation_of(task, [0.5, -0.25, 1], predictions), tmp_path / "a")
     assert set(expected) <= set(text_of(svg))
 
 
-def test_a_picture_names_the_blend_and_the_ensemble(tmp_path):
+def test_figure_mentions_network_weight_and_ensemble_size(tmp_path):
     _, svg = draw_atoms("CCO", explanation_of(LOGP, [0.5, -0.25, 1], [2.0], weight=0.25, models=3), tmp_path / "a")
     texts = " ".join(text_of(svg))
-    assert (
-        "mean of 3 networks" in texts and "weight 0.25 in the answer" in texts and "model answers: logp 2.00" in texts
-    )
+    assert "mean of 3 networks" in texts and "weight 0.25 in the prediction" in texts
+    assert "model prediction: logp 2.00" in texts
 
 
-def test_the_same_picture_is_the_same_file(tmp_path):
+def test_equal_figures_are_identical_files(tmp_path):
     written = [draw_atoms("CCO", explanation_of(LOGP, [0.5, -0.25, 1], [2.0]), tmp_path / name) for name in ("a", "b")]
     assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*written, strict=True))
 
 
-def test_an_overview(tmp_path):
+def test_overview_is_one_image_of_all_molecules(tmp_path):
     smiles = list(ODD.values())
-    explanation = [explanation_of(LOGP, values_of(each), [1.0]) for each in smiles]
+    explanation = [explanation_of(LOGP, values_of(text), [1.0]) for text in smiles]
     (path,) = draw_overview(smiles, explanation, tmp_path / "overview", range(1, len(smiles) + 1))
     image = imread(path)
     assert path.name == "overview.png" and image.shape[0] > 5 * 250 and image.shape[1] > 4 * 250

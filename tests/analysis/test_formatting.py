@@ -1,4 +1,4 @@
-"""Digits, legends and names of targets."""
+"""Number formats, legends and target names of atom contributions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ACTIVE = Task("active", "binary", ("no", "yes"))
 GRADE = Task("grade", "multiclass", ("low", "middle", "high"))
 
 
-def explanation_of(task: Task, values, answers, error=0.0, weight=1.0, models=1, baseline=1.0):
-    """Explained, of values ``[N, W]`` of a single target."""
-    values = np.array(values, float).reshape(-1, len(answers))
-    base = np.full(len(answers), baseline)
-    errors, weights = np.full(values.shape, error), np.full(len(answers), weight)
-    found = Attribution(values, errors, base + values.sum(0), base, task.output_names, weights)
-    return explain_target(found, np.array(answers, np.float32), [task], 0, models)
+def explanation_of(task: Task, values, predictions, error=0.0, weight=1.0, models=1, baseline=1.0):
+    """Explain a single target with contributions ``[N, W]``."""
+    values = np.array(values, float).reshape(-1, len(predictions))
+    baselines = np.full(len(predictions), baseline)
+    errors, weights = np.full(values.shape, error), np.full(len(predictions), weight)
+    attribution = Attribution(values, errors, baselines + values.sum(0), baselines, task.output_names, weights)
+    return explain_target(attribution, np.array(predictions, np.float32), [task], 0, models)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def explanation_of(task: Task, values, answers, error=0.0, weight=1.0, models=1,
         (1.5e7, 0, "+1.50"),
     ],
 )
-def test_digits_follow_the_size_and_the_error(largest, error, written):
+def test_digits_depend_on_magnitude_and_standard_error(largest, error, written):
     digits = Digits.of(np.array([largest / 10, -largest / 3, largest]), error)
     assert digits.text(largest, sign=True) == written
     assert digits.text(-largest, sign=True) == written.replace("+", "\N{MINUS SIGN}")
@@ -58,16 +58,16 @@ def test_zero_has_no_sign():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_sum_holds_as_it_is_written(seed):
+def test_displayed_sum_is_exact(seed):
     random = np.random.default_rng(seed)
     explanation = explanation_of(LOGP, random.normal(size=6), [0.0], baseline=random.normal())
-    whole, rest = explanation.sum.replace("\N{MINUS SIGN}", "-").split(" = ")
+    total, rest = explanation.sum.replace("\N{MINUS SIGN}", "-").split(" = ")
     base, sign, added = rest.replace(" (baseline)", "").replace(" (atoms)", "").split(" ")
-    assert float(whole) == pytest.approx(float(base) + float(sign + added), abs=1e-9)
-    assert float(whole) == pytest.approx(explanation.prediction, abs=0.5 * 10**-explanation.digits.decimals)
+    assert float(total) == pytest.approx(float(base) + float(sign + added), abs=1e-9)
+    assert float(total) == pytest.approx(explanation.prediction, abs=0.5 * 10**-explanation.digits.decimals)
 
 
-def test_numbers():
+def test_regression_explanation():
     explanation = explanation_of(LOGP, [0.5, -0.25], [1.25], error=0.034)
     assert (explanation.quantity, explanation.down, explanation.up) == ("logp", "lowers logp", "raises logp")
     assert (
@@ -84,20 +84,20 @@ def test_numbers():
     )
 
 
-def test_logarithms():
+def test_log_transformed_explanation():
     explanation = explanation_of(LOG, [0.5, -0.25], [3.49])
     assert explanation.quantity == "ln(clearance)" and "natural logarithm of clearance" in explanation.legend
     assert explanation.model_prediction == "clearance 3.49" and explanation.up == "raises clearance"
 
 
-def test_classes():
+def test_binary_explanation():
     explanation = explanation_of(ACTIVE, [0.5, -0.25], [0.777])
     assert explanation.legend == "contribution to the logit of active = yes"
     assert (explanation.down, explanation.up) == ("towards no", "towards yes")
     assert explanation.model_prediction == "probability of active = yes: 0.78"
 
 
-def test_of_several_classes_the_most_probable_is_explained():
+def test_multiclass_explains_the_most_probable_class():
     values = [[0.1, 0.9, 0.2], [0.3, 0.1, -0.5]]
     explanation = explanation_of(GRADE, values, [0.1, 0.7, 0.2])
     assert explanation.values.tolist() == [0.9, 0.1] and explanation.quantity == "logit of grade = middle"
@@ -105,9 +105,9 @@ def test_of_several_classes_the_most_probable_is_explained():
     assert explanation.model_prediction == "probability of grade = middle: 0.70"
 
 
-def test_a_blend_and_an_ensemble_are_named():
+def test_notes_mention_network_weight_and_ensemble_size():
     explanation = explanation_of(LOGP, [0.5], [2.25], weight=0.4, models=5)
-    assert explanation.notes[0] == "mean of 5 networks" and "weight 0.40 in the answer" in explanation.notes[1]
+    assert explanation.notes[0] == "mean of 5 networks" and "weight 0.40 in the prediction" in explanation.notes[1]
     assert explanation.model_prediction == "logp 2.25" and explanation.warning == ""
     small = explanation_of(LOGP, [0.5], [2.25], weight=0.1).warning
     assert "explain little" in small and "0.10" in small and "\n" not in small
@@ -123,7 +123,7 @@ def test_a_blend_and_an_ensemble_are_named():
         (123.4, "123"),
     ],
 )
-def test_short_numbers(value, text):
+def test_short_number(value, text):
     assert short_number(value) == text
 
 
@@ -131,16 +131,16 @@ NAMES = ["gap_ev", "HOMO_ev", "lumo_ev", "Gap", "logP, 25 C"]
 
 
 @pytest.mark.parametrize(
-    "given, place",
+    "text, index",
     [(None, 0), ("gap_ev", 0), ("gap", 3), ("homo", 1), ("LUMO", 2), ("Gap_EV", 0), ("logp", 4), (" 25 ", 4)],
 )
-def test_a_target_by_a_part_of_its_name(given, place):
-    assert match_target(given, NAMES) == place
+def test_target_is_matched_by_part_of_its_name(text, index):
+    assert match_target(text, NAMES) == index
 
 
-def test_an_unknown_or_ambiguous_target():
+def test_unknown_or_ambiguous_target_raises():
     with pytest.raises(
-        InputError, match=r"target 'ev' may be any of 'gap_ev', 'HOMO_ev', 'lumo_ev': give more of its name"
+        InputError, match=r"target 'ev' is ambiguous, it matches 'gap_ev', 'HOMO_ev', 'lumo_ev': give more of its name"
     ):
         match_target("ev", NAMES)
     with pytest.raises(InputError, match=r"no target 'lummo' \(did you mean 'lumo_ev'\?\): it has 'gap_ev', "):

@@ -37,7 +37,7 @@ def test_fit(kind, frame, tmp_path):
     assert model.evaluate()["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-3)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict("CCO")[0], found[0])
-    with pytest.raises(gs.InputError, match="what atoms add"):
+    with pytest.raises(gs.InputError, match="atom contributions require"):
         model.attribute("CCO")
 
 

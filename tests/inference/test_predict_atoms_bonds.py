@@ -107,7 +107,7 @@ def test_what_has_no_order_or_no_meaning_is_refused(predictors, tmp_path, demo_c
     for asked in ({"interval": 90}, {"nearest": True}):
         with pytest.raises(InputError, match="the model has no calibration"):
             model.predict("CCO", **asked)
-    with pytest.raises(InputError, match="what atoms add"):
+    with pytest.raises(InputError, match="atom contributions require"):
         attribute(model, "CCO")
     featurize_dataset(gs.config.DataConfig(dataset=str(demo_csv)), model.config.graph, tmp_path / "s.arrow")
     with pytest.raises(InputError, match="keeps no SMILES"):

@@ -276,7 +276,7 @@ def test_contributions_of_atoms_leave_the_descriptors_as_they_are(demo_smiles):
     assert found.values.sum(0) == pytest.approx(found.prediction - found.baseline, rel=1e-5)
     assert activations(model, graph, known).prediction == pytest.approx(found.prediction, rel=1e-5)
     for look in (attribute, activations):
-        with pytest.raises(InputError, match="reads rdkit2d beside the graph"):
+        with pytest.raises(InputError, match=r"expects molecular descriptors \(rdkit2d\)"):
             look(model, graph)
 
 

@@ -54,7 +54,11 @@ class Page(HTMLParser):
     def all(self, tag: str, style: str = "") -> list[dict]:
         """List the attributes of all elements with a tag, and with a class if one is given."""
         return (
-            [attributes for name, attributes in self.elements if name == tag and style in (attributes.get("class") or "").split()]
+            [
+                attributes
+                for name, attributes in self.elements
+                if name == tag and style in (attributes.get("class") or "").split()
+            ]
             if (style)
             else [attributes for name, attributes in self.elements if name == tag]
         )

@@ -144,7 +144,9 @@ def test_single_or_no_test_molecule(make_report, demo_rows):
     few = demo_rows.copy()
     few.loc[few[few["split"] == "test"].index[1:], "split"] = "train"
     page = check_page(make_report(few) / "report.html")
-    assert "n = 1 molecule" in page.words and "Largest errors" in page.words and "No scaffold occurs in more" in page.words
+    assert (
+        "n = 1 molecule" in page.words and "Largest errors" in page.words and "No scaffold occurs in more" in page.words
+    )
     few.loc[few["split"] == "test", "split"] = "train"
     page = check_page(make_report(few) / "report.html")
     assert "validation MAE" in page.words and "No test molecule has a label" in page.words
@@ -196,7 +198,9 @@ def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_pa
         graph.y = torch.tensor([gap])
     result = train(tiny_config(), tmp_path / "run", data=data)
     page = check_page(write_report(tmp_path / "run", result.data))
-    assert page.all("svg", "molecule") == [] and "without SMILES" in page.words and "predicted against true" in page.source
+    assert (
+        page.all("svg", "molecule") == [] and "without SMILES" in page.words and "predicted against true" in page.source
+    )
     assert "run started from Python" in page.words and "mixer: slice-max" in page.words
     # Without the graphs, the report has only what the run directory holds.
     page = check_page(write_report(tmp_path / "run"))

@@ -105,7 +105,7 @@ def test_commands(runs, table, cli, tmp_path):
     assert cli("fingerprint", runs / "atom", table, "-o", tmp_path / "e.npy")[0] == 0
     assert np.load(tmp_path / "e.npy").shape == (204, 32 * 1)
     code, _, err = cli("inspect", runs / "atom", "CCO")
-    assert code == 2 and "answers for atoms" in err
+    assert code == 2 and "predicts atom-level targets" in err
     text = write_report(runs / "bond").read_text()
     assert (
         "bonds" in text and "the targets are of bonds" in text and "how many labels of a molecule&#39;s bonds" in text

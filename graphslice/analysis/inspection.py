@@ -130,27 +130,27 @@ def inspect(
     network = predictor.model if everything else None  # raises if there are several models
     left_out: list[tuple[int, str, str]] = []
     usable = _valid_molecules(predictor, molecules, left_out)
-    found = []
+    inspected = []
     for number, molecule in islice(usable, MAX_DRAWN):
-        found.append(_inspect_one(predictor, number, molecule, orders))
+        inspected.append(_inspect_one(predictor, number, molecule, orders))
         if progress:
             progress(1)
-    if not found:
+    if not inspected:
         if not left_out:
             raise InputError("give at least one molecule to inspect")
         _, text, reason = left_out[0]
         raise InputError(f"cannot inspect {text!r}: {reason}")
     more = next(usable, None) is not None
-    traced = [] if network is None else [_molecule_activations(predictor, one) for one in found]
+    traced = [] if network is None else [_molecule_activations(predictor, one) for one in inspected]
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
     _remove_old_outputs(out)
-    files = [*_write_explanations(found, predictor.targets, drawn, out)]
+    files = [*_write_explanations(inspected, predictor.targets, drawn, out)]
     files += write_internals(traced, out) if traced else []
-    return Inspection(found, left_out, drawn, more, files)
+    return Inspection(inspected, left_out, drawn, more, files)
 
 
 def read_input_molecules(

@@ -116,16 +116,17 @@ def error_name(tasks: Sequence[Task]) -> str:
 def describe_error(tasks: Sequence[Task]) -> str:
     """Describe the combined error in one sentence."""
     definitions = {
-        "classes": "1 minus the predicted probability of its true class",
-        "log": "the absolute difference of log10 of its predicted and true values",
-        "none": "the absolute difference of its predicted and true values, in the unit of the dataset",
+        "classes": "1 minus the predicted probability of the true class",
+        "log": "the absolute difference of log10 of the predicted and true values",
+        "none": "the absolute difference of the predicted and true values in the unit of the dataset",
     }
     kinds = {"classes" if task.classes else task.transform for task in tasks}
     if len(tasks) == 1:
         return f"The error of a molecule is {definitions[kinds.pop()]}."
     scale = ", divided by the standard deviation of the labels"
-    parts = [definitions[kind] + scale * (kind != "classes") for kind in sorted(kinds)]
-    return f"The error of a molecule is the mean over its targets of {'; or '.join(parts)}."
+    names = {"classes": "class", "log": "log-transformed", "none": "regression"}
+    parts = [f"for {names[kind]} targets, {definitions[kind]}{scale * (kind != 'classes')}" for kind in sorted(kinds)]
+    return f"The error of a molecule is the mean over its targets: {'; '.join(parts)}."
 
 
 def _log10(values: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ def test_number_boxes_do_not_overlap_numbers_letters_or_bonds(name):
     for i, box in enumerate(boxes):
         assert not any(overlap(box, other) for other in boxes[:i])
         assert not any(overlap(box, label) for label in layout.labels)
-        # No sampled point of a line lies inside the box.
+        # No sampled point of a line is inside the box.
         for start, end in layout.segments:
             points = start + np.linspace(0, 1, 200)[:, None] * (end - start)
             assert not ((points > box[:2]) & (points < box[2:])).all(axis=1).any() or name == "bridged"

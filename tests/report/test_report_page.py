@@ -124,7 +124,7 @@ def test_ensemble_report_lists_most_uncertain_molecules(ensemble):
     order = test[np.argsort(-predictions.std[:, 0])] + 1
     assert re.findall(r'card-title">row (\d+)<', unsure) == [str(row) for row in order[:12]]
     assert f"{predictions.std.max():#.2g}" in unsure and "Spearman" in unsure
-    assert "2 models in an ensemble, averaged" in page.words and "One line per model" in page.words
+    assert "ensemble of 2 models, whose predictions are averaged" in page.words and "One line per model" in page.words
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_parts_that_were_judged_by_another_metric_have_no_mean(other, ensemble, 
     result = resume(folder, console=Console(file=screen, width=500))
     assert ("network 0.5000 ± 0.0000, forest" in screen.getvalue()) == (other == "mae")
     page = write_report(result.folder, result.data).read_text()
-    assert "Network and trees" in page and ("of 2 models, each alone" in page) == (other == "mae")
+    assert "Network and tree ensembles" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
 
 
 def test_a_member_that_has_just_begun_goes_on_as_it_began(ensemble, tmp_path):

@@ -69,7 +69,7 @@ def _rejected(run: Run) -> list[Part]:
     rows = [[reason, row, f"{count:,}"] for count, row, reason in rejected.reasons]
     more = f" {rejected.more:,} less frequent reasons are not listed." if rejected.more else ""
     were = "row was" if rejected.count == 1 else "rows were"
-    caption = f"{rejected.count:,} {were} rejected, grouped by reason; the first row of each group counts from 1."
+    caption = f"{rejected.count:,} {were} rejected. Similar reasons are grouped; row numbers count from 1."
     return [*parts, Table(f"{caption}{more} rejected.csv lists all.", ["first reason", "first row", "rows"], rows)]
 
 

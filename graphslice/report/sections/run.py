@@ -56,16 +56,19 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Summarise the run as pairs of name and value."""
     names, training, start = target_names(run), run.training, run.start
     listed = ", ".join(names[:MAX_TARGETS]) + (f" and {len(names) - MAX_TARGETS:,} more" * (len(names) > MAX_TARGETS))
-    kind = "cross-validation models, one per fold" if run.folds else "models in an ensemble, averaged"
-    several = f"{len(run.models)} {kind}; each "
-    model = f"{several if len(run.models) > 1 else ''}{run.config.model.mixer} with {run.config.model.layers} layers"
+    kind = f"cross-validation with {len(run.models)} models, one per fold; each"
+    if not run.folds:
+        kind = f"ensemble of {len(run.models)} models, whose predictions are averaged; each"
+    layers = run.config.model.layers
+    model = f"{run.config.model.mixer} mixer, {layers} layer{'s' * (layers != 1)}"
+    model = f"{kind} {model}" if len(run.models) > 1 else model
     machine = start.get("machine", {})
     rows = [
         ("targets", listed or "unknown"),
         ("model", f"{model}; {training['parameters']:,} parameters{' in total' * (len(run.models) > 1)}"),
         ("split", _split(run)),
-        ("trained on", f"{training['device']}{f' x {devices}' if (devices := training['devices']) > 1 else ''}"),
-        ("training took", _duration(training["seconds"])),
+        ("device", f"{training['device']}{f' x {devices}' if (devices := training['devices']) > 1 else ''}"),
+        ("training time", _duration(training["seconds"])),
     ]
     if start:
         rows.append(("date", datetime.fromisoformat(start["date"]).strftime("%Y-%m-%d %H:%M %z")))
@@ -184,7 +187,7 @@ def _targets(run: Run) -> list[Table | Figures]:
         metric = METRICS[first]
         ordered = sorted(of_kind, key=lambda name: _sort_key(of_kind[name][first], metric.loss))
         rows = [[n, *(_value(of_kind[n][m]) for m in names), f"{prediction_count(of_kind[n])[0]:,}"] for n in ordered]
-        caption = f"Scores of {len(of_kind):,} {kind} target{'s' * (len(of_kind) != 1)} on {split_name(split)}"
+        caption = f"Scores of {len(of_kind):,} {kind} target{'s' * (len(of_kind) != 1)} on the {split_name(split)} set"
         caption += ", the best first" * (len(of_kind) > 1)
         if len(rows) > 2 * _MAX_LISTED:
             caption += f"; {len(rows) - 2 * _MAX_LISTED:,} targets in between are not shown, metrics.json lists all"
@@ -256,8 +259,8 @@ def training_section(run: Run) -> Section:
         svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid], "c1")
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
         lines = "One line per model. " if len(curves) > 1 else ""
-        caption = f"{lines}Validation {metric.label} of the network alone. The marked epoch was selected "
-        caption += f"({at}): the last of the five consecutive epochs with the best mean."
+        caption = f"{lines}Validation {metric.label} of the network alone. The marked epoch ({at}) was selected; it is "
+        caption += "the last of the five consecutive epochs with the best mean."
         figures.append(Figure([svg], caption, "Validation"))
     section.parts.append(Figures(figures))
     return section

@@ -123,7 +123,7 @@ def _class_counts(task: Task, known: dict[str, np.ndarray], rows: dict[str, int]
     empty = {split: rows[split] - len(y) for split, y in known.items()}
     if any(empty.values()):
         lines.append(["no label", *(f"{empty[split]:,}" for split in known)])
-    caption = f"Classes of {task.name}: number of labels in each split, and share of the split.{more}"
+    caption = f"Classes of {task.name}: number of labels in each split, and share of all labels of the split.{more}"
     return Table(caption, ["class", *map(split_name, counts)], lines)
 
 

@@ -19,7 +19,7 @@ from rdkit import Chem, RDLogger
 from rdkit.Chem import rdFingerprintGenerator
 from sklearn.ensemble import RandomForestRegressor
 
-from graphslice.hardware import machine
+from graphslice.hardware import hardware_info
 from split_check import check_split
 
 DEMO = Path(__file__).parents[1] / "data" / "demo.csv"
@@ -53,7 +53,7 @@ def main() -> None:
     print(f"random forest, {arguments.trees} trees: test MAE {mae['test']['mae']:.4f} on {count} molecules")
     if arguments.out:
         line = {"model": "random forest on Morgan fingerprints", "dataset": arguments.csv.stem, "seed": arguments.seed}
-        line |= {"seconds": seconds, **mae, "machine": machine()["machine"]}
+        line |= {"seconds": seconds, **mae, "machine": hardware_info()["machine"]}
         with arguments.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

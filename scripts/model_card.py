@@ -22,7 +22,7 @@ from rdkit import Chem
 
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
-from graphslice.hardware import machine
+from graphslice.hardware import hardware_info
 from graphslice.inference.predictor import Predictor, load
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
@@ -126,7 +126,7 @@ def records(name: str, found: Evaluation) -> Iterator[dict]:
         scores = {"mae": round(float(errors.mean()), 5), "r2": round(float(r2), 5), "molecules": len(labels)}
         coverage = round(float(found.held[known, t].mean()), 5)
         line = {"model": name, "target": target, "test": scores, "level": LEVEL, "coverage": coverage}
-        yield line | {"machine": machine()["machine"]}
+        yield line | {"machine": hardware_info()["machine"]}
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import graphslice
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
 from graphslice.calibration import (
     CONSTANT,
-    DISTANCE,
+    DOMAIN_DISTANCE,
     OF_MODELS,
     OF_NETWORK,
     OF_PARTS,
@@ -491,7 +491,7 @@ def calibrated(own, tmp_path):
     """The contents of a checkpoint of numbers, with a calibration."""
     scores = Scores(np.arange(1.0, 4.0), np.ones(3, np.int64))
     domain = ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
-    target = TargetCalibration((scores,), {CONSTANT: 0.5, DISTANCE: 0.5})
+    target = TargetCalibration((scores,), {CONSTANT: 0.5, DOMAIN_DISTANCE: 0.5})
     own.calibration = Calibration((target, target), domain)
     save_checkpoint(own, tmp_path / "whole.ckpt")
     return torch.load(tmp_path / "whole.ckpt", weights_only=True)
@@ -508,7 +508,7 @@ def calibrated(own, tmp_path):
         lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, OF_MODELS: 0.5}),
         lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, OF_PARTS: 0.5}),
         lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, OF_NETWORK: 0.5}),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, DISTANCE: float("nan")}),
+        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, DOMAIN_DISTANCE: float("nan")}),
         lambda c: c["targets"][0].update(weights={CONSTANT: 1e308}),
         lambda c: c["targets"][0].update(weights=[1]),
         lambda c: c["targets"][0].update(weights={}),

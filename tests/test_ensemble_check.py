@@ -13,7 +13,7 @@ from tiny import TINY
 
 import graphslice as gs
 from graphslice.api.model import Model
-from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, Scores, TargetCalibration
+from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, NonconformityScores, TargetCalibration
 from graphslice.checkpoint import (
     Checkpoint,
     read_checkpoint,
@@ -29,7 +29,7 @@ from graphslice.tasks import regression_tasks
 from graphslice.training.ensemble import member_configs
 
 CALIBRATION = Calibration(
-    (TargetCalibration((Scores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),
+    (TargetCalibration((NonconformityScores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),
     ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5),
 )
 

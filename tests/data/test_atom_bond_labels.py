@@ -223,11 +223,11 @@ def test_frames(tmp_path):
         dataset_from_frame(molecules, DataConfig(targets="q", smiles_column="smiles", level="atom"))
 
 
-def test_a_batch_whose_sites_are_not_there():
+def test_indices_beyond_the_batch_are_rejected():
     batch = collate([smiles_to_graph("CCO")], level="bond")
     assert batch.atom_bond_index[:, 0].tolist() == [0, 0]
-    values = {**vars(batch), "sites": batch.atom_bond_index + 3}
-    with pytest.raises(ValueError, match="sites of the batch"):
+    values = {**vars(batch), "atom_bond_index": batch.atom_bond_index + 3}
+    with pytest.raises(ValueError, match="atom_bond_index of the batch"):
         type(batch)(**values)
     with pytest.raises(InputError, match="level is"):
         collate([smiles_to_graph("CCO")], level="ring")

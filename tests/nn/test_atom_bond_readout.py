@@ -40,7 +40,7 @@ def test_what_a_head_reads_is_its_atoms_row(level, head):
         if level == "atom":
             rows.append(model.head(x))
             continue
-        kinds = collate([graph], level=level).sites[:, 3]
+        kinds = collate([graph], level=level).atom_bond_index[:, 3]
         for (a, b), kind in zip(graph.bonds.tolist(), kinds, strict=True):
             read = model.sites.pair(torch.cat([x[a] + x[b], (x[a] - x[b]).abs()])) + model.sites.kind.weight[kind]
             rows.append(model.head(torch.nn.functional.gelu(read))[None])

@@ -21,7 +21,7 @@ from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
 from graphslice.training import resume, train
 from graphslice.training.auxiliary import AuxiliaryHead, AuxiliaryHeads
-from graphslice.training.ensemble import _together
+from graphslice.training.ensemble import _training_totals
 from graphslice.training.run_directory import write_training
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
@@ -149,4 +149,4 @@ def test_members_without_a_validation_label(tmp_path):
     for name, errors in (("a", {"charge": 1.0, "order": 2.0}), ("b", {"charge": 3.0})):
         (tmp_path / name).mkdir()
         write_training(tmp_path / name, training | {"auxiliary_mae": errors})
-    assert _together([tmp_path / "a", tmp_path / "b"])["auxiliary_mae"] == {"charge": 2.0}
+    assert _training_totals([tmp_path / "a", tmp_path / "b"])["auxiliary_mae"] == {"charge": 2.0}

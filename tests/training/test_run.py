@@ -320,7 +320,7 @@ def test_rejected_rows(tmp_path, demo_rows, tiny_config):
     assert split == [row for row in range(1, 61) if row not in rejected]
 
 
-@pytest.mark.parametrize(("rows", "said"), [(9, "9 of 12 rows can be used: too few"), (10, None)])
+@pytest.mark.parametrize(("rows", "said"), [(9, "only 9 of 12 rows are usable: too few"), (10, None)])
 def test_a_warning_where_little_can_be_used(rows, said, tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].head(12).copy()
     table.loc[rows:, "smiles"] = "oops"

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from graphslice.chem import sites
+from graphslice.chem import atom_bond_order
 from graphslice.config import GraphConfig
 from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.featurize import featurize, featurizer_pool, pool, workers
@@ -84,7 +84,7 @@ def test_a_dataset_with_a_row_that_crashes_is_featurized(deadly, cli, tmp_path, 
 
 
 def test_orders_of_atoms_outlast_a_crash(monkeypatch, demo_smiles):
-    parse = sites.parse_molecule
+    parse = atom_bond_order.parse_molecule
 
     def parse_or_die(smiles, *arguments):
         if smiles == CRASH:
@@ -92,7 +92,7 @@ def test_orders_of_atoms_outlast_a_crash(monkeypatch, demo_smiles):
         return parse(smiles, *arguments)
 
     expected = atom_bond_orders([*demo_smiles[:600], ""], "atom", GraphConfig())
-    monkeypatch.setattr(sites, "parse_molecule", parse_or_die)
+    monkeypatch.setattr(atom_bond_order, "parse_molecule", parse_or_die)
     with featurizer_pool(workers=2) as processes:
         found = atom_bond_orders([*demo_smiles[:600], CRASH], "atom", GraphConfig(), processes)
     assert len(found) == 601 and found[-1] is None is expected[-1]

@@ -1,4 +1,4 @@
-"""GraphSlice: properties of molecules with a graph transformer whose attention can be a sort.
+"""GraphSlice: molecular property prediction with a graph transformer whose token mixer can be a sort.
 
 import graphslice as gs
 model = gs.fit(table, ["logp"], out="runs/logp")
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from graphslice.nn import GraphTransformer
     from graphslice.report import write_report
 
-# Imported when first used: the model needs no RDKit, the chemistry no torch.
+# Imported on first use: the model needs no RDKit, the chemistry no torch.
 _LAZY_EXPORTS = {
     "GraphSliceClassifier": "graphslice.api.estimators",
     "GraphSliceRegressor": "graphslice.api.estimators",
@@ -69,25 +69,26 @@ __all__ = [
 
 
 class _Lazy:
-    """A name of this module that is imported when its value is first asked for.
+    """Descriptor that imports a public name on first access.
 
-    It is seen without: a shell that completes names looks at what they are, and would wait for all of them.
+    On the class it returns itself, so that tab completion in a shell does not import everything.
     """
 
-    def __init__(self, name: str, home: str) -> None:
-        self.name, self.home = name, home
+    def __init__(self, name: str, module_name: str) -> None:
+        self.name, self.module_name = name, module_name
 
     def __get__(self, module: ModuleType | None, kind: type) -> Any:
         if module is None:
             return self
-        home = import_module(self.home)
-        value = home if self.home == f"{module.__name__}.{self.name}" else getattr(home, self.name)
+        imported = import_module(self.module_name)
+        is_submodule = self.module_name == f"{module.__name__}.{self.name}"
+        value = imported if is_submodule else getattr(imported, self.name)
         vars(module)[self.name] = value
         return value
 
 
 sys.modules[__name__].__class__ = type(
-    "Module", (ModuleType,), {n: _Lazy(n, home) for n, home in _LAZY_EXPORTS.items()}
+    "Module", (ModuleType,), {name: _Lazy(name, module_name) for name, module_name in _LAZY_EXPORTS.items()}
 )
 
 

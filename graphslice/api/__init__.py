@@ -1,1 +1,1 @@
-"""What notebooks use, exported by ``graphslice``: models fitted, asked and kept; estimators of scikit-learn."""
+"""The Python API that ``graphslice`` exports: fit, load and Model, and scikit-learn estimators."""

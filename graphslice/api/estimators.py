@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn: SMILES in place of a matrix of features."""
+"""Scikit-learn estimators whose input ``X`` is SMILES."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from graphslice.errors import InputError
 from graphslice.inference.inputs import as_molecules, frame_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
-# What fit decides of the data.
+# Fields of the section data that fit sets.
 _SET_BY_FIT = {"targets", "smiles_column", "task", "split", "carve", "folds", "fold"}
 
 
 class _Estimator(BaseEstimator):
-    """What both have in common."""
+    """Base class of the regressor and the classifier."""
 
     def __init__(
         self,
@@ -61,19 +61,19 @@ class _Estimator(BaseEstimator):
         return tags
 
     def _train(self, smiles: list, labels: np.ndarray, kind: str, names: list[str] | None = None) -> Model:
-        """A model of all rows but those that it validates on: whoever uses an estimator keeps a test of his own."""
+        """Train on all rows except a validation set; there is no test set, which users of an estimator hold out."""
         if len(smiles) < 2:
-            raise InputError("X has 1 sample: at least two molecules are needed, one to learn and one to choose by")
+            raise InputError("X has 1 sample: at least two molecules are needed, one to train on and one to validate")
         table = labelled_table(smiles, labels, names)
         first, *targets = table.column_names
         split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
         table = table.append_column(split, pa.array(["train"] * len(table)))
-        whole = base_config(self.preset, self.config, self.init_from)
+        config = base_config(self.preset, self.config, self.init_from)
         sections = self.config if isinstance(self.config, Mapping) else {}
         if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
-            raise InputError("random_state is the seed: leave out the one in config")
+            raise InputError("random_state sets the seed: leave out seed in config")
         for name in sorted(_SET_BY_FIT & (sections.get("data") or {}).keys()):
-            raise InputError(f"an estimator learns what fit is given, split at random: leave out data.{name} in config")
+            raise InputError(f"an estimator sets data.{name} itself, from X and y: leave it out in config")
         state = self.random_state
         seed = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
         model = fit(
@@ -86,63 +86,78 @@ class _Estimator(BaseEstimator):
             epochs=self.epochs,
             minutes=self.minutes,
             seed=seed,
-            config=replace(whole, data=replace(whole.data, task=kind)),
+            config=replace(config, data=replace(config.data, task=kind)),
             quiet=not self.verbose,
         )
-        # Without the run folder, which goes.
+        # Without the temporary run directory, which is deleted.
         return Model(model.checkpoints, model.device, calibration=model.calibration)
 
     def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
-        found = self.model_.predict(_molecules(X), details=True)
-        return found.values.astype(np.float64), found.errors
+        predictions = self.model_.predict(_molecules(X), details=True)
+        return predictions.values.astype(np.float64), predictions.errors
 
 
 class GraphSliceRegressor(RegressorMixin, _Estimator):
-    """Numbers of molecules, for scikit-learn: ``X`` is SMILES.
+    """Scikit-learn regressor for molecules; ``X`` is SMILES.
 
-    A list, an array, a Series, or one column of a data frame; RDKit molecules too. Labels may be several a molecule,
-    and nan where unknown. A tenth of the molecules is kept from training, to choose the best epoch.
+    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. ``y`` may have
+    several targets; unknown labels are nan. A tenth of the molecules is held out as validation set, to choose the best
+    epoch. Sample weights are not supported.
 
     Args:
-        features: what is read beside the graph: ``morgan``, ``rdkit2d``, or both.
-        ensemble: train so many models, whose mean is the prediction.
-        preset: of :data:`graphslice.config.PRESETS`; ``small`` when not given.
-        init_from: whose weights it starts from, as of :func:`graphslice.fit`.
-        epochs: passes over the training molecules (default: by their number).
-        minutes: the longest that training may take.
-        config: everything else, as of :func:`graphslice.fit`.
-        random_state: of the rows for validation, the initial weights and the order of the molecules.
-        verbose: report while it trains.
+        features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, or both.
+        ensemble: number of ensemble members, whose mean is predicted.
+        preset: one of :data:`graphslice.config.PRESETS`. Default: ``small``.
+        init_from: the model to fine-tune, as in :func:`graphslice.fit`.
+        epochs: number of passes over the training set. Default: depends on its size.
+        minutes: upper limit of the training time, in minutes.
+        config: all other settings, as in :func:`graphslice.fit`.
+        random_state: seed of the validation set, the initial weights and the order of the molecules.
+        verbose: print progress during training.
 
     Attributes:
-        model_: the :class:`~graphslice.api.model.Model`.
+        model_: the trained :class:`~graphslice.api.model.Model`.
     """
 
     def fit(self, X: Any, y: Any) -> GraphSliceRegressor:
-        """Train.
+        """Train the model.
 
         Args:
             X: R SMILES.
-            y: ``[R]`` or ``[R, T]``.
+            y: labels, numbers ``[R]`` or ``[R, T]``, nan where unknown.
+
+        Returns:
+            The fitted estimator itself.
 
         Raises:
-            InputError: (a ValueError) if the labels are no numbers, not as many as SMILES, or infinite.
+            InputError: (a ValueError) if labels are not numeric, are infinite, or do not match the number of SMILES.
         """
         molecules, labels = _molecules(X), _labels(y)
         try:
             numbers = labels.astype(np.float64)
         except (TypeError, ValueError):
-            raise InputError("y holds values that are no numbers") from None
+            raise InputError("y contains values that are not numbers") from None
         if np.isinf(numbers).any():
-            raise InputError("y holds infinity: leave these molecules out")
+            raise InputError("y contains infinity: leave these molecules out")
         names = [str(name) for name in y.columns] if labels.ndim == 2 and hasattr(y, "columns") else None
         self.model_ = self._train(molecules, numbers, REGRESSION, names)
         self._one_dimensional = numbers.ndim == 1
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """``float64 [R]``, or ``[R, T]`` where the labels were; nan for what is no molecule."""
+        """Predict the targets of molecules.
+
+        Args:
+            X: R SMILES.
+
+        Returns:
+            ``float64 [R]``, or ``[R, T]`` if ``y`` was two-dimensional, in the unit of ``y``; nan for invalid
+            molecules.
+
+        Raises:
+            InputError: (a ValueError) if ``X`` holds no molecules.
+        """
         values, _ = self._predict_with_errors(X)
         return values[:, 0] if self._one_dimensional else values
 
@@ -153,71 +168,91 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
 
 
 class GraphSliceClassifier(ClassifierMixin, _Estimator):
-    """Classes of molecules, two or several, for scikit-learn: ``X`` is SMILES.
+    """Scikit-learn classifier for molecules, binary or multiclass; ``X`` is SMILES.
 
-    A list, an array, a Series, or one column of a data frame; RDKit molecules too. A tenth of the molecules is kept
-    from training, to choose the best epoch.
+    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. A tenth of the
+    molecules is held out as validation set, to choose the best epoch. Sample weights are not supported.
 
     Args:
-        features, ensemble, preset, epochs, minutes, config, random_state, verbose: as of :class:`GraphSliceRegressor`.
+        features, ensemble, preset, init_from, epochs, minutes, config, random_state, verbose: as in
+            :class:`GraphSliceRegressor`.
 
     Attributes:
-        classes_: the K classes, sorted.
-        model_: the :class:`~graphslice.api.model.Model`, whose classes are their places among these.
+        classes_: ``[K]``, the sorted class labels.
+        model_: the trained :class:`~graphslice.api.model.Model`, whose classes are indices into ``classes_``.
     """
 
     def fit(self, X: Any, y: Any) -> GraphSliceClassifier:
-        """Train.
+        """Train the model.
 
         Args:
             X: R SMILES.
-            y: ``[R]``, of at least two classes, numbers or texts.
+            y: ``[R]`` class labels, numbers or strings, of at least two classes.
+
+        Returns:
+            The fitted estimator itself.
 
         Raises:
-            InputError: (a ValueError) for one class alone, or not as many labels as SMILES.
+            InputError: (a ValueError) if there is only one class, or labels do not match the number of SMILES.
         """
         molecules, labels = _molecules(X), _labels(y)
         labels = column_or_1d(labels, warn=True)
         check_classification_targets(labels)
-        self.classes_, places = np.unique(labels, return_inverse=True)
+        self.classes_, indices = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y has one class alone, {self.classes_.tolist()}: there is nothing to learn")
+            raise InputError(f"y has only one class, {self.classes_.tolist()}: at least two are needed")
         kind = BINARY if len(self.classes_) == 2 else MULTICLASS
-        self.model_ = self._train(molecules, places.astype(np.float64), kind)
+        self.model_ = self._train(molecules, indices.astype(np.float64), kind)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """``float64 [R, K]``, of the classes as in ``classes_``; nan for what is no molecule."""
+        """Predict class probabilities of molecules.
+
+        Args:
+            X: R SMILES.
+
+        Returns:
+            ``float64 [R, K]``, columns in the order of ``classes_``; nan for invalid molecules.
+
+        Raises:
+            InputError: (a ValueError) if ``X`` holds no molecules.
+        """
         values, _ = self._predict_with_errors(X)
         return np.hstack([1 - values, values]) if len(self.classes_) == 2 else values
 
     def predict(self, X: Any) -> np.ndarray:
-        """``[R]``, the most probable class of each.
+        """Predict the most probable class of molecules.
+
+        Args:
+            X: R SMILES.
+
+        Returns:
+            ``[R]`` labels out of ``classes_``.
 
         Raises:
-            InputError: (a ValueError) for what is no molecule, by its row: no class stands for that.
+            InputError: (a ValueError) if a molecule is invalid (the message names its row) or ``X`` holds none.
         """
         values, errors = self._predict_with_errors(X)
         if (row := next((row for row, error in enumerate(errors) if error), None)) is not None:
-            raise InputError(f"row {row} of X has no class: {errors[row]}; predict_proba answers nan there")
+            raise InputError(f"row {row} of X has no class: {errors[row]}; predict_proba returns nan for it")
         return self.classes_[(values[:, 0] >= 0.5).astype(int) if len(self.classes_) == 2 else values.argmax(axis=1)]
 
 
 def _molecules(X: Any) -> list:
-    """SMILES, or graphs, of whatever holds them; an InputError for none at all."""
-    found = frame_molecules(X, None, ())[0] if is_frame(X) else as_molecules(X)
-    if not found:
+    """Return the molecules of ``X``; raises InputError if there are none."""
+    molecules = frame_molecules(X, None, ())[0] if is_frame(X) else as_molecules(X)
+    if not molecules:
         raise InputError("X has no molecules (0 samples): at least one is needed")
-    return found
+    return molecules
 
 
 def _labels(y: Any) -> np.ndarray:
-    """``[R]`` or ``[R, T]``."""
+    """Return labels as an array, ``[R]`` or ``[R, T]``."""
     if y is None:
-        raise InputError("y is None: the labels of the molecules are needed, as an array or a list")
+        raise InputError("y is None: give the labels of the molecules, as an array or a list")
     try:
         return np.asarray(y)
     except ValueError:
         raise InputError(
-            "y holds lists of several lengths: targets of atoms and bonds are learned by graphslice.fit with level"
+            "y contains lists of different lengths: train on atom- or bond-level targets by graphslice.fit with level"
         ) from None

@@ -1,4 +1,4 @@
-"""Training in a notebook: data frames, tables and arrays in, a model out."""
+"""Training in Python: :func:`fit` from data frames, files and arrays, and :func:`train` from a configuration."""
 
 from __future__ import annotations
 
@@ -62,60 +62,62 @@ def fit(
 ) -> Model:
     """Train a model as ``graphslice train`` does, and return it.
 
-    What is asked of each target, the split, the length of the run, and whether trees answer beside the network are
-    found as there. Several models (``ensemble``, ``folds``) are trained in processes of their own: a script that asks
-    for them needs ``if __name__ == "__main__":``, a notebook does not.
+    Task types, split, number of epochs and the use of tree ensembles are chosen as on the command line. The members of
+    an ensemble or cross-validation are trained in processes of their own, so a script that uses ``ensemble`` or
+    ``folds`` needs ``if __name__ == "__main__":``. A notebook does not.
 
     Args:
-        data: a data frame (pandas, polars or Arrow) or a dict of columns, the path of a table, or a pair of SMILES and
-            labels ``[R]`` or ``[R, T]``.
-        targets: the columns to predict, a name or several; need not be given where only one column has numbers. Of a
-            pair the names of its labels.
-        smiles: the column of the SMILES; found by its name.
-        level: ``"atom"`` or ``"bond"``, where the cells of the targets are lists of one number for each atom of the
-            SMILES, or for each bond, in RDKit's order; numbers that are not known are None or nan.
-        features: what is read beside the graph: ``morgan``, ``rdkit2d``, and numeric columns of the table.
-        split: random, scaffold, cluster, or a column that says train, valid, test (default: the column split, else
-            random).
-        ensemble: train so many models, whose mean is the prediction and whose deviation its spread.
-        folds: 5, or "5x3" for three times five: cross-validation; ``model.metrics`` has what came of it.
-        preset: of :data:`graphslice.config.PRESETS`; ``small`` when not given.
-        init_from: whose weights and settings it starts from: a run folder, a checkpoint, or a model that comes with the
-            package, ``"small"`` or ``"gap"``; ``"none"`` for random weights. Where it is not given a table that is
-            small starts from ``small``.
-        epochs: passes over the training molecules (default: by their number).
-        minutes: the longest that training may take.
-        seed: of the split, the initial weights and the order of the molecules.
-        config: everything else, by the sections of ``config.yaml``, such as ``{"trainer": {"baselines": "off"}}``; or a
-            :class:`~graphslice.config.RunConfig` in place of a preset. What is given here wins.
-        out: the run folder, for the command line and for :func:`graphslice.load`. Without one a temporary folder lives
-            as long as the model; :meth:`Model.save` keeps it.
-        overwrite: replace the run that ``out`` holds, so that a cell of a notebook can be run again.
-        quiet: report nothing.
+        data: a data frame (pandas, polars or Arrow), a dict of columns, the path of a dataset, or a pair of R SMILES
+            and labels, ``[R]`` or ``[R, T]``.
+        targets: the column or columns to predict. Optional if only one column is numeric. For a pair of SMILES and
+            labels, the names of the T labels.
+        smiles: the SMILES column. Default: detected by name.
+        level: ``"atom"`` or ``"bond"`` for atom- or bond-level targets. Each target cell is then a list with one number
+            per atom or bond of the SMILES, in RDKit's order; unknown numbers are None or nan.
+        features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, and numeric columns of the dataset.
+        split: ``random``, ``scaffold``, ``cluster``, or a column with the values train, valid and test. Default: the
+            column named split if there is one, else random.
+        ensemble: number of ensemble members. Their mean is predicted, their standard deviation reported.
+        folds: cross-validation: 5, or ``"5x3"`` for three repetitions of five folds. ``model.metrics`` has the results.
+        preset: one of :data:`graphslice.config.PRESETS`. Default: ``small``.
+        init_from: the model to fine-tune: a run directory, a checkpoint, or a model of the package, ``"small"`` or
+            ``"gap"``; ``"none"`` trains from scratch. By default a small dataset is fine-tuned from ``small``.
+        epochs: number of passes over the training set. Default: depends on its size.
+        minutes: upper limit of the training time, in minutes.
+        seed: seed of the split, the initial weights and the order of the molecules.
+        config: all other settings, by the sections of ``config.yaml``, such as ``{"trainer": {"baselines": "off"}}``,
+            or a :class:`~graphslice.config.RunConfig` instead of a preset. The other arguments take precedence.
+        out: the run directory, for the command line and for :func:`graphslice.load`. By default a temporary directory
+            is used, which lives as long as the model; :meth:`Model.save` writes it elsewhere.
+        overwrite: replace an existing run in ``out``, so that a notebook cell can be run again.
+        quiet: print nothing.
 
     Returns:
-        The model; ``model.metrics`` has its scores, ``model.folder`` is the run folder.
+        The model. ``model.metrics`` holds its scores; ``model.folder`` is the run directory.
 
     Raises:
-        InputError: if the data or the settings cannot be used; nothing is written then.
-        KeyboardInterrupt: if it was stopped; ``graphslice train --resume OUT`` continues a run that has an ``out``.
+        InputError: if the data or the settings are invalid; nothing is written then.
+        KeyboardInterrupt: if training was interrupted. A run with ``out`` is continued by
+            ``graphslice train --resume OUT``.
     """
     config = base_config(preset, config, None if init_from is None else str(init_from))
-    frame, found = _as_dataset(data, targets, (level or config.data.level) != MOLECULE)
-    given = {
+    frame, data_source = _as_dataset(data, targets, (level or config.data.level) != MOLECULE)
+    data_settings = {
         "smiles_column": smiles,
         "level": level,
         "features": None if features is None else join_names(_name_list(features) or []),
         "split": split,
         "folds": None if folds is None else str(folds),
         "seed": seed,
-        **found,
+        **data_source,
     }
-    trained = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
+    trainer_settings = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
     config = replace(
-        config, data=_updated_section(config.data, given), trainer=_updated_section(config.trainer, trained)
+        config,
+        data=_updated_section(config.data, data_settings),
+        trainer=_updated_section(config.trainer, trainer_settings),
     )
-    if config.trainer.devices not in ("auto", "1"):  # the other processes would run the script, and have no model
+    if config.trainer.devices not in ("auto", "1"):  # the processes of other devices would run the script again
         raise InputError(
             f"fit trains on one device: for trainer.devices {config.trainer.devices} call graphslice.train"
         )
@@ -126,24 +128,24 @@ def fit(
     try:
         result = _train_alone(config, folder, data=frame, overwrite=overwrite, console=console)
     except Interrupted:
-        raise KeyboardInterrupt(f"stopped; {folder} holds what was trained" if out else "stopped") from None
+        raise KeyboardInterrupt(f"interrupted; {folder} holds the last checkpoint" if out else "interrupted") from None
     if out is not None:
         report_after_training(result.folder, result.data, console)
     return load(folder, config.trainer.inference_device, keep_alive=keep_alive)
 
 
 def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
-    """A data frame, or None of a table that is a file; and what a configuration says of where the molecules are."""
-    named = targets if targets is None or isinstance(targets, str) else join_names(_name_list(targets) or [])
+    """Return a data frame (None if the dataset is a file), and the settings that name its dataset and columns."""
+    target_setting = targets if targets is None or isinstance(targets, str) else join_names(_name_list(targets) or [])
     if isinstance(data, tuple):
         table = labelled_table(*_as_pair(data), _name_list(targets), lists=lists)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     if isinstance(data, Mapping):
-        return _to_table(data), {"targets": named}
+        return _to_table(data), {"targets": target_setting}
     if is_frame(data):
-        return data, {"targets": named}
+        return data, {"targets": target_setting}
     if isinstance(data, str | Path):
-        return None, {"targets": named, "dataset": str(data)}
+        return None, {"targets": target_setting, "dataset": str(data)}
     raise InputError(
         f"fit takes a data frame, a path, or a pair of SMILES and labels, not {type(data).__name__}; "
         "PyG graphs go to graphslice.train(config, out, data=graphs)"
@@ -153,117 +155,139 @@ def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> 
 def base_config(
     preset: str | None, config: RunConfig | Mapping[str, Any] | None, init_from: str | None = None
 ) -> RunConfig:
-    """A preset, or the run that is started from, with what a mapping of sections says; or a whole configuration.
+    """Build the configuration of a run from a preset or a model to fine-tune, and a mapping of sections.
+
+    Args:
+        preset: name of a preset. Default: ``small``.
+        config: sections that override the base, or a complete configuration, which is returned as it is.
+        init_from: the model to fine-tune, whose architecture is taken over, or ``"none"``.
 
     Raises:
-        InputError: for several of these, a key or value that no configuration has, or a run that cannot be read.
+        InputError: if exclusive arguments are combined, a key or value is invalid, or the run cannot be read.
     """
     if not isinstance(config, RunConfig | Mapping | None):
-        raise InputError(f"config is a RunConfig or a mapping of its sections, not {shown(config)}")
+        raise InputError(f"config must be a RunConfig or a mapping of its sections, not {shown(config)}")
     if isinstance(config, RunConfig):
-        for name, other in (("preset", preset), ("init_from", init_from)):
-            if other is not None:
-                raise InputError(f"{name} and a RunConfig are two answers to one question: give one of them")
+        for name, value in (("preset", preset), ("init_from", init_from)):
+            if value is not None:
+                raise InputError(f"{name} and a RunConfig exclude each other: give one of them")
         return config
     check_keys(dict(config or {}), RunConfig)
     base = read_preset(preset or "small")
     if init_from is not None and "init_from" in (config or {}):
-        raise InputError("init_from stands in config too: give it once")
+        raise InputError("init_from is also set in config: give it once")
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
-            raise InputError("init_from brings its own model: leave out the preset")
+            raise InputError("init_from determines the model settings: leave out preset")
         base = fine_tuning_preset(base, init_from)
-    found = RunConfig.from_dict(merge_sections(base, config or {}))
-    return replace(found, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else found
+    merged = RunConfig.from_dict(merge_sections(base, config or {}))
+    return replace(merged, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else merged
 
 
 def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, *, lists: bool = False) -> pa.Table:
-    """A table of SMILES and labels: the first column those, and one a target.
+    """Build an Arrow table with a SMILES column followed by one column per target.
 
     Args:
         smiles: R SMILES or RDKit molecules.
         labels: ``[R]`` or ``[R, T]``: an array, a list, a Series or a data frame.
-        targets: their names; those of the Series or the data frame when not given, else y, or y0, y1, ...
-        lists: whether each label is a list of numbers, of atoms or bonds.
+        targets: T names. Default: those of the Series or data frame, else ``y``, or ``y0``, ``y1``, ...
+        lists: True if every label is a list of numbers (atom- or bond-level targets).
 
     Raises:
-        InputError: if there are not as many labels as SMILES, or not as many names as labels.
+        InputError: if the numbers of labels and SMILES differ, or those of names and targets.
     """
     molecules = as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("fit takes SMILES: PyG graphs with labels go to graphslice.train(config, out, data=graphs)")
     values = _ragged_labels(labels) if lists else np.asarray(labels)
     if values.ndim not in (1, 2) or len(values) != len(molecules):
-        raise InputError(f"labels of the shape {list(values.shape)} for {len(molecules)} SMILES: give one a SMILES")
+        raise InputError(
+            f"labels have shape {list(values.shape)}, but there are {len(molecules)} SMILES: give one label per SMILES"
+        )
     if targets is None:
         width = 1 if values.ndim == 1 else values.shape[1]
-        own = getattr(labels, "columns", None)
-        if values.ndim == 1:  # a Series of pandas may be called by a number, one of polars by nothing
-            own = None if (name := getattr(labels, "name", None)) in (None, "") else [name]
-        targets = ["y"] if own is None and width == 1 else [f"y{i}" for i in range(width)] if own is None else own
+        names = getattr(labels, "columns", None)
+        if values.ndim == 1:  # the name of a pandas Series may be a number, that of a polars Series empty
+            names = None if (name := getattr(labels, "name", None)) in (None, "") else [name]
+        targets = ["y"] if names is None and width == 1 else [f"y{i}" for i in range(width)] if names is None else names
         targets = [str(name) for name in targets]
     columns = values.reshape(len(values), -1).T
     if len(targets) != len(columns):
         raise InputError(f"{len(targets)} names for {len(columns)} targets: {', '.join(targets)}")
     check_unique(targets, targets, "the table of labels")
-    # A name that no target has.
+    # A name for the SMILES column that no target has.
     first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
     texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
     return _to_table(dict(zip([first, *targets], [texts, *columns], strict=True)))
 
 
 def _ragged_labels(labels: Any) -> np.ndarray:
-    """``object [R]``: lists of numbers, which an array of numbers would take for targets side by side."""
+    """Return labels as ``object [R]`` of lists; a numeric array would turn lists of equal length into targets."""
     if not hasattr(labels, "__len__"):
-        raise InputError(f"labels are lists, one a SMILES, not {shown(labels)}")
-    found = np.empty(len(labels), object)
-    for row, each in enumerate(labels):
-        found[row] = list(each) if isinstance(each, tuple | np.ndarray) else each
-    return found
+        raise InputError(f"labels must be lists, one per SMILES, not {shown(labels)}")
+    values = np.empty(len(labels), object)
+    for row, label in enumerate(labels):
+        values[row] = list(label) if isinstance(label, tuple | np.ndarray) else label
+    return values
 
 
 def _as_pair(data: tuple) -> tuple[Any, Any]:
+    """Check that a tuple is a pair of SMILES and labels."""
     if len(data) != 2:
-        raise InputError(f"a tuple of {len(data)} is no pair of SMILES and labels: give fit((smiles, y))")
+        raise InputError(f"expected a pair of SMILES and labels, fit((smiles, y)), not a tuple of {len(data)}")
     return data[0], data[1]
 
 
 def _to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """A table of columns by their names."""
+    """Build an Arrow table from columns by name."""
     import pandas as pd
 
     try:
         return as_table(pd.DataFrame(dict(columns)))
     except ValueError as error:
-        raise InputError(f"the columns make no table: {error}") from None
+        raise InputError(f"the columns do not form a table: {error}") from None
 
 
 def _name_list(names: Any) -> list[str] | None:
+    """Return one or several column names as a list of strings."""
     if names is None:
         return None
-    one = isinstance(names, str) or not isinstance(names, Iterable)  # such as the number that a column is called by
-    return [str(names)] if one else [str(name) for name in names]
+    single = isinstance(names, str) or not isinstance(names, Iterable)  # a column name may be a number
+    return [str(names)] if single else [str(name) for name in names]
 
 
-def _updated_section(section: Any, given: Mapping[str, Any]) -> Any:
-    """A section of a configuration with what is given of it."""
-    named = {name: value for name, value in given.items() if value is not None}
-    return parse_section(type(section), type(section).__name__.removesuffix("Config").lower(), vars(section) | named)
+def _updated_section(section: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a section of a configuration with the settings that are not None."""
+    updates = {name: value for name, value in settings.items() if value is not None}
+    return parse_section(type(section), type(section).__name__.removesuffix("Config").lower(), vars(section) | updates)
 
 
 class TrainedRun(RunResult):
-    """What came of a run, as :func:`graphslice.train` gives it: with the model, loaded when first asked for."""
+    """Result of :func:`graphslice.train`, with the trained model.
+
+    Attributes:
+        model: the :class:`~graphslice.api.model.Model`, loaded on first access.
+    """
 
     @cached_property
     def model(self) -> Model:
+        """The trained model, loaded on first access."""
         return load(self.folder, read_config(self.folder).trainer.inference_device)
 
 
 def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
-    """Train as a configuration says: :func:`graphslice.training.train`, whose arguments and errors it has.
+    """Train a model from a complete configuration.
+
+    Args:
+        config: the configuration of the run.
+        out: the run directory.
+        **arguments: the other arguments of :func:`graphslice.training.train`, such as ``data``.
 
     Returns:
-        What came of the run, with the model.
+        The result of the run, with the model.
+
+    Raises:
+        InputError: as in :func:`graphslice.training.train`.
     """
     return TrainedRun(**vars(_train_alone(config, out, **arguments)))
 

@@ -1,4 +1,4 @@
-"""Model: a trained model as a notebook uses it."""
+"""Model: the notebook interface to a trained model, and :func:`load`."""
 
 from __future__ import annotations
 
@@ -51,21 +51,23 @@ if TYPE_CHECKING:
 
 
 class Model(Predictor):
-    """A trained model, or several that answer together, as :func:`graphslice.load` and :func:`graphslice.fit` give it.
+    """A trained model or an ensemble, as returned by :func:`graphslice.fit` and :func:`graphslice.load`.
 
-    Can be pickled and copied: it is then what its checkpoints hold, and is read back without running code of its own.
+    A model can be pickled and copied. The pickle holds its checkpoints, which are read back as weights only.
 
     Args:
-        checkpoints: of the model, or of the models.
-        device: where it computes; a CUDA GPU where there is one, else the CPU.
-        folder: the run folder, if there is one.
-        keeps: anything that lives as long as the model, such as a temporary folder.
-        calibration: what several models' answers are worth together.
+        checkpoints: one checkpoint, or one per ensemble member.
+        device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
+        folder: the run directory, if there is one.
+        keep_alive: any object that must live as long as the model, such as a temporary directory.
+        calibration: calibration of the ensemble. A single model uses that of its checkpoint.
 
     Attributes:
-        tasks: what it predicts.
-        config: how it was made.
-        folder: the run folder, or None.
+        tasks: the T prediction tasks, one per target.
+        config: the :class:`~graphslice.config.RunConfig` of the (first) model.
+        calibration: the :class:`~graphslice.calibration.Calibration`, or None.
+        device: the torch device.
+        folder: the run directory, or None.
     """
 
     def __init__(
@@ -78,28 +80,33 @@ class Model(Predictor):
     ) -> None:
         folder = None if folder is None else Path(folder)
         super().__init__(checkpoints, device, calibration=calibration, folder=folder)
-        self._keeps = keep_alive
+        self._keep_alive = keep_alive
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- description ------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         targets = ", ".join(f"{task.name}: {_kind(task)}" for task in self.tasks[:4])
         more = f" and {len(self.tasks) - 4} more" if len(self.tasks) > 4 else ""
-        said = self.describe()
-        count = f"{said['models']} x " if said["models"] > 1 else ""
-        trees = ", with trees beside" if said["trees"] else ""
-        network = f"{count}{said['mixer']}, {said['parameters']:,} parameters{trees}"
+        summary = self.describe()
+        count = f"{summary['models']} x " if summary["models"] > 1 else ""
+        trees = ", with tree ensembles" if summary["trees"] else ""
+        network = f"{count}{summary['mixer']}, {summary['parameters']:,} parameters{trees}"
         return f"Model({targets}{more}; {network}; {self.device})"
 
     def describe(self) -> dict[str, Any]:
-        """What the model is, as plain values.
+        """Describe the model with plain Python values.
 
         Returns:
-            ``level``, what it answers for (``molecule``, ``atom``, ``bond``);
-            ``targets``, what is asked of each by its name (``regression``, ``binary``, ``multiclass``); ``classes`` of
-            those that have some; ``models``, how many answer together; ``mixer``, ``layers``, ``dim`` and
-            ``parameters`` of each; ``trees``, whether a forest and boosting answer beside; ``features``, what is read
-            beside the graph; ``device``; ``folder``, None where there is none.
+            A dictionary with the keys
+
+            - ``level``: ``molecule``, ``atom`` or ``bond``;
+            - ``targets``: task type of every target by name (``regression``, ``binary`` or ``multiclass``);
+            - ``classes``: class names of every classification target;
+            - ``models``: number of ensemble members;
+            - ``mixer``, ``layers``, ``dim``, ``parameters``: architecture of each member;
+            - ``trees``: whether random forest and gradient boosting are stacked with the network;
+            - ``features``: descriptors and feature columns that the model reads in addition to the graph;
+            - ``device``; ``folder``: the run directory, or None.
         """
         config = self.config
         return {
@@ -119,85 +126,86 @@ class Model(Predictor):
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The scores of each split, as in ``metrics.json`` of the run folder; empty where there is none."""
+        """Metrics of every split, as in ``metrics.json`` of the run directory; empty if there is no such file."""
         path = None if self.folder is None else self.folder / "metrics.json"
         return json.loads(path.read_text()) if path is not None and path.is_file() else {}
 
-    # --- what it makes of molecules ---------------------------------------------------------------
+    # --- embeddings and explanations --------------------------------------------------------------
 
     def embed(self, molecules: Molecules, *, columns: Columns | None = None) -> np.ndarray:
-        """What the network's last layer reads of each molecule: a description of it in numbers, for other models.
+        """Compute learned embeddings of molecules: the input of the output head.
 
-        It depends on the molecule alone. The trees beside a network have no part in it.
+        An embedding does not depend on the rest of the batch. Tree ensembles are not involved.
 
         Args:
-            molecules, columns: as of :meth:`predict`.
+            molecules, columns: as in :meth:`predict`.
 
         Returns:
-            ``float32 [R, C]``: the readouts after the last norm, then the encoded descriptors where the model reads
-            some. A row of nan for what is no molecule. Of several models theirs, side by side.
+            ``float32 [R, C]``: the graph readout after the last norm, followed by the encoded descriptors if the model
+            reads any. Rows of invalid molecules are nan. The embeddings of ensemble members are concatenated.
 
         Raises:
-            InputError: as :meth:`predict`.
+            InputError: as in :meth:`predict`.
         """
         return compute_embeddings(self, self.featurize_molecules(molecules, columns))
 
     def attribute(
         self, smiles: str, target: str | None = None, *, orders: int = 256, columns: Columns | None = None
     ) -> np.ndarray:
-        """What each atom adds to the prediction: see :func:`graphslice.analysis.attribute`.
+        """Compute Shapley values of the atoms: see :func:`graphslice.analysis.attribute`.
 
-        Of classes the logit is explained, of a target with a logarithm that, and of a model with trees beside it the
-        network alone. Of several models it is the mean.
+        Classification targets are explained on the logit, log-transformed targets on the logarithm. If tree ensembles
+        are stacked with the network, only the network is explained. Ensemble members are averaged.
 
         Args:
-            smiles: of one molecule.
-            target: one of ``targets``; need not be given where there is one.
-            orders: how many orders of the atoms are drawn where there are too many atoms to try all sets of them.
-            columns: of a model that reads columns of a table, as of :meth:`predict`.
+            smiles: SMILES of one molecule with N atoms.
+            target: one of ``targets``. Optional if the model has a single target.
+            orders: number of sampled atom permutations, used if there are too many atoms for exact values.
+            columns: feature columns of a model that reads some, as in :meth:`predict`.
 
         Returns:
-            ``float64 [N]``, of the atoms in the order of the SMILES; ``[N, K]`` of one of K > 2 classes.
+            ``float64 [N]``: contribution of every atom, in the order of the SMILES, in the unit of the explained
+            output; ``[N, K]`` for a target with K > 2 classes.
 
         Raises:
-            InputError: for what is no molecule, a target that is not known, or columns that are missing.
+            InputError: if the SMILES is invalid, the target is unknown or feature columns are missing.
         """
         from graphslice.analysis.attribution import attribute
 
         if target is None and len(self.tasks) > 1:
-            raise InputError(f"which target shall be explained? Give one of {', '.join(self.targets)}")
+            raise InputError(f"the model has several targets: choose one with target=, of {', '.join(self.targets)}")
         target = self.targets[0] if target is None else target
         if target not in self.targets:
             known = ", ".join(self.targets)
             raise InputError(f"the model has no target {target!r}{nearest(target, self.targets)}: it has {known}")
         if not isinstance(smiles, str):
             raise InputError(
-                f"attribute explains one SMILES, not {type(smiles).__name__}: analysis.attribute takes many"
+                f"attribute takes one SMILES, not {type(smiles).__name__}: analysis.attribute takes many"
             )
-        found = attribute(self, smiles, orders=orders, columns=columns).values
-        found = found[:, output_slices(self.tasks)[self.targets.index(target)]]
-        return found[:, 0] if found.shape[1] == 1 else found
+        values = attribute(self, smiles, orders=orders, columns=columns).values
+        values = values[:, output_slices(self.tasks)[self.targets.index(target)]]
+        return values[:, 0] if values.shape[1] == 1 else values
 
     def draw(
         self, smiles: str, target: str | None = None, *, orders: int = 256, columns: Columns | None = None
     ) -> Picture:
-        """The contributions of :meth:`attribute` drawn on the molecule, as ``graphslice inspect`` draws them.
+        """Draw the atom contributions of :meth:`attribute` on the molecule, as ``graphslice inspect`` does.
 
         Args:
-            smiles, orders, columns: as of :meth:`attribute`.
-            target: one of ``targets``, or a part of its name; the first when not given.
+            smiles, orders, columns: as in :meth:`attribute`.
+            target: one of ``targets``, or a part of its name. Default: the first target.
 
         Returns:
-            A picture that shows itself in a notebook; ``save("atoms.svg")`` or ``.png`` writes it.
+            A picture that is displayed in a notebook; ``save("atoms.svg")`` or ``save("atoms.png")`` writes it.
 
         Raises:
-            InputError: as :meth:`attribute`.
+            InputError: as in :meth:`attribute`.
         """
         from graphslice.api.picture import draw_attributions
 
         return draw_attributions(self, smiles, target, orders, columns)
 
-    # --- how good it is ---------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -207,36 +215,42 @@ class Model(Predictor):
         split: str | None = None,
         smiles: str | None = None,
     ) -> dict[str, Any]:
-        """Scores on labelled molecules, as ``graphslice evaluate``.
+        """Evaluate the model on labelled molecules, as ``graphslice evaluate`` does.
 
         Args:
-            data: a data frame or a table; what the model was trained on when not given.
-            targets: the columns of the labels: some of the model's targets, or as many others, in its order; those of
-                its names when not given.
-            split: train, valid, test or all; the test where the data is what the model was trained on or names a
-                split, else all.
-            smiles: the column of the SMILES; found by its name.
+            data: a data frame or the path of a dataset. Default: the dataset that the model was trained on.
+            targets: label columns: some of the model's targets, or as many other columns as it has targets, in its
+                order. Default: the columns named like the model's targets.
+            split: ``train``, ``valid``, ``test`` or ``all``. Default: ``test`` if the data is that of the training or
+                defines a split (``valid`` for PCQM4M, whose test labels are hidden), else ``all``.
+            smiles: the SMILES column. Default: detected by name.
 
         Returns:
-            Every metric by its name, the mean over the targets that have it; ``molecules``, how many there are;
-            ``targets``, the same of each; ``unanswered``, how many have no prediction and are left out; ``learned``,
-            how many have the fingerprint of one of the training molecules that the model keeps, 10,000 at most.
+            A dictionary with every metric (mean over the targets that have it) and the keys
+
+            - ``molecules``: number of labelled molecules that were predicted;
+            - ``targets``: per target the task type, the number of labels, and the metrics; with a calibration also
+              ``coverage_90`` and ``width_90`` (in the unit of the target) or ``classes_90``;
+            - ``unanswered``: number of molecules without a prediction, which are left out;
+            - ``learned``: number of molecules with the fingerprint of a training molecule (the model keeps at most
+              10,000 of these); only with a calibration.
 
         Raises:
-            InputError: if the data cannot be had, or has not these targets.
+            InputError: if the dataset cannot be read, lacks the targets or the split, or has no labels there.
         """
         from graphslice.evaluation.evaluate import evaluate
 
-        asked = {"targets": _names(targets), "smiles_column": smiles}
-        given = {name: value for name, value in asked.items() if value is not None}
-        dataset, splits = self._load_dataset(data, given, split)
+        fields = {"targets": _names(targets), "smiles_column": smiles}
+        overrides = {name: value for name, value in fields.items() if value is not None}
+        dataset, splits = self._load_dataset(data, overrides, split)
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
         return evaluate(self, dataset, split, splits)
 
     def _load_dataset(
-        self, data: Any, given: dict[str, Any], split: str | None
+        self, data: Any, overrides: dict[str, Any], split: str | None
     ) -> tuple[LabelledDataset, Splits | None]:
+        """Load the dataset to evaluate on, with its splits; ``overrides`` are fields of :class:`DataConfig`."""
         from graphslice.evaluation.evaluate import (
             align_targets,
             available_targets,
@@ -247,132 +261,139 @@ class Model(Predictor):
 
         if not is_frame(data):
             if data is not None and not isinstance(data, str | Path):
-                raise InputError(f"evaluate takes a data frame or the path of a table, not {type(data).__name__}")
+                raise InputError(f"evaluate takes a data frame or the path of a dataset, not {type(data).__name__}")
             if self.folder is None and data is None:
-                raise InputError("the model has no run folder to say what it was trained on: give labelled molecules")
-            given = given if data is None else {**given, "dataset": str(data)}
-            return load_evaluation_data(self, self.folder, given, split)
+                raise InputError("the model has no run directory that names its training data: give labelled molecules")
+            overrides = overrides if data is None else {**overrides, "dataset": str(data)}
+            return load_evaluation_data(self, self.folder, overrides, split)
         trained, columns = self.config.data, column_names(data)
-        targets = available_targets(self, given.get("targets"), columns)
-        known = DataConfig(targets=targets, features=trained.features, level=self.level)
+        targets = available_targets(self, overrides.get("targets"), columns)
+        data_config = DataConfig(targets=targets, features=trained.features, level=self.level)
         if trained.smiles_column in columns:
-            known = replace(known, smiles_column=trained.smiles_column)
+            data_config = replace(data_config, smiles_column=trained.smiles_column)
         if split == "all":
-            known = replace(known, split="random")  # whatever a column of that name says
-        known = replace(known, **{**given, "targets": targets})
+            data_config = replace(data_config, split="random")  # ignores a column named split
+        data_config = replace(data_config, **{**overrides, "targets": targets})
         tasks = select_tasks(self, targets)
-        dataset = dataset_from_frame(data, known, tasks)
+        dataset = dataset_from_frame(data, data_config, tasks)
         if trained.split in (*SPLIT_METHODS, *columns):
-            with suppress(InputError):  # of another frame, whose column says something else
-                again = dataset_from_frame(data, replace(known, split=trained.split), tasks)
-                dataset = again if again.fingerprint() == trained.fingerprint else dataset
-        return align_targets(self, dataset, given.get("targets")), evaluation_splits(self, self.folder, dataset)
+            with suppress(InputError):  # another frame may have a column of that name that is no split
+                as_trained = dataset_from_frame(data, replace(data_config, split=trained.split), tasks)
+                dataset = as_trained if as_trained.fingerprint() == trained.fingerprint else dataset
+        return align_targets(self, dataset, overrides.get("targets")), evaluation_splits(self, self.folder, dataset)
 
-    # --- how it is kept ---------------------------------------------------------------------------
+    # --- storage ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a run folder that :func:`graphslice.load` and the command line read; one that is there is replaced.
+        """Write a run directory for :func:`graphslice.load` and the command line; an existing run is replaced.
 
-        Beside the model, or the models, it has the scores and the splits of the run, and the data frame that it was
-        trained on, but not what training goes on from.
+        The directory holds the model (or the ensemble members), the metrics and splits of the run, and the data frame
+        that it was trained on. It has no optimizer state, so training cannot be resumed from it.
+
+        Args:
+            path: the directory to write.
 
         Raises:
-            InputError: if it cannot be written.
+            InputError: if the directory cannot be written, or holds files that are not of a run.
         """
         from graphslice.training.run_directory import foreign_file, remove_run
 
         path = Path(path)
         if path.exists() and not path.is_dir():
-            raise InputError(f"cannot write the run folder {path}: it is a file")
+            raise InputError(f"cannot write the run directory {path}: it is a file")
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as new:
                 self._write(Path(new), path.resolve())
                 for folder in (path / written.name for written in find_members(new)):
                     if folder.exists() and not contains_run(folder):
-                        raise InputError(f"{folder} is there, and holds no run: choose another folder")
+                        raise InputError(f"{folder} exists and is not a run directory: choose another directory")
                 if name := foreign_file(path, (written.name for written in Path(new).iterdir())):
-                    raise InputError(f"{path} holds no run, but a {name}: choose another folder")
+                    raise InputError(f"{path} is not a run directory (it holds {name}): choose another directory")
                 remove_run(path)
                 for written in list(Path(new).iterdir()):
                     shutil.move(written, path / written.name)
         except OSError as error:
-            raise InputError(f"cannot write the run folder {path}: {error.strerror or error}") from None
+            raise InputError(f"cannot write the run directory {path}: {error.strerror or error}") from None
 
     def _write(self, new: Path, home: Path) -> None:
-        """Write a run folder to ``new``, which shall be moved to ``home``."""
+        """Write a run directory to ``new``, which will be moved to ``home``."""
         from graphslice.training.run_directory import RUN_FILES
 
-        parts = self.checkpoints
-        names = [""] if len(parts) == 1 else [f"{MEMBER}{number}" for number in range(1, len(parts) + 1)]
+        checkpoints = self.checkpoints
+        names = [""] if len(checkpoints) == 1 else [f"{MEMBER}{number}" for number in range(1, len(checkpoints) + 1)]
         has_table = self.folder is not None and (self.folder / MOLECULES).is_file()
-        for name, part in zip(names, parts, strict=True):
-            data, trainer = part.config.data, part.config.trainer
-            if has_table and Path(data.dataset).name == MOLECULES:  # it goes along
+        for name, checkpoint in zip(names, checkpoints, strict=True):
+            data, trainer = checkpoint.config.data, checkpoint.config.trainer
+            if has_table and Path(data.dataset).name == MOLECULES:  # copied below with the other files of the run
                 data = replace(data, dataset=str(home / MOLECULES))
-            config = replace(part.config, data=data)
-            write_run_directory(replace(part, config=config), new / name)
+            config = replace(checkpoint.config, data=data)
+            write_run_directory(replace(checkpoint, config=config), new / name)
             if name == names[0] != "":
-                together = replace(trainer, ensemble=1 if self.is_cross_validation else len(parts))
+                trainer = replace(trainer, ensemble=1 if self.is_cross_validation else len(checkpoints))
                 fold = None if self.is_cross_validation else data.fold
-                whole = replace(config, data=replace(data, carve=0, fold=fold), trainer=together)
-                (new / CONFIG).write_text(whole.to_yaml())
-        if self.calibration is not None and len(parts) > 1:
+                ensemble_config = replace(config, data=replace(data, carve=0, fold=fold), trainer=trainer)
+                (new / CONFIG).write_text(ensemble_config.to_yaml())
+        if self.calibration is not None and len(checkpoints) > 1:
             save_ensemble_calibration(self.calibration, new)
         if self.folder is not None:
-            for kept in (Path(part, file) for part in {"", *names} for file in RUN_FILES):
-                if kept.name != CORPUS and (self.folder / kept).is_file():  # which is large, and no part of a model
-                    shutil.copyfile(self.folder / kept, new / kept)
+            for file in (Path(member, name) for member in {"", *names} for name in RUN_FILES):
+                if file.name != CORPUS and (self.folder / file).is_file():  # the corpus is large and not needed
+                    shutil.copyfile(self.folder / file, new / file)
 
     def __reduce__(self) -> tuple:
-        parts = {}
+        files = {}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             for number, checkpoint in enumerate(self.checkpoints):
                 write_checkpoint(checkpoint, folder / f"{number}")
             if self.calibration is not None and len(self.models) > 1:
                 save_ensemble_calibration(self.calibration, folder)
-            parts = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        return _read_back, (type(self), parts, self.device.type)
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        return _read_back, (type(self), files, self.device.type)
 
 
-def _read_back(kind: type[Model], parts: dict[str, bytes], device: str) -> Model:
-    """A model of the bytes of its files, on such a device as it was on, where there is one."""
+def _read_back(kind: type[Model], files: dict[str, bytes], device: str) -> Model:
+    """Restore a pickled model from the bytes of its files, on the CPU if it was there, else on the default device."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part, contents in parts.items():
-            (folder / part).write_bytes(contents)
+        for file, contents in files.items():
+            (folder / file).write_bytes(contents)
         checkpoints = [
-            read_checkpoint(folder / f"{number}") for number in range(len(parts.keys() - {ENSEMBLE_CALIBRATION}))
+            read_checkpoint(folder / f"{number}") for number in range(len(files.keys() - {ENSEMBLE_CALIBRATION}))
         ]
         calibration = read_calibration(folder, checkpoints)
     return kind(checkpoints, "cpu" if device == "cpu" else None, calibration=calibration)
 
 
 def load(path: str | Path, device: str | torch.device | None = None, *, keep_alive: object = None) -> Model:
-    """Load the model of a run folder, of a checkpoint file or of a name that comes with the package, or the models of a
-    folder of several.
+    """Load a trained model.
 
-    Reads weights only, never runs code.
+    Only weights are read; no code of the file is run.
 
     Args:
-        path: of the run folder or of the checkpoint.
-        device: where it computes; a CUDA GPU where there is one, else the CPU.
-        keeps: anything that lives as long as the model.
+        path: a run directory (of one model, an ensemble or a cross-validation), a checkpoint file, or the name of a
+            model that comes with the package, such as ``"gap"``.
+        device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
+        keep_alive: any object that must live as long as the model.
+
+    Returns:
+        The model; an ensemble is one :class:`Model`.
 
     Raises:
-        InputError: if there is no model there, or it cannot be read.
+        InputError: if there is no model at this path, or it cannot be read.
     """
     folder, checkpoints = run_directory_of(path), read_checkpoints(path)
-    known = folder if folder is not None and (folder / CONFIG).is_file() else None
-    return Model(checkpoints, device, known, keep_alive, read_calibration(path, checkpoints))
+    run_directory = folder if folder is not None and (folder / CONFIG).is_file() else None
+    return Model(checkpoints, device, run_directory, keep_alive, read_calibration(path, checkpoints))
 
 
 def _kind(task: Task) -> str:
+    """Task type with its first four classes, for ``repr``."""
     classes = f" ({', '.join(task.classes[:4])}{', ...' * (len(task.classes) > 4)})" if task.classes else ""
     return task.kind + classes
 
 
 def _names(targets: str | Sequence[str] | None) -> str | None:
-    """Names of columns as a configuration has them."""
+    """Join column names in the form of a configuration."""
     return targets if targets is None or isinstance(targets, str) else join_names([str(name) for name in targets])

@@ -1,4 +1,4 @@
-"""Pictures that a notebook shows."""
+"""Pictures of molecules that notebooks display."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, which shows itself in a notebook.
+    """A picture as SVG and PNG, displayed by notebooks.
 
     Attributes:
-        svg: its text.
-        png: its bytes.
+        svg: the SVG document.
+        png: the PNG file, as bytes.
     """
 
     svg: str
@@ -30,7 +30,14 @@ class Picture:
         return self.svg
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file of either kind; raises InputError for another one, or where that cannot be done."""
+        """Write the picture to a file.
+
+        Args:
+            path: a file name that ends in ``.svg`` or ``.png``.
+
+        Raises:
+            InputError: if the suffix is another one, or the file cannot be written.
+        """
         path = Path(path)
         if path.suffix not in (".svg", ".png"):
             raise InputError(f"a picture is written as .svg or .png, not as {path.name}")
@@ -40,23 +47,23 @@ class Picture:
             raise InputError(f"cannot write {path}: {error.strerror}") from None
 
     def __repr__(self) -> str:
-        return "Picture(a notebook shows it; save('atoms.svg') writes it)"
+        return "Picture(displayed in a notebook; save('atoms.svg') writes it)"
 
 
 def draw_attributions(
     model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
 ) -> Picture:
-    """What each atom adds, drawn on the molecule: see :meth:`Model.draw`."""
+    """Draw atom contributions on a molecule: see :meth:`Model.draw`."""
     from graphslice.analysis.atom_maps import draw_atoms
     from graphslice.analysis.attribution import attribute
     from graphslice.analysis.formatting import explain_target, match_target
 
     if not isinstance(smiles, str):
-        raise InputError(f"draw shows one SMILES, not {type(smiles).__name__}")
-    at = match_target(target, model.targets)
-    found = attribute(model, smiles, orders=orders, columns=columns)
-    (answers,) = model.predict(smiles, columns=columns)
-    explanation = explain_target(found, answers, model.tasks, at, len(model.models))
+        raise InputError(f"draw takes one SMILES, not {type(smiles).__name__}")
+    index = match_target(target, model.targets)
+    attribution = attribute(model, smiles, orders=orders, columns=columns)
+    (prediction,) = model.predict(smiles, columns=columns)
+    explanation = explain_target(attribution, prediction, model.tasks, index, len(model.models))
     with tempfile.TemporaryDirectory() as folder:
         files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, explanation, Path(folder) / "atoms")}
     return Picture(files[".svg"].decode(), files[".png"])

@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn on molecules."""
+"""Scikit-learn estimators on molecules."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ATOMS = np.array([Chem.MolFromSmiles(one).GetNumAtoms() for one in CHAINS], dtyp
 ALCOHOLS = np.array(["hydrocarbon", "alcohol"])[np.arange(1, 61) % 2]
 
 
-def regressor(**given) -> gs.GraphSliceRegressor:
-    return gs.GraphSliceRegressor(**{"config": CONFIG, "epochs": 2, **given})
+def regressor(**settings) -> gs.GraphSliceRegressor:
+    return gs.GraphSliceRegressor(**{"config": CONFIG, "epochs": 2, **settings})
 
 
-def classifier(**given) -> gs.GraphSliceClassifier:
-    return gs.GraphSliceClassifier(**{"config": CONFIG, "epochs": 2, **given})
+def classifier(**settings) -> gs.GraphSliceClassifier:
+    return gs.GraphSliceClassifier(**{"config": CONFIG, "epochs": 2, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def classes():
     ],
     ids=lambda X: type(X).__name__,
 )
-def test_molecules_however_they_are_given(X, fitted):
+def test_fit_accepts_every_container_of_molecules(X, fitted):
     np.testing.assert_array_equal(regressor().fit(X, ATOMS).predict(X), fitted.predict(CHAINS))
 
 
@@ -77,22 +77,22 @@ def test_threads_train_one_after_another(monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_learns():
-    """Numbers that are there to be learned."""
+def test_estimators_fit_simple_properties():
+    """The number of atoms and the presence of an oxygen can be learned."""
     model = regressor(epochs=30, config={**CONFIG, "optimizer": {"peak_lr": 0.01}}).fit(CHAINS, ATOMS)
     assert model.score(CHAINS, ATOMS) == pytest.approx(r2_score(ATOMS, model.predict(CHAINS))) and (
         model.score(CHAINS, ATOMS) > 0.5
     )
-    found = classifier(epochs=40, config={**CONFIG, "optimizer": {"peak_lr": 0.01}}).fit(CHAINS, ALCOHOLS)
-    assert found.score(CHAINS, ALCOHOLS) > 0.83
+    classes = classifier(epochs=40, config={**CONFIG, "optimizer": {"peak_lr": 0.01}}).fit(CHAINS, ALCOHOLS)
+    assert classes.score(CHAINS, ALCOHOLS) > 0.83
 
 
-def test_every_row_but_those_for_validation_is_learned(fitted):
-    """Whoever uses an estimator keeps a test of his own."""
+def test_no_test_set_is_held_out(fitted):
+    """Only a validation set is held out; users of an estimator hold out a test set themselves."""
     assert fitted.model_.config.data.split == "split" and fitted.model_.folder is None
 
 
-def test_several_numbers():
+def test_regressor_with_several_targets():
     y = pd.DataFrame({"n": ATOMS, "m": -ATOMS})
     y.loc[3, "m"] = np.nan  # unknown
     model = regressor().fit(CHAINS, y)
@@ -100,12 +100,12 @@ def test_several_numbers():
     assert regressor().fit(CHAINS, ATOMS[:, None]).predict("CCO").shape == (1, 1)
 
 
-def test_classes(classes):
+def test_classifier_predicts_classes_and_probabilities(classes):
     assert classes.classes_.tolist() == ["alcohol", "hydrocarbon"]
-    found = classes.predict_proba([*CHAINS, "oops"])
-    assert found.shape == (61, 2) and np.isnan(found[60]).all()
-    np.testing.assert_allclose(found[:60].sum(axis=1), 1, rtol=1e-6)
-    np.testing.assert_array_equal(classes.predict(CHAINS), classes.classes_[found[:60].argmax(axis=1)])
+    probabilities = classes.predict_proba([*CHAINS, "oops"])
+    assert probabilities.shape == (61, 2) and np.isnan(probabilities[60]).all()
+    np.testing.assert_allclose(probabilities[:60].sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(classes.predict(CHAINS), classes.classes_[probabilities[:60].argmax(axis=1)])
     assert 0 <= classes.score(CHAINS, ALCOHOLS) <= 1
     with pytest.raises(ValueError, match="row 1 of X has no class: not a valid SMILES"):
         classes.predict(["CCO", "C[N"])
@@ -114,57 +114,57 @@ def test_classes(classes):
 @pytest.mark.parametrize(
     "y", [np.arange(60) % 3 - 1, np.arange(60) % 3 == 0, np.array(["x", "Y", "y"])[np.arange(60) % 3]]
 )
-def test_classes_keep_their_type(y):
+def test_predicted_classes_keep_the_label_type(y):
     model = classifier().fit(CHAINS, y)
     np.testing.assert_array_equal(model.classes_, np.unique(y))
     assert model.predict(CHAINS[:5]).dtype == y.dtype and model.predict_proba(CHAINS[:5]).shape[1] == len(np.unique(y))
 
 
-def test_bad_molecules(fitted):
+def test_invalid_molecules_are_predicted_as_nan(fitted):
     assert np.isnan(fitted.predict(["CCO", "oops", None])).tolist() == [False, True, True]
     model = regressor().fit([*CHAINS[:-1], "oops"], ATOMS)
     assert np.isfinite(model.predict("CCO")).all()
 
 
-def test_refused():
-    for call, reason in [
-        (lambda: regressor().fit(CHAINS, ALCOHOLS), "y holds values that are no numbers"),
-        (lambda: regressor().fit(CHAINS, ATOMS[1:]), r"shape \[59\] for 60 SMILES"),
+def test_fit_rejects_invalid_input():
+    for call, message in [
+        (lambda: regressor().fit(CHAINS, ALCOHOLS), "y contains values that are not numbers"),
+        (lambda: regressor().fit(CHAINS, ATOMS[1:]), r"shape \[59\], but there are 60 SMILES"),
         (lambda: regressor().fit(CHAINS, np.where(ATOMS > 50, np.inf, ATOMS)), "infinity"),
         (lambda: regressor().fit([], []), "no molecules"),
         (lambda: regressor().fit(CHAINS, None), "y is None"),
         (lambda: regressor().fit(np.zeros((60, 2)), ATOMS), "give one column"),
-        (lambda: classifier().fit(CHAINS, ATOMS * 0), "one class alone"),
+        (lambda: classifier().fit(CHAINS, ATOMS * 0), "only one class"),
         (lambda: classifier().fit(CHAINS, ATOMS + 0.5), "Unknown label type"),
     ]:
-        with pytest.raises(ValueError, match=reason):
+        with pytest.raises(ValueError, match=message):
             call()
-    with pytest.raises(ValueError, match="random_state is the seed"):
+    with pytest.raises(ValueError, match="random_state sets the seed"):
         regressor(config={"trainer": {"seed": 7}}).fit(CHAINS, ATOMS)
-    with pytest.raises(ValueError, match=r"leave out data\.split in config"):
+    with pytest.raises(ValueError, match=r"sets data\.split itself.* leave it out in config"):
         regressor(config={"data": {"split": "scaffold"}}).fit(CHAINS, ATOMS)
     with pytest.raises(ValueError, match="trainer"):
         regressor(config={"trainer": 5}).fit(CHAINS, ATOMS)
-    with pytest.raises(TypeError):  # weights of samples are not learned, so they are not taken
+    with pytest.raises(TypeError):  # sample weights are not supported
         regressor().fit(CHAINS, ATOMS, sample_weight=ATOMS)
     with pytest.raises(NotFittedError):
         regressor().predict("CCO")
 
 
-def test_parameters():
+def test_parameters_can_be_cloned_and_set():
     model = regressor(ensemble=2, features="morgan")
     assert clone(model).get_params() == model.get_params() and clone(model) is not model
     assert model.set_params(epochs=7).epochs == 7
     assert "GraphSliceRegressor(" in repr(model)
 
 
-def test_pickles(fitted, classes):
+def test_pickled_estimators_predict_the_same(fitted, classes):
     for model in (fitted, classes):
         again = pickle.loads(pickle.dumps(model))
         np.testing.assert_array_equal(again.predict(CHAINS), model.predict(CHAINS))
 
 
-def test_the_tools_of_scikit_learn():
+def test_cross_validation_grid_search_and_pipeline():
     assert np.isfinite(cross_val_score(regressor(epochs=1), CHAINS, ATOMS, cv=2, scoring="r2")).all()
     assert np.isfinite(cross_val_score(classifier(epochs=1), np.array(CHAINS), ALCOHOLS, cv=2, scoring="roc_auc")).all()
     search = GridSearchCV(regressor(), {"epochs": np.arange(1, 3)}, cv=2).fit(pd.Series(CHAINS), ATOMS)
@@ -172,13 +172,13 @@ def test_the_tools_of_scikit_learn():
     assert make_pipeline(regressor(epochs=1)).fit(CHAINS, ATOMS).predict(CHAINS).shape == (60,)
 
 
-def test_randomness():
+def test_random_state_determines_the_result():
     first, again, other = (regressor(random_state=seed).fit(CHAINS, ATOMS).predict("CCO") for seed in (3, 3, 4))
     assert first == again != other
     assert regressor(random_state=np.int64(3)).fit(CHAINS, ATOMS).predict("CCO") == first
 
 
-def test_it_answers_where_it_was_trained(monkeypatch):
-    """On the CPU if that was asked for, whatever the machine has."""
+def test_inference_device_is_the_training_device(monkeypatch):
+    """An estimator that was trained on the CPU predicts there, even if a GPU is available."""
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "meta")
     assert regressor().fit(CHAINS, ATOMS).model_.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Training in a notebook: the same run as the command line's, from whatever holds molecules and labels."""
+"""``gs.fit`` and ``gs.train``: same results as the command line, from every kind of input."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ SETTINGS = {
 }
 
 
-def fit(*arguments, **given):
-    return gs.fit(*arguments, **{"config": SETTINGS, "quiet": True, **given})
+def fit(*arguments, **keywords):
+    return gs.fit(*arguments, **{"config": SETTINGS, "quiet": True, **keywords})
 
 
 @pytest.fixture(scope="module")
 def table(demo_rows) -> pd.DataFrame:
-    """Numbers, words, gaps and an index of no meaning; without the split of the demo set."""
-    found = demo_rows.drop(columns="split").copy()
-    found["active"] = pd.Categorical(np.where(found["gap_ev"] > 3.3, "yes", "no"))
-    found["grade"] = np.array(["a", "b", "c"])[np.arange(60) % 3]
-    found["t"] = [*np.arange(59.0), np.nan]
-    found.loc[found.index[4], "gap_ev"] = np.nan
-    found.index = pd.Index(range(200, 140, -1), name="row")
-    return found
+    """The demo set with numbers, classes, missing values and an arbitrary index; without its split column."""
+    frame = demo_rows.drop(columns="split").copy()
+    frame["active"] = pd.Categorical(np.where(frame["gap_ev"] > 3.3, "yes", "no"))
+    frame["grade"] = np.array(["a", "b", "c"])[np.arange(60) % 3]
+    frame["t"] = [*np.arange(59.0), np.nan]
+    frame.loc[frame.index[4], "gap_ev"] = np.nan
+    frame.index = pd.Index(range(200, 140, -1), name="row")
+    return frame
 
 
-# --- the same as the command line ---------------------------------------------------------------
+# --- same results as the command line -----------------------------------------------------------
 
 
-def test_it_starts_from_another_run(table, tmp_path):
-    """With its model and its weights; from what comes with the package; from random ones."""
+def test_fine_tuning_from_another_run(table, tmp_path):
+    """Model settings and weights are taken over from a run; ``"none"`` trains from scratch."""
     first = fit(table, "gap_ev", out=tmp_path / "first")
     settings = {"trainer": SETTINGS["trainer"], "optimizer": {"peak_lr": 1e-9}}
     second = fit(table, "gap_ev", init_from=tmp_path / "first", config=settings)
@@ -57,15 +57,15 @@ def test_it_starts_from_another_run(table, tmp_path):
     assert none.config.model.dim == RunConfig.preset("small").model.dim and "init_from" not in none.metrics
 
 
-def test_the_run_is_that_of_the_command_line(table, cli, tmp_path):
+def test_fit_matches_the_command_line(table, cli, tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "c.yaml").write_text(json.dumps(SETTINGS))
     targets, features = ["gap_ev", "active", "grade"], ["morgan", "t"]
-    code, _, said = cli(
+    code, _, stderr = cli(
         *("train", "--dataset", tmp_path / "t.csv", "--targets", ",".join(targets), "--features", ",".join(features)),
         *("--config", tmp_path / "c.yaml", "--out", tmp_path / "of_cli"),
     )
-    assert code == 0, said
+    assert code == 0, stderr
     expected = gs.load(tmp_path / "of_cli", "cpu")
     model = fit(table, targets, features=features)
     assert model.tasks == expected.tasks and model.metrics == expected.metrics
@@ -88,38 +88,38 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_cells_are_read_as_those_of_a_file(name, tmp_path):
+def test_data_frame_is_read_like_its_csv_file(name, tmp_path):
     frame = pd.DataFrame({"smiles": ["CCO", "C", "CC", "oops"], name: FRAMES[name]}, index=[1, 1, 2, 0])
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = dataset_from_frame(frame, DataConfig(targets=name))
+    dataset = dataset_from_frame(frame, DataConfig(targets=name))
     expected = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets=name))
-    assert found.tasks == expected.tasks and found.smiles == expected.smiles
-    np.testing.assert_array_equal(found.targets, expected.targets)
-    assert found.rejected == expected.rejected
+    assert dataset.tasks == expected.tasks and dataset.smiles == expected.smiles
+    np.testing.assert_array_equal(dataset.targets, expected.targets)
+    assert dataset.rejected == expected.rejected
 
 
-def test_what_arrow_has_no_type_for_becomes_text():
+def test_types_unknown_to_arrow_become_text():
     frame = pd.DataFrame({"a": [1 + 2j, None], "b": [b"a", 1.5], "c": [Chem.MolFromSmiles("OCC"), Chem.Mol()]})
     assert as_table(frame).to_pydict() == {"a": ["(1+2j)", ""], "b": ["b'a'", "1.5"], "c": ["CCO", ""]}
 
 
 @pytest.mark.parametrize("split", ["part", "random"])
-def test_the_frame_that_was_learned_is_judged_by_the_test_of_the_run(split, demo_rows):
-    """Whatever its columns are called, and also where it has a column split that was not followed."""
+def test_training_frame_is_evaluated_on_the_test_set_of_the_run(split, demo_rows):
+    """The column names do not matter, and a column of splits that was not used is ignored."""
     frame = demo_rows.rename(columns={"smiles": "drug"})
     frame["part"] = ["test"] * 10 + ["train"] * 40 + ["valid"] * 10
     model = fit(frame, "gap_ev", smiles="drug", split=split)
-    found = model.evaluate(frame)
-    assert found["molecules"] == model.metrics["test"]["molecules"]
-    assert found["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
+    scores = model.evaluate(frame)
+    assert scores["molecules"] == model.metrics["test"]["molecules"]
+    assert scores["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
     assert model.evaluate(frame.assign(part="?", split="test")[:20])["molecules"] == 20
 
 
-# --- what it takes ------------------------------------------------------------------------------
+# --- inputs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["dict", "arrow", "batch", "arrays", "series", "lists", "mols", "matrix"])
-def test_molecules_and_labels_however_they_are_given(kind, table, demo_rows):
+def test_fit_accepts_every_container_of_molecules_and_labels(kind, table, demo_rows):
     smiles, y = demo_rows["smiles"], demo_rows["gap_ev"]
     data, targets = {
         "dict": ({"smiles": smiles.tolist(), "gap_ev": y.tolist()}, "gap_ev"),
@@ -137,7 +137,7 @@ def test_molecules_and_labels_however_they_are_given(kind, table, demo_rows):
     np.testing.assert_allclose(model.predict("CCO"), expected.predict("CCO"), rtol=1e-5)
 
 
-def test_several_labels_get_names(demo_rows):
+def test_unnamed_targets_get_default_names(demo_rows):
     y = np.stack([demo_rows["gap_ev"], demo_rows["gap_ev"] * 2], axis=1)
     assert fit((demo_rows["smiles"], y)).targets == ["y0", "y1"]
     assert fit((demo_rows["smiles"], y[:, 0])).targets == ["y"]
@@ -146,7 +146,7 @@ def test_several_labels_get_names(demo_rows):
     assert labelled_table(["C"], pd.Series([1.0], name="")).column_names == ["smiles", "y"]
 
 
-def test_bad_molecules_are_told(demo_rows):
+def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
     smiles = [*demo_rows["smiles"][:58], None, "oops"]
     model = fit((smiles, demo_rows["gap_ev"]))
     with open(model.folder / "rejected.csv") as file:
@@ -154,22 +154,22 @@ def test_bad_molecules_are_told(demo_rows):
 
 
 @pytest.mark.parametrize(
-    ("data", "given", "reason"),
+    ("data", "keywords", "message"),
     [
         (3, {}, "fit takes a data frame, a path, or a pair"),
         ([1, 2], {}, "not list"),
-        ((["C"], [1], [2]), {}, "a tuple of 3 is no pair"),
-        ((["C", "CC"], [1]), {}, r"shape \[1\] for 2 SMILES"),
+        ((["C"], [1], [2]), {}, "a pair of SMILES and labels.* not a tuple of 3"),
+        ((["C", "CC"], [1]), {}, r"shape \[1\], but there are 2 SMILES"),
         ((["C", "CC"], [[1, 2], [3, 4]]), {"targets": "a"}, "1 names for 2 targets"),
         ((["C"], [[1, 2]]), {"targets": ["a", "a"]}, "two columns called 'a'"),
-        ({"smiles": ["C"], "y": [1, 2]}, {}, "make no table"),
+        ({"smiles": ["C"], "y": [1, 2]}, {}, "do not form a table"),
         (pd.DataFrame({"smiles": []}), {}, "no rows"),
         (pd.DataFrame({"smiles": ["C"], "y": [1.0]}), {"targets": ["z"]}, "the data frame has no column 'z'"),
         ("absent.csv", {"targets": "y"}, "no file at absent.csv"),
         ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
-        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "config": RunConfig()}, "two answers"),
+        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "config": RunConfig()}, "exclude each other"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "none", "config": RunConfig()}, "init_from and a RunConfig"),
-        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "init_from": "gap"}, "leave out the preset"),
+        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "init_from": "gap"}, "leave out preset"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "smal"}, "smal"),
         ({"smiles": ["C"], "y": [1]}, {"init_from": "gap", "config": {"init_from": "none"}}, "give it once"),
         ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
@@ -181,16 +181,16 @@ def test_bad_molecules_are_told(demo_rows):
     ],
     ids=str,
 )
-def test_what_cannot_be_used_is_refused(data, given, reason, tmp_path):
-    with pytest.raises(gs.InputError, match=reason):
-        fit(data, **given, out=tmp_path / "run")
+def test_fit_rejects_invalid_input(data, keywords, message, tmp_path):
+    with pytest.raises(gs.InputError, match=message):
+        fit(data, **keywords, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-# --- where it goes ------------------------------------------------------------------------------
+# --- run directories ----------------------------------------------------------------------------
 
 
-def test_without_a_folder_the_model_keeps_its_own(demo_rows):
+def test_temporary_run_directory_lives_as_long_as_the_model(demo_rows):
     model = fit(demo_rows, "gap_ev")
     folder = model.folder
     assert model.evaluate()["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
@@ -199,13 +199,13 @@ def test_without_a_folder_the_model_keeps_its_own(demo_rows):
     assert not folder.exists()
 
 
-def test_numbers_of_numpy(demo_rows, tmp_path):
-    given = {"epochs": np.int64(1), "minutes": np.float64(9), "seed": np.int64(3), "ensemble": np.int64(1)}
-    model = fit(demo_rows[:30], "gap_ev", out=tmp_path / "run", **given)
+def test_numpy_scalars_are_accepted(demo_rows, tmp_path):
+    settings = {"epochs": np.int64(1), "minutes": np.float64(9), "seed": np.int64(3), "ensemble": np.int64(1)}
+    model = fit(demo_rows[:30], "gap_ev", out=tmp_path / "run", **settings)
     assert vars(model.config.trainer) | {"max_epochs": 1, "seed": 3} == vars(model.config.trainer)
 
 
-def test_a_cell_is_run_again(demo_rows, tmp_path):
+def test_fit_overwrites_an_existing_run(demo_rows, tmp_path):
     first = fit(demo_rows, "gap_ev", out=tmp_path / "run")
     second = fit(demo_rows[::-1], "gap_ev", seed=1, out=tmp_path / "run")
     assert first.predict("CCO") != second.predict("CCO") == gs.load(tmp_path / "run", "cpu").predict("CCO")
@@ -213,15 +213,15 @@ def test_a_cell_is_run_again(demo_rows, tmp_path):
         fit(demo_rows, "gap_ev", out=tmp_path / "run", overwrite=False)
 
 
-def test_a_model_answers_where_it_was_trained(demo_rows, tmp_path, monkeypatch):
-    """A GPU that is there, but was not asked for, is left alone."""
+def test_inference_device_is_the_training_device(demo_rows, tmp_path, monkeypatch):
+    """A GPU that is available but was not used for training is not used for inference."""
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
     model = fit(demo_rows[:30], "gap_ev", out=tmp_path / "run")
     trained = gs.train(model.config, tmp_path / "again", data=demo_rows[:30])
     assert model.predict("CCO") == trained.model.predict("CCO")
 
 
-def test_a_saved_model_brings_its_data_frame_along(demo_rows, cli, tmp_path):
+def test_saved_model_includes_its_data_frame(demo_rows, cli, tmp_path):
     model = fit(demo_rows, "gap_ev")
     model.save(tmp_path / "kept")
     expected = model.metrics
@@ -232,8 +232,8 @@ def test_a_saved_model_brings_its_data_frame_along(demo_rows, cli, tmp_path):
     assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-5)
 
 
-def test_a_run_folder_with_its_data_frame_is_moved(demo_rows, tiny_config, cli, tmp_path):
-    """The configurations name the table where it was; members name that of the folder above."""
+def test_moved_run_directory_finds_its_data_frame(demo_rows, tiny_config, cli, tmp_path):
+    """Configurations keep the former path of the table; members name the table in the parent directory."""
     config = tiny_config(data={"targets": "gap_ev"}, trainer={"max_epochs": 1, "ensemble": 2})
     expected = gs.train(config, tmp_path / "run", data=demo_rows).metrics
     (tmp_path / "run").rename(tmp_path / "moved")
@@ -245,19 +245,19 @@ def test_a_run_folder_with_its_data_frame_is_moved(demo_rows, tiny_config, cli, 
     assert resume(tmp_path / "moved").metrics["test"] == expected["test"]
 
 
-def test_the_file_that_is_learned_is_not_removed(demo_rows, tmp_path):
-    """Where it lies in the run folder, and was one that a run wrote."""
+def test_training_file_inside_the_run_directory_is_not_removed(demo_rows, tmp_path):
+    """The file was written there by an earlier run."""
     fit(demo_rows, "gap_ev", out=tmp_path / "run")
-    found = fit(tmp_path / "run" / "molecules.parquet", "gap_ev", out=tmp_path / "run")
-    assert (tmp_path / "run" / "molecules.parquet").is_file() and np.isfinite(found.predict("CCO")).all()
+    model = fit(tmp_path / "run" / "molecules.parquet", "gap_ev", out=tmp_path / "run")
+    assert (tmp_path / "run" / "molecules.parquet").is_file() and np.isfinite(model.predict("CCO")).all()
 
 
 @pytest.mark.slow
-def test_several_models(demo_rows, tmp_path):
+def test_cross_validation(demo_rows, tmp_path):
     model = fit(demo_rows.drop(columns="split"), "gap_ev", folds=2, out=tmp_path / "run")
     assert len(model.models) == 2 and model.predict("CCO", details=True).std.shape == (1, 1)
     assert model.metrics["test"]["molecules"] == 60
-    with pytest.raises(gs.InputError, match=r"all molecules .* were learned"):
+    with pytest.raises(gs.InputError, match=r"all molecules .* training sets of the cross-validation"):
         model.evaluate(demo_rows.drop(columns="split"))
     model.save(tmp_path / "kept")
     np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict("CCO"), model.predict("CCO"))
@@ -269,11 +269,11 @@ def test_several_models(demo_rows, tmp_path):
 def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     config = tiny_config(data={"targets": "gap_ev"})
     result = gs.train(config, tmp_path / "run", data=demo_rows)
-    assert len(result.data.dataset) == len(demo_rows)  # of which write_report makes its page
+    assert len(result.data.dataset) == len(demo_rows)  # the input of write_report
     assert result.model is result.model and result.model.evaluate()["mae"] == pytest.approx(
         result.metrics["test"]["mae"], rel=1e-5
     )
-    again = resume(tmp_path / "run")  # which finds the molecules in the folder
+    again = resume(tmp_path / "run")  # reads the molecules from the run directory
     assert again.metrics == result.metrics
     assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]
     with pytest.raises(gs.InputError, match=r"name a file in config\.data\.dataset"):

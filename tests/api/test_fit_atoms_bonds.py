@@ -1,4 +1,4 @@
-"""``gs.fit`` with targets of atoms."""
+"""``gs.fit`` with atom-level targets."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def frame(demo_rows) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("kind", ["frame", "dict", "pair"])
-def test_fit(kind, frame, tmp_path):
-    columns = {"smiles": list(frame.smiles), "degree": [list(one) for one in frame.degree]}
+def test_fit_atom_level_targets(kind, frame, tmp_path):
+    columns = {"smiles": list(frame.smiles), "degree": [list(degrees) for degrees in frame.degree]}
     data = {"frame": frame, "dict": columns, "pair": (columns["smiles"], columns["degree"])}[kind]
     model = gs.fit(data, "degree", level="atom", epochs=2, config=CONFIG, quiet=True, out=tmp_path / "run")
     assert model.level == "atom" and model.describe()["level"] == "atom" and not model.describe()["trees"]
-    found = model.predict(["CCO", "oops"])
-    assert found[0].shape == (3, 1) and found[0].dtype == np.float32 and found[1].shape == (0, 1)
+    predictions = model.predict(["CCO", "oops"])
+    assert predictions[0].shape == (3, 1) and predictions[0].dtype == np.float32 and predictions[1].shape == (0, 1)
     assert model.metrics["test"]["atoms"] > 0
     assert model.evaluate(frame, split="all")["atoms"] == sum(map(len, frame.degree))
     assert model.evaluate()["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-3)
     again = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(again.predict("CCO")[0], found[0])
+    np.testing.assert_array_equal(again.predict("CCO")[0], predictions[0])
     with pytest.raises(gs.InputError, match="atom contributions require"):
         model.attribute("CCO")
 
 
-def test_lists_of_one_length_are_lists():
+def test_lists_of_equal_length_are_atom_labels():
     smiles = [f"{a}C{b}" for a in "CNOF" for b in ("C", "N", "O", "F", "Cl")]
     model = gs.fit((smiles, [[1, 2, 1]] * 10 + [(1, None, 2)] * 10), level="atom", epochs=1, config=CONFIG, quiet=True)
     assert model.targets == ["y"] and len(model.predict("CCO")[0]) == 3
 
 
-def test_estimators_are_of_molecules():
-    with pytest.raises(gs.InputError, match=r"learned by graphslice\.fit with level"):
+def test_estimators_reject_atom_labels():
+    with pytest.raises(gs.InputError, match=r"by graphslice\.fit with level"):
         gs.GraphSliceRegressor().fit(["CCO", "CC"], [[1, 2, 3], [1, 2]])

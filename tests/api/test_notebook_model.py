@@ -1,4 +1,4 @@
-"""The model of a notebook: what it takes, what it tells of molecules, and how it is kept."""
+"""Model: accepted inputs, embeddings, explanations, evaluation and storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from promises import check_batch_independence
+from invariance import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs
@@ -29,21 +29,21 @@ def model(run_directory):
 
 
 @pytest.fixture(scope="module")
-def several(run_directory):
-    """Two models: the trained one, and the same with other weights."""
+def ensemble(run_directory):
+    """An ensemble of two models: the trained one, and one with scaled weights."""
     first = read_checkpoint(run_directory)
     second = read_checkpoint(run_directory / "last.ckpt")
     second.weights = {name: value * 1.5 for name, value in second.weights.items()}
     return Model([first, second], "cpu")
 
 
-# --- what it takes ------------------------------------------------------------------------------
+# --- inputs -------------------------------------------------------------------------------------
 
 
 def mols() -> list[Chem.Mol]:
-    """Molecules of RDKit: parsed, with hydrogens as atoms, and without having been sanitized."""
-    found = [Chem.MolFromSmiles(smiles) for smiles in SMILES]
-    return [found[0], Chem.AddHs(found[1]), Chem.MolFromSmiles(SMILES[2], sanitize=False), *found[3:]]
+    """RDKit molecules: parsed, with explicit hydrogen atoms, and not sanitized."""
+    parsed = [Chem.MolFromSmiles(smiles) for smiles in SMILES]
+    return [parsed[0], Chem.AddHs(parsed[1]), Chem.MolFromSmiles(SMILES[2], sanitize=False), *parsed[3:]]
 
 
 @pytest.mark.parametrize(
@@ -63,123 +63,125 @@ def mols() -> list[Chem.Mol]:
         mols(),
         tuple(mols()[:3]) + tuple(SMILES[3:]),
     ],
-    ids=lambda given: type(given).__name__,
+    ids=lambda molecules: type(molecules).__name__,
 )
-def test_molecules_however_they_are_given(molecules, model):
+def test_predict_accepts_every_container_of_molecules(molecules, model):
     np.testing.assert_allclose(model.predict(molecules), model.predict(SMILES), rtol=1e-5)
 
 
-def test_one_molecule_of_rdkit(model):
+def test_predict_accepts_one_rdkit_molecule(model):
     np.testing.assert_allclose(model.predict(Chem.MolFromSmiles("OCC")), model.predict("CCO"), rtol=1e-5)
 
 
-def test_what_is_no_molecule_gets_a_reason(model):
+def test_invalid_molecules_get_an_error_message(model):
     rows = ["CCO", None, np.nan, pd.NA, b"C", 3, ["C"], Chem.Mol(), Chem.MolFromSmarts("[*]"), "C[N", {"C": 1}]
-    found = model.predict(rows, details=True)
-    assert np.isnan(found.values[1:]).all() and np.isfinite(found.values[0]).all() and found.errors[0] is None
-    assert found.errors[1:4] == ["empty SMILES"] * 3 and found.errors[7] == "empty SMILES"
-    assert found.errors[4:7] == [
-        "b'C' (bytes) is no SMILES",
-        "3 (int) is no SMILES",
-        "['C'] (list) is no SMILES",
+    predictions = model.predict(rows, details=True)
+    errors = predictions.errors
+    assert np.isnan(predictions.values[1:]).all() and np.isfinite(predictions.values[0]).all() and errors[0] is None
+    assert errors[1:4] == ["empty SMILES"] * 3 and errors[7] == "empty SMILES"
+    assert errors[4:7] == [
+        "b'C' (bytes) is not a SMILES",
+        "3 (int) is not a SMILES",
+        "['C'] (list) is not a SMILES",
     ]
-    assert "wildcard" in found.errors[8] and found.errors[9] == "not a valid SMILES"
+    assert "wildcard" in errors[8] and errors[9] == "not a valid SMILES"
     frame = model.predict(pd.DataFrame({"smiles": ["CCO", None, 3, "oops"]}), details=True)
     assert [bool(error) for error in frame.errors] == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("molecules", "message"),
     [
-        (None, "is no molecule"),
-        (3.5, "is no molecule"),
-        (b"CCO", "is no molecule"),
+        (None, "is not a molecule"),
+        (3.5, "is not a molecule"),
+        (b"CCO", "is not a molecule"),
         ({"smiles": ["C"]}, "or a data frame"),
         (np.zeros((2, 2)), r"shape \[2, 2\]"),
-        (pd.DataFrame({"a": [1], "b": [2]}), "which column holds the SMILES.* 'a', 'b'"),
+        (pd.DataFrame({"a": [1], "b": [2]}), "cannot tell which column holds the SMILES.* 'a', 'b'"),
         (pd.DataFrame([["C", "C"]], columns=["smiles", "smiles"]), "two columns called 'smiles'"),
     ],
     ids=str,
 )
-def test_what_holds_no_molecules_is_refused(given, reason, model):
-    with pytest.raises(gs.InputError, match=reason):
-        model.predict(given)
+def test_predict_rejects_other_types(molecules, message, model):
+    with pytest.raises(gs.InputError, match=message):
+        model.predict(molecules)
 
 
-def test_no_rows(model):
+def test_empty_input_gives_empty_arrays(model):
     assert model.predict(pd.DataFrame({"smiles": []})).shape == (0, 1)
     assert model.embed([]).shape == (0, 16)
 
 
-# --- what it tells of molecules -----------------------------------------------------------------
+# --- embeddings and explanations ----------------------------------------------------------------
 
 
-def test_embeddings_depend_on_the_molecule_alone(model, demo_smiles):
+def test_embeddings_do_not_depend_on_batch_or_notation(model, demo_smiles):
     weights = np.random.default_rng(0).normal(size=16)
     check_batch_independence(lambda smiles: model.embed(smiles) @ weights, SMILES + demo_smiles[:12])
 
 
 @pytest.mark.parametrize("settings", [{}, {"readout": "mean+max"}, {"head": "mlp", "norm": "post"}], ids=str)
-def test_an_embedding_is_what_the_head_reads(settings, make_predictor):
+def test_embedding_is_the_input_of_the_head(settings, make_predictor):
     checkpoint = make_predictor(8.0, **settings).checkpoints[0]
     model = Model(checkpoint, "cpu")
-    read = []
-    model.model.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].detach().numpy()))
+    head_inputs = []
+    model.model.head.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0].detach().numpy()))
     expected = model.predict(SMILES)[:, 0]
-    found = model.embed([*SMILES, "oops", None])
-    assert found.dtype == np.float32 and found.shape == (8, 16 * (2 if "readout" in settings else 1))
-    assert np.isnan(found[6:]).all() and np.isfinite(found[:6]).all()
-    np.testing.assert_allclose(np.sort(np.concatenate(read), axis=0), np.sort(found[:6], axis=0), rtol=1e-5, atol=1e-6)
+    embeddings = model.embed([*SMILES, "oops", None])
+    assert embeddings.dtype == np.float32 and embeddings.shape == (8, 16 * (2 if "readout" in settings else 1))
+    assert np.isnan(embeddings[6:]).all() and np.isfinite(embeddings[:6]).all()
+    head_inputs = np.sort(np.concatenate(head_inputs), axis=0)
+    np.testing.assert_allclose(head_inputs, np.sort(embeddings[:6], axis=0), rtol=1e-5, atol=1e-6)
     if not settings:
         head = model.model.head
-        answer = found[:6] @ head.weight.detach().numpy()[0] + head.bias.item()
-        np.testing.assert_allclose(answer * model.model.target_std.item(), expected, rtol=1e-4, atol=1e-5)
+        outputs = embeddings[:6] @ head.weight.detach().numpy()[0] + head.bias.item()
+        np.testing.assert_allclose(outputs * model.model.target_std.item(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_members_lie_side_by_side(several):
-    found = several.embed(SMILES)
-    for number, checkpoint in enumerate(several.checkpoints):
-        own = Model(checkpoint, "cpu").embed(SMILES)
-        np.testing.assert_allclose(found[:, 16 * number : 16 * (number + 1)], own, rtol=1e-5, atol=1e-6)
-    assert found.shape == (6, 32)
+def test_embeddings_of_ensemble_members_are_concatenated(ensemble):
+    embeddings = ensemble.embed(SMILES)
+    for number, checkpoint in enumerate(ensemble.checkpoints):
+        expected = Model(checkpoint, "cpu").embed(SMILES)
+        np.testing.assert_allclose(embeddings[:, 16 * number : 16 * (number + 1)], expected, rtol=1e-5, atol=1e-6)
+    assert embeddings.shape == (6, 32)
 
 
 @pytest.mark.parametrize("smiles", ["CC(=O)Nc1ccccc1", "OCC1CC1", "C(O)C"])
-def test_atoms_stand_in_the_order_of_the_smiles(smiles, model):
-    """However the molecule is written, each of its atoms has the same contribution."""
+def test_attributions_follow_the_atom_order_of_the_smiles(smiles, model):
+    """Every atom gets the same contribution in any SMILES notation of the molecule."""
     mol = Chem.MolFromSmiles(smiles)
-    found = model.attribute(smiles)
-    assert found.shape == (mol.GetNumAtoms(),) and np.ptp(found) > 0
-    order = np.random.default_rng(0).permutation(len(found)).tolist()
-    written = Chem.MolToSmiles(Chem.RenumberAtoms(mol, order), canonical=False)
-    match = Chem.MolFromSmiles(written).GetSubstructMatches(mol, uniquify=False, maxMatches=100)
-    # Atoms that symmetry makes equal may stand for each other.
-    assert min(np.abs(model.attribute(written)[list(places)] - found).max() for places in match) < 1e-5
+    contributions = model.attribute(smiles)
+    assert contributions.shape == (mol.GetNumAtoms(),) and np.ptp(contributions) > 0
+    order = np.random.default_rng(0).permutation(len(contributions)).tolist()
+    reordered = Chem.MolToSmiles(Chem.RenumberAtoms(mol, order), canonical=False)
+    matches = Chem.MolFromSmiles(reordered).GetSubstructMatches(mol, uniquify=False, maxMatches=100)
+    # Symmetry-equivalent atoms may be exchanged.
+    assert min(np.abs(model.attribute(reordered)[list(match)] - contributions).max() for match in matches) < 1e-5
     graph = gs.smiles_to_graph(smiles)
-    assert np.sort(found) == pytest.approx(np.sort(attribute(model, graph).values[:, 0]), abs=1e-9)
+    assert np.sort(contributions) == pytest.approx(np.sort(attribute(model, graph).values[:, 0]), abs=1e-9)
 
 
-def test_attributions_of_several_and_of_targets(several, make_predictor):
-    each = [Model(checkpoint, "cpu").attribute("CCO") for checkpoint in several.checkpoints]
-    np.testing.assert_allclose(several.attribute("CCO"), np.mean(each, axis=0), atol=1e-9)
-    two = Model(make_predictor(8.0, ("a", "b")).checkpoints, "cpu")
-    assert not np.allclose(two.attribute("CCO", "a"), two.attribute("CCO", "b"))
-    for arguments, reason in [
-        (("CCO",), "which target.* a, b"),
+def test_attributions_of_ensembles_and_of_several_targets(ensemble, make_predictor):
+    members = [Model(checkpoint, "cpu").attribute("CCO") for checkpoint in ensemble.checkpoints]
+    np.testing.assert_allclose(ensemble.attribute("CCO"), np.mean(members, axis=0), atol=1e-9)
+    two_targets = Model(make_predictor(8.0, ("a", "b")).checkpoints, "cpu")
+    assert not np.allclose(two_targets.attribute("CCO", "a"), two_targets.attribute("CCO", "b"))
+    for arguments, message in [
+        (("CCO",), "several targets.* a, b"),
         (("CCO", "c"), "no target 'c'"),
         (("C[N", "a"), "cannot explain .*not a valid SMILES"),
         ((None, "a"), "SMILES"),
     ]:
-        with pytest.raises(gs.InputError, match=reason):
-            two.attribute(*arguments)
+        with pytest.raises(gs.InputError, match=message):
+            two_targets.attribute(*arguments)
 
 
-def test_a_drawing_shows_itself(model, tmp_path):
+def test_drawing_is_saved_as_svg_and_png(model, tmp_path):
     picture = model.draw("OCC")
     assert picture._repr_svg_().lstrip().startswith("<?xml") and "gap_ev" in picture.svg and "OCC" in picture.svg
-    for name, begin in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
+    for name, prefix in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
         picture.save(tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(begin)
+        assert (tmp_path / name).read_bytes().startswith(prefix)
     for path, reason in ((tmp_path / "a.pdf", "as .svg or .png"), (tmp_path / "no" / "a.svg", "cannot write")):
         with pytest.raises(gs.InputError, match=reason):
             picture.save(path)
@@ -187,74 +189,74 @@ def test_a_drawing_shows_itself(model, tmp_path):
         model.draw(["CCO"])
 
 
-# --- what it is ---------------------------------------------------------------------------------
+# --- description --------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_is(model, several, run_directory):
+def test_repr_and_describe(model, ensemble, run_directory):
     assert repr(model) == "Model(gap_ev: regression; slice-max, 4,689 parameters; cpu)"
-    assert "2 x slice-max" in repr(several)
-    said = model.describe()
-    assert said["targets"] == {"gap_ev": "regression"} and said["parameters"] == 4689 and said["models"] == 1
-    assert said["folder"] == str(run_directory) and several.describe()["folder"] is None
-    assert set(model.metrics) >= {"valid", "test"} and several.metrics == {}
+    assert "2 x slice-max" in repr(ensemble)
+    summary = model.describe()
+    assert summary["targets"] == {"gap_ev": "regression"} and summary["parameters"] == 4689 and summary["models"] == 1
+    assert summary["folder"] == str(run_directory) and ensemble.describe()["folder"] is None
+    assert set(model.metrics) >= {"valid", "test"} and ensemble.metrics == {}
     assert isinstance(model, Predictor) and gs.load(run_directory / "best.ckpt", "cpu").folder == run_directory
 
 
-# --- how good it is -----------------------------------------------------------------------------
+# --- evaluation ---------------------------------------------------------------------------------
 
 
 def test_evaluate(model, demo_rows, demo_csv, tmp_path):
     test = model.metrics["test"]
-    answers = model.predict(demo_rows)[:, 0]
-    whole = np.abs(answers - demo_rows["gap_ev"]).mean()
-    for data in (None, demo_csv, demo_rows):  # it learned these: the test is what judges it
+    predictions = model.predict(demo_rows)[:, 0]
+    mae_of_all = np.abs(predictions - demo_rows["gap_ev"]).mean()
+    for data in (None, demo_csv, demo_rows):  # the training data: evaluated on the test set of the run by default
         assert model.evaluate(data)["mae"] == pytest.approx(test["mae"], rel=1e-5)
-        assert model.evaluate(data, split="all")["mae"] == pytest.approx(whole, rel=1e-5)
-    named = demo_rows.rename(columns={"gap_ev": "gap", "smiles": "molecule"}).drop(columns="split")
-    found = model.evaluate(named, "gap", smiles="molecule")
-    assert found["mae"] == pytest.approx(whole, rel=1e-5) and found["unanswered"] == 0
-    assert set(found["targets"]) == {"gap"} and found["molecules"] == 60
+        assert model.evaluate(data, split="all")["mae"] == pytest.approx(mae_of_all, rel=1e-5)
+    renamed = demo_rows.rename(columns={"gap_ev": "gap", "smiles": "molecule"}).drop(columns="split")
+    scores = model.evaluate(renamed, "gap", smiles="molecule")
+    assert scores["mae"] == pytest.approx(mae_of_all, rel=1e-5) and scores["unanswered"] == 0
+    assert set(scores["targets"]) == {"gap"} and scores["molecules"] == 60
     assert model.evaluate(demo_rows[:20].assign(split="test"))["molecules"] == 20
     bad = demo_rows[:5].drop(columns="split")
     bad.loc[0, "smiles"] = "oops"
     assert model.evaluate(bad)["unanswered"] == 1
 
 
-def test_what_cannot_judge_it(model, several, demo_rows):
-    for call, reason in [
+def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
+    for call, message in [
         (lambda: model.evaluate(demo_rows, "gap"), "no column 'gap'"),
         (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and --targets names 2"),
         (lambda: model.evaluate(demo_rows[:0]), "no rows"),
         (lambda: model.evaluate("absent.csv"), "no file"),
-        (lambda: model.evaluate((["CCO"] * 100, [1.0] * 100)), "a data frame or the path of a table, not tuple"),
-        (lambda: several.evaluate(), "no run folder"),
+        (lambda: model.evaluate((["CCO"] * 100, [1.0] * 100)), "a data frame or the path of a dataset, not tuple"),
+        (lambda: ensemble.evaluate(), "no run directory"),
     ]:
-        with pytest.raises(gs.InputError, match=reason):
+        with pytest.raises(gs.InputError, match=message):
             call()
 
 
-# --- how it is kept -----------------------------------------------------------------------------
+# --- storage ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", ["model", "several"])
-def test_save(kept, request, cli, tmp_path):
-    model = request.getfixturevalue(kept)
-    for _ in range(2):  # as a cell of a notebook that is run again
+@pytest.mark.parametrize("name", ["model", "ensemble"])
+def test_saved_model_predicts_the_same(name, request, cli, tmp_path):
+    model = request.getfixturevalue(name)
+    for _ in range(2):  # a notebook cell may be run again
         model.save(tmp_path / "kept")
     again = gs.load(tmp_path / "kept", "cpu")
     np.testing.assert_array_equal(again.predict(SMILES), model.predict(SMILES))
     code, out, _ = cli("predict", tmp_path / "kept", *SMILES)
     assert code == 0 and len(out.splitlines()) == 7
     assert again.metrics == model.metrics
-    again.save(tmp_path / "kept")  # onto itself
+    again.save(tmp_path / "kept")  # overwrites its own directory
     np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict(SMILES), model.predict(SMILES))
     assert not [path.name for path in (tmp_path / "kept").iterdir() if path.name.startswith(".")]
 
 
-def test_one_model_takes_the_place_of_several(model, several, tmp_path):
+def test_saving_a_model_replaces_an_ensemble_but_keeps_other_files(model, ensemble, tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "notes.txt").write_text("mine")
-    several.save(tmp_path / "kept")
+    ensemble.save(tmp_path / "kept")
     model.save(tmp_path / "kept")
     np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict(SMILES), model.predict(SMILES))
     assert (tmp_path / "kept" / "notes.txt").read_text() == "mine"
@@ -262,31 +264,31 @@ def test_one_model_takes_the_place_of_several(model, several, tmp_path):
         model.save(tmp_path / "kept" / "notes.txt")
 
 
-def test_files_of_others_are_not_written_over(model, tmp_path):
+def test_save_does_not_overwrite_foreign_files(model, tmp_path):
     (tmp_path / "split.csv").write_text("mine")
-    with pytest.raises(gs.InputError, match=r"holds no run, but a split\.csv"):
+    with pytest.raises(gs.InputError, match=r"is not a run directory \(it holds split\.csv\)"):
         model.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
     assert (tmp_path / "split.csv").read_text() == "mine"
-    model.save(tmp_path / "home" / "member-1")  # a run of its own
-    with pytest.raises(gs.InputError, match="holds no run, but a member-1"):
+    model.save(tmp_path / "home" / "member-1")  # a run that does not belong to an ensemble
+    with pytest.raises(gs.InputError, match=r"is not a run directory \(it holds member-1\)"):
         model.save(tmp_path / "home")
     assert gs.load(tmp_path / "home" / "member-1", "cpu").targets == model.targets
 
 
-@pytest.mark.parametrize("kept", ["model", "several"])
-def test_pickles_and_copies(kept, request):
-    model = request.getfixturevalue(kept)
+@pytest.mark.parametrize("name", ["model", "ensemble"])
+def test_pickled_and_copied_models_predict_the_same(name, request):
+    model = request.getfixturevalue(name)
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         np.testing.assert_array_equal(again.predict(SMILES), model.predict(SMILES))
         assert isinstance(again, Model) and again.targets == model.targets and again.folder is None
 
 
-# --- what one sees of the package ---------------------------------------------------------------
+# --- the package --------------------------------------------------------------------------------
 
 
-def test_names_are_completed_and_load_nothing():
-    """What a shell asks of a module before anybody used it."""
+def test_tab_completion_imports_nothing():
+    """Listing the public names, as a shell does, imports no heavy library."""
     code = (
         "import graphslice as gs, inspect, sys\n"
         "seen = [name for name in dir(gs) if inspect.getattr_static(gs, name) is not None]\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from promises import check_batch_independence
+from invariance import check_batch_independence
 
 import graphslice as gs
 from graphslice import InputError

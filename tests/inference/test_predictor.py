@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from promises import check_batch_independence
+from invariance import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs

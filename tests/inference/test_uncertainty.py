@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from promises import check_batch_independence
+from invariance import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs

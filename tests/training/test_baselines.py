@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from promises import check_batch_independence
+from invariance import check_batch_independence
 from rich.console import Console
 from scipy.stats import ttest_1samp
 

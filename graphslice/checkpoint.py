@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
-from graphslice.calibration import CONSTANT, DOMAIN_DISTANCE, OF_MODELS, OF_NETWORK, OF_PARTS, Calibration
+from graphslice.calibration import CONSTANT, DOMAIN_DISTANCE, ENSEMBLE_STD, NETWORK_STD, PARTS_STD, Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
@@ -247,9 +247,9 @@ def calibration_kinds(checkpoints: Sequence[Checkpoint]) -> set[str]:
     kinds = {
         CONSTANT: True,
         DOMAIN_DISTANCE: True,
-        OF_NETWORK: config.model.tasks > num_outputs(tasks),
-        OF_PARTS: any(checkpoint.stacking is not None for checkpoint in checkpoints),
-        OF_MODELS: len(checkpoints) > 1,
+        NETWORK_STD: config.model.tasks > num_outputs(tasks),
+        PARTS_STD: any(checkpoint.stacking is not None for checkpoint in checkpoints),
+        ENSEMBLE_STD: len(checkpoints) > 1,
     }
     return {name for name, known in kinds.items() if known}
 

@@ -179,9 +179,7 @@ class Model(Predictor):
             known = ", ".join(self.targets)
             raise InputError(f"the model has no target {target!r}{nearest(target, self.targets)}: it has {known}")
         if not isinstance(smiles, str):
-            raise InputError(
-                f"attribute takes one SMILES, not {type(smiles).__name__}: analysis.attribute takes many"
-            )
+            raise InputError(f"attribute takes one SMILES, not {type(smiles).__name__}: analysis.attribute takes many")
         values = attribute(self, smiles, orders=orders, columns=columns).values
         values = values[:, output_slices(self.tasks)[self.targets.index(target)]]
         return values[:, 0] if values.shape[1] == 1 else values

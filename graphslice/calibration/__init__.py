@@ -6,9 +6,9 @@ from graphslice.calibration.calibration import TargetCalibration as TargetCalibr
 from graphslice.calibration.calibration import fit_calibration as fit_calibration
 from graphslice.calibration.conformal import CONSTANT as CONSTANT
 from graphslice.calibration.conformal import DOMAIN_DISTANCE as DOMAIN_DISTANCE
-from graphslice.calibration.conformal import OF_MODELS as OF_MODELS
-from graphslice.calibration.conformal import OF_NETWORK as OF_NETWORK
-from graphslice.calibration.conformal import OF_PARTS as OF_PARTS
+from graphslice.calibration.conformal import ENSEMBLE_STD as ENSEMBLE_STD
+from graphslice.calibration.conformal import NETWORK_STD as NETWORK_STD
+from graphslice.calibration.conformal import PARTS_STD as PARTS_STD
 from graphslice.calibration.conformal import NonconformityScores as NonconformityScores
 from graphslice.calibration.conformal import coverage_of_level as coverage_of_level
 from graphslice.calibration.conformal import mean_per_molecule as mean_per_molecule

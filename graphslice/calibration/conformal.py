@@ -26,8 +26,8 @@ _STEPS = 8
 #: What is the same for every molecule, and 1 minus the similarity of the nearest training molecule.
 CONSTANT, DOMAIN_DISTANCE = "constant", "distance"
 #: The standard deviation that a network predicts, that of it and its trees, and that of the models of an ensemble.
-OF_NETWORK = "deviation of the network"
-OF_PARTS, OF_MODELS = "disagreement of the parts", "disagreement of the models"
+NETWORK_STD = "deviation of the network"
+PARTS_STD, ENSEMBLE_STD = "disagreement of the parts", "disagreement of the models"
 
 
 def coverage_of_level(level: float) -> float:

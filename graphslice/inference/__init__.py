@@ -1,4 +1,4 @@
-"""Molecules in, numbers out: one by one, or a file of them."""
+"""Inference: predictions, uncertainty and embeddings of molecules, in memory or file to file."""
 
 from graphslice.inference.predictor import Predictions, Predictor, load
 

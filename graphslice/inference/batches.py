@@ -1,4 +1,4 @@
-"""Molecules of a store through a model in batches of similar sizes, on every core or on a GPU."""
+"""Batched inference over a store, on all CPU cores or on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphslice.data.store import GraphStore
 from graphslice.inference.gpu import free_memory, gpu_batch_size
 from graphslice.ops.threads import map_one_core_each
 
-# Molecules of a batch, but on a GPU.
+# Batch size on the CPU, in molecules.
 _BATCH = 128
 
 
@@ -26,32 +26,32 @@ def for_each_batch(
     store: GraphStore,
     rows: np.ndarray,
     compute: Callable[[GraphBatch], np.ndarray],
-    found: np.ndarray,
+    results: np.ndarray,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Compute something of some rows of a store that have molecules, in batches of similar sizes.
+    """Apply a function to valid molecules of a store, in batches of molecules of similar size.
 
     Args:
-        config: of the model.
-        device: that computes.
-        store: made as ``config.graph`` says.
-        rows: ``int64 [R]``.
-        compute: ``[..., B, C]`` of a batch of B molecules; called from several threads.
-        found: ``[..., R, C]``, which is filled.
-        counts: ``int64 [R]``, how many rows of ``found`` each molecule has; one when not given.
+        config: configuration of the model.
+        device: device of the computation.
+        store: featurized as ``config.graph`` says.
+        rows: ``int64 [R]``, all of valid molecules.
+        compute: maps a batch of B molecules to ``[..., B, C]``; called from several threads on the CPU.
+        results: ``[..., R, C]``, filled in place.
+        counts: ``int64 [R]``, number of rows of ``results`` per molecule. Default: one each.
     """
     ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
     on_gpu = device.type == "cuda"
-    most = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
-    batches = list(EvalBatches(store.sizes[rows], most))
+    batch_size = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
+    batches = list(EvalBatches(store.sizes[rows], batch_size))
     settings = config.collate_settings
     if device.type != "cpu":
         loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
         for indices, batch in zip(batches, loader, strict=True):
-            found[..., ragged_indices(ptr, indices), :] = compute(batch)
+            results[..., ragged_indices(ptr, indices), :] = compute(batch)
         return
 
     def fill(indices: list[int]) -> None:
-        found[..., ragged_indices(ptr, indices), :] = compute(collate_rows(store, rows[indices], **settings))
+        results[..., ragged_indices(ptr, indices), :] = compute(collate_rows(store, rows[indices], **settings))
 
     map_one_core_each(fill, batches)

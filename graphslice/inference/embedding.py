@@ -1,4 +1,4 @@
-"""Embeddings: what the head of a network reads of a molecule, for other models."""
+"""Learned embeddings of molecules: the input of the output head of a network."""
 
 from __future__ import annotations
 
@@ -31,33 +31,35 @@ from graphslice.inference.files import (
 )
 from graphslice.inference.predictor import Predictor
 
-#: How the name of a file of a matrix alone ends.
+#: Suffix of an output file that holds only the embedding matrix.
 MATRIX_SUFFIX = ".npy"
 
 
 def compute_embeddings(predictor: Predictor, store: GraphStore) -> np.ndarray:
-    """``float32 [R, C]``: the readouts after the last norm of each molecule of a store, then the encoded descriptors
-    where the model reads some; of several models theirs, side by side. Nan of what is no molecule.
+    """Compute the embeddings of all molecules of a store.
 
     Args:
-        predictor: whose networks read them.
-        store: made as its ``config.graph`` says.
+        predictor: the model.
+        store: featurized as its ``config.graph`` says.
+
+    Returns:
+        ``float32 [R, C]``: the graph readout after the last norm, followed by the encoded descriptors if the model
+        reads any; those of ensemble members are concatenated. Rows of invalid molecules are nan.
     """
     width = sum(model.width for model in predictor.models)
-    found = np.full((len(store), width), np.nan, dtype=np.float32)
-    present = np.flatnonzero(store.sizes > 0)
-    rows = np.empty((len(present), width), dtype=np.float32)
+    embeddings = np.full((len(store), width), np.nan, dtype=np.float32)
+    rows = np.flatnonzero(store.sizes > 0)
+    valid_embeddings = np.empty((len(rows), width), dtype=np.float32)
 
-    def of_batch(batch: GraphBatch) -> np.ndarray:
+    def embed_batch(batch: GraphBatch) -> np.ndarray:
         batch = batch.to(predictor.device, non_blocking=True)
         with torch.inference_mode():
-            return (
-                torch.cat([model.compute_embeddings(batch).float() for model in predictor.models], dim=1).cpu().numpy()
-            )
+            members = [model.compute_embeddings(batch).float() for model in predictor.models]
+            return torch.cat(members, dim=1).cpu().numpy()
 
-    for_each_batch(predictor.config, predictor.device, store, present, of_batch, rows)
-    found[present] = rows
-    return found
+    for_each_batch(predictor.config, predictor.device, store, rows, embed_batch, valid_embeddings)
+    embeddings[rows] = valid_embeddings
+    return embeddings
 
 
 def embed_file(
@@ -69,19 +71,22 @@ def embed_file(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
-    """The embedding of every row of a table of molecules, in its order.
+    """Compute the embeddings of all rows of a table and write them to a file.
 
-    A ``.npy`` file holds the matrix of :func:`compute_embeddings` alone; a table holds the rows as they were, then the
-    columns ``embedding_0`` and so on, and ``error``.
+    A ``.npy`` file holds only the matrix of :func:`compute_embeddings`. A table holds the input columns, followed by
+    ``embedding_0``, ``embedding_1``, ... and ``error``.
 
     Args:
         predictor: the model.
-        source: a CSV, TSV, Parquet or ``.smi`` file, or a folder of such; or some SMILES.
-        out: a ``.npy``, CSV, TSV or Parquet file, which appears when whole. None: CSV on stdout.
-        smiles_column, workers, progress: as of :func:`~graphslice.inference.files.predict_file`.
+        source: a CSV, TSV, Parquet or ``.smi`` file, a folder of such files, or a list of SMILES.
+        out: a ``.npy``, CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
+        smiles_column, workers, progress: as in :func:`~graphslice.inference.files.predict_file`.
+
+    Returns:
+        The number of rows, of failed rows, and notes for the user.
 
     Raises:
-        InputError: if either file cannot be used.
+        InputError: if the input cannot be read or the output cannot be written.
     """
     name = str(source) if isinstance(source, Path) else "the list of SMILES"
     if isinstance(source, Path):
@@ -91,55 +96,59 @@ def embed_file(
         chunks = iter([pa.table({"smiles": text_array(source)})])
         opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
     with opened as table:
-        added = [*map(_name, range(sum(model.width for model in predictor.models))), "error"]
-        column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else added)
+        new_columns = [*map(_column_name, range(sum(model.width for model in predictor.models))), "error"]
+        column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else new_columns)
         check_feature_columns(predictor.feature_columns, table.columns, name)
-        own = FeatureColumns(predictor.feature_columns)
+        features = FeatureColumns(predictor.feature_columns)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
-            embedded = _embed_chunks(predictor, table, column, own, pool)
+            chunks = _embed_chunks(predictor, table, column, features, pool)
             if out is not None and _is_matrix(out):
-                report = _write_matrix(embedded, out, progress)
+                report = _write_matrix(chunks, out, progress)
             else:
-                report = write_rows((_append_embeddings(*each) for each in embedded), out, progress)
-        return replace(report, notes=own.notes())
+                report = write_rows((_append_embeddings(*chunk) for chunk in chunks), out, progress)
+        return replace(report, notes=features.notes())
 
 
 def _is_matrix(out: Path | None) -> bool:
     return out is not None and out.suffix == MATRIX_SUFFIX
 
 
-def _name(number: int) -> str:
+def _column_name(number: int) -> str:
     return f"embedding_{number}"
 
 
 def _embed_chunks(
-    predictor: Predictor, table: TableStream, column: int, own: FeatureColumns, pool: Pool
+    predictor: Predictor, table: TableStream, column: int, features: FeatureColumns, pool: Pool
 ) -> Iterator[tuple[pa.Table, np.ndarray, list[str | None]]]:
-    """The chunks of a table, the embeddings of their rows, and why one has none."""
-    kept, parsed, *read = itertools.tee(table.chunks, 3 if own.names else 2)
-    more = (dict(zip(own.names, own.parse(chunk).T, strict=True)) for chunk in read[0]) if own.names else None
-    smiles = (chunk_smiles(chunk, column) for chunk in parsed)
-    stores = featurize_stream(smiles, predictor.config.graph, pool=pool, kinds=predictor.kinds, columns=more)
-    for chunk, (store, reasons) in zip(kept, stores, strict=True):
+    """Yield the chunks of a table with the embeddings and error messages of their rows."""
+    originals, for_smiles, *for_features = itertools.tee(table.chunks, 3 if features.names else 2)
+    columns = None
+    if features.names:
+        columns = (dict(zip(features.names, features.parse(chunk).T, strict=True)) for chunk in for_features[0])
+    smiles = (chunk_smiles(chunk, column) for chunk in for_smiles)
+    stores = featurize_stream(smiles, predictor.config.graph, pool=pool, kinds=predictor.kinds, columns=columns)
+    for chunk, (store, messages) in zip(originals, stores, strict=True):
         malformed = malformed_rows(chunk)
-        errors = [malformed.get(row, reason) for row, reason in enumerate(reasons)]
+        errors = [malformed.get(row, message) for row, message in enumerate(messages)]
         yield file_columns(chunk), compute_embeddings(predictor, store), errors
 
 
 def _append_embeddings(chunk: pa.Table, embeddings: np.ndarray, errors: list[str | None]) -> pa.Table:
+    """Append embedding columns and the column ``error`` to a chunk of a table."""
     for c, values in enumerate(embeddings.T):
-        chunk = chunk.append_column(_name(c), number_array(values, np.isfinite(values)))
+        chunk = chunk.append_column(_column_name(c), number_array(values, np.isfinite(values)))
     return chunk.append_column("error", text_array(errors))
 
 
 def _write_matrix(
-    embedded: Iterator[tuple[pa.Table, np.ndarray, list[str | None]]],
+    chunks: Iterator[tuple[pa.Table, np.ndarray, list[str | None]]],
     out: Path,
     progress: Callable[[int], None] | None,
 ) -> FileReport:
+    """Write the embeddings of all chunks to one ``.npy`` file."""
     report, parts = FileReport(0, 0, None), []
     with atomic_write(out) as temporary:
-        for _, embeddings, errors in embedded:
+        for _, embeddings, errors in chunks:
             parts.append(embeddings)
             report.add(errors)
             if progress:

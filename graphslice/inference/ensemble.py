@@ -1,4 +1,4 @@
-"""The answers of networks with the trees beside them."""
+"""Combination of networks and tree ensembles into ensemble predictions, with difficulty estimates."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphslice.calibration import OF_MODELS, OF_NETWORK, OF_PARTS
+from graphslice.calibration import ENSEMBLE_STD, NETWORK_STD, PARTS_STD
 from graphslice.data.store import GraphStore
 from graphslice.tasks import Task, to_predictions, to_standard_deviations
 from graphslice.trees import Stacking
 from graphslice.trees.stacking import combine_predictions, weighted_std
 
-# Molecules whose descriptors trees get at a time.
+# Number of molecules whose descriptors are passed to the tree ensembles at once.
 _TREE_ROWS = 4096
 
 
 def network_predictions(
     outputs: np.ndarray, stds: Sequence[np.ndarray], tasks: Sequence[Task]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """What M networks answer, ``float32 [M, R, W]``; and how far off they take themselves to be, if they say so.
+    """Convert the outputs of M networks to predictions, and to predicted standard deviations if there are any.
 
     Args:
-        outputs: ``float32 [M, R, W + D]``, what they put out, D deviations behind the answers.
-        stds: of each ``float32 [W + D]``, the deviations of what it learned.
-        tasks: T targets.
+        outputs: ``float32 [M, R, W + D]``: W predictions, then D predicted standard deviations of their errors.
+        stds: for each network ``float32 [W + D]``, the standard deviations of its training labels.
+        tasks: the T prediction tasks.
 
     Returns:
-        The answers, and ``float32 [R, T]`` by name, the mean over the networks.
+        Predictions ``float32 [M, R, W]``, and by name the predicted standard deviations ``float32 [R, T]``, averaged
+        over the networks.
     """
-    values = np.stack([to_predictions(each, tasks) for each in outputs])
-    said = [to_standard_deviations(each, tasks, std) for each, std in zip(outputs, stds, strict=True)]
-    known = [each for each in said if each is not None]
-    return values, {OF_NETWORK: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
+    values = np.stack([to_predictions(output, tasks) for output in outputs])
+    predicted = [to_standard_deviations(output, tasks, std) for output, std in zip(outputs, stds, strict=True)]
+    known = [one for one in predicted if one is not None]
+    return values, {NETWORK_STD: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
 
 
 def stack_predictions(
@@ -42,29 +43,30 @@ def stack_predictions(
     rows: np.ndarray,
     tasks: Sequence[Task],
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """What M models answer, ``float32 [M, R, W]``; and by name how much their parts, and they, disagree.
+    """Combine the predictions of M networks with those of their tree ensembles by weighted averages (stacking).
 
     Args:
-        networks: ``float32 [M, R, W]``, what the networks answer; it is changed.
-        blends: the trees beside each, or None.
-        store: that has the descriptors which these read.
+        networks: ``float32 [M, R, W]``, predictions of the networks, modified in place.
+        stackings: tree ensembles and weights of each model, or None.
+        store: holds the descriptors that the tree ensembles read.
         rows: ``int64 [R]`` of the store.
-        tasks: T targets.
+        tasks: the T prediction tasks.
 
     Returns:
-        The answers, and ``float32 [R, T]`` by name.
+        Predictions ``float32 [M, R, W]``, and by name the standard deviations between the components of a model
+        (averaged over models) and between the M models, ``float32 [R, T]``.
     """
     values = networks
     with_trees = [(model, stacking) for model, stacking in enumerate(stackings) if stacking is not None]
-    found = np.zeros((len(rows), len(tasks)), np.float32)
+    parts_std = np.zeros((len(rows), len(tasks)), np.float32)
     for model, stacking in with_trees:
-        for begin in range(0, len(rows), _TREE_ROWS):
-            some = slice(begin, begin + _TREE_ROWS)
-            parts = stacking.base_predictions(values[model, some], store.descriptors(rows[some], stacking.kinds))
-            values[model, some] = combine_predictions(parts, stacking.weights, tasks)
-            found[some] += weighted_std(parts, stacking.weights, tasks) / len(with_trees)
-    difficulty = {OF_PARTS: found} if with_trees else {}
+        for start in range(0, len(rows), _TREE_ROWS):
+            chunk = slice(start, start + _TREE_ROWS)
+            parts = stacking.base_predictions(values[model, chunk], store.descriptors(rows[chunk], stacking.kinds))
+            values[model, chunk] = combine_predictions(parts, stacking.weights, tasks)
+            parts_std[chunk] += weighted_std(parts, stacking.weights, tasks) / len(with_trees)
+    difficulty = {PARTS_STD: parts_std} if with_trees else {}
     if len(values) > 1:
         equal = np.full((len(values), len(tasks)), 1 / len(values))
-        difficulty[OF_MODELS] = weighted_std(list(values), equal, tasks)
+        difficulty[ENSEMBLE_STD] = weighted_std(list(values), equal, tasks)
     return values, difficulty

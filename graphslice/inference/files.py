@@ -1,4 +1,4 @@
-"""Tables in, the same tables with predictions out."""
+"""Prediction of files: writes the input table with prediction columns appended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,14 @@ _CHUNK_ROWS = 8192
 
 @dataclass
 class FileReport:
-    """How the prediction of a file went: rows read, rows without an answer, the first reason, and what else to know."""
+    """Summary of the prediction of a file.
+
+    Attributes:
+        rows: number of rows read.
+        failed: number of rows without a prediction.
+        first_error: error message of the first of these, or None.
+        notes: further remarks for the user.
+    """
 
     rows: int
     failed: int
@@ -48,8 +55,8 @@ class FileReport:
     notes: list[str] = field(default_factory=list)
 
     def add(self, errors: Sequence[str | None]) -> None:
-        """Count some more rows, by the reasons of those without an answer."""
-        failed = [reason for reason in errors if reason]
+        """Count further rows; ``errors`` holds an error message or None per row."""
+        failed = [error for error in errors if error]
         self.rows += len(errors)
         self.failed += len(failed)
         self.first_error = self.first_error or (failed[0] if failed else None)
@@ -69,99 +76,106 @@ def predict_file(
 ) -> FileReport:
     """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
 
-    The same rows come out in the same order, with their columns, then one ``<target>_pred`` a target, a number or the
-    most probable class, which ``<target>_prob_<class>`` follow: of two classes the second, of several each; of several
-    models the standard deviation of each of these, ``_std``; of an interval ``_low`` and ``_high`` of a number, and
-    ``_set`` of classes, such as ``no|yes``. Behind the targets come ``in_domain`` and ``similarity`` where an interval
-    or the nearest molecule was asked for, ``nearest``, and ``error``. A row with more or fewer fields than the header
-    has the first of them, no prediction, and the reason. Of a model of atoms or bonds each column of a target holds
-    lists, with an item for each atom or bond of the SMILES in RDKit's order; in a text they are JSON, but that a bound
-    without end is ``Infinity``. Memory does not grow with the file. Of a store of ``graphslice featurize``, which has
-    no SMILES, the one column before those is ``row``, from 1.
+    The output has the rows and columns of the input, followed by these columns for every target:
+
+    - ``<target>_pred``: the number in the unit of the target, or the most probable class;
+    - ``<target>_prob_<class>``: class probabilities, of the second class only for a binary target;
+    - ``_std``: standard deviation of each of these numbers over the members of an ensemble;
+    - ``_low`` and ``_high`` (regression) or ``_set`` (classification, such as ``no|yes``) with ``interval``;
+
+    and by ``in_domain`` and ``similarity`` with ``interval`` or ``nearest``, by ``nearest``, and by ``error``. A row
+    with more or fewer fields than the header keeps the first fields and gets an error message instead of a prediction.
+    For atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's
+    order; text files hold it as JSON, except that an infinite bound is ``Infinity``. A preprocessed dataset of
+    ``graphslice featurize`` has no SMILES; its output has a column ``row``, counted from 1, instead of the input
+    columns. Memory does not grow with the size of the file.
 
     Args:
         predictor: the model.
-        source: the file of molecules.
-        out: a CSV, TSV or Parquet file; it appears when whole. None: CSV on stdout.
-        smiles_column: the column of the SMILES; when not given the one that was learned, where the file has it, else
-            found by its name. The columns that the model reads beside it must be there; an empty cell, or one that is
-            no number, counts as the mean of the training.
-        engine: ``"local"``, or ``"ray"`` for a Ray cluster whose machines can all read the file.
-        workers: processes that parse (with Ray: that predict); every core by default.
-        interval, nearest: as of :meth:`Predictor.predict`.
-        progress: called with the number of rows done, from time to time.
+        source: the input file or folder.
+        out: a CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
+        smiles_column: the SMILES column. Default: that of the training data if the file has it, else detected by name.
+            The feature columns of the model must exist; cells that are empty or not numbers are replaced by the mean
+            of the training set.
+        engine: ``"local"``, or ``"ray"`` for a Ray cluster on which every machine can read the file.
+        workers: number of featurization processes (with Ray: of prediction processes). Default: one per core.
+        interval, nearest: as in :meth:`Predictor.predict`.
+        progress: called from time to time with the number of rows done since the last call.
+
+    Returns:
+        The number of rows, of failed rows, and notes for the user.
 
     Raises:
-        InputError: if either file cannot be used.
+        InputError: if the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
     source, out = Path(source), None if out is None else Path(out)
     predictor.check_calibrated(interval, nearest)
-    asked: dict[str, Any] = {"interval": interval, "nearest": nearest}
+    options: dict[str, Any] = {"interval": interval, "nearest": nearest}
     reject_input_as_output(source, out)
     if source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
-            raise InputError(f"{source} is a store, which has no columns: leave out --smiles-column")
-        return write_rows(_predict_store(predictor, source, asked), out, progress)
+            raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
+        return write_rows(_predict_store(predictor, source, options), out, progress)
     with open_table(source) as table:
-        added = output_columns(predictor.tasks, len(predictor.models) > 1, **asked)
-        column = smiles_column_index(predictor, table, smiles_column, str(source), added)
+        new_columns = output_columns(predictor.tasks, len(predictor.models) > 1, **options)
+        column = smiles_column_index(predictor, table, smiles_column, str(source), new_columns)
         check_feature_columns(predictor.feature_columns, table.columns, str(source))
         if engine == "ray":
-            return write_rows(_predict_on_ray(predictor, source, column, workers, asked), out, progress)
-        own = FeatureColumns(predictor.feature_columns)
+            return write_rows(_predict_on_ray(predictor, source, column, workers, options), out, progress)
+        features = FeatureColumns(predictor.feature_columns)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
-            report = write_rows(_predict_chunks(predictor, table.chunks, column, own, asked, pool), out, progress)
-        return replace(report, notes=own.notes())
+            chunks = _predict_chunks(predictor, table.chunks, column, features, options, pool)
+            report = write_rows(chunks, out, progress)
+        return replace(report, notes=features.notes())
 
 
 def reject_input_as_output(source: Path, out: Path | None) -> None:
-    """Raise :class:`InputError` if a file is to be written over the one that is read, or one of the folder that is."""
+    """Raise :class:`InputError` if the output would overwrite the input or a file of the input folder."""
     if out is not None and out.exists() and source.exists() and any(map(out.samefile, table_files(source))):
-        raise InputError(f"{out} is the input itself: choose another output")
+        raise InputError(f"{out} is an input file: choose another output")
 
 
 def smiles_column_index(
-    predictor: Predictor, table: TableStream, given: str | None, name: str, added: Iterable[str] = ()
+    predictor: Predictor, table: TableStream, smiles_column: str | None, name: str, new_columns: Iterable[str] = ()
 ) -> int:
-    """Which column of a table holds the SMILES that a model is asked about: the first where two have that name.
+    """Return the index of the SMILES column of a table, the first of two with the same name.
 
     Args:
-        predictor: the model, whose column is looked for where none is given; not in a ``.smi`` file, which
-            names none.
-        table: that was opened.
-        given: the name that the user gave.
-        name: the path of the table.
-        added: names of columns that come beside.
+        predictor: the model, whose training column is the default; not for a ``.smi`` file, which has no header.
+        table: the opened table.
+        smiles_column: name given by the user, or None.
+        name: path of the table, for messages.
+        new_columns: names of the columns that will be added.
 
     Raises:
-        InputError: if there is none, or one of a name that is added.
+        InputError: if there is no such column, or the table already has one of the added columns.
     """
-    columns, learned = table.columns, predictor.config.data.smiles_column if table.named else None
-    column = find_smiles_column(columns, given, name, learned)
-    for one in added:
-        if one in columns:
-            raise InputError(f"{name} has a column {one!r} already: rename it first")
+    columns, trained_column = table.columns, predictor.config.data.smiles_column if table.named else None
+    column = find_smiles_column(columns, smiles_column, name, trained_column)
+    for new_column in new_columns:
+        if new_column in columns:
+            raise InputError(f"{name} already has a column {new_column!r}: rename it first")
     return columns.index(column)
 
 
 def check_feature_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a table lacks a column that the model reads, or has two of its name."""
+    """Raise :class:`InputError` if a table lacks a feature column of the model, or has it twice."""
     for column in names:
         if column not in columns:
             raise InputError(
-                f"{name} has no column {column!r}, which the model reads{nearest(column, columns)}; it has "
+                f"{name} has no column {column!r}, a feature column of the model{nearest(column, columns)}; it has "
                 f"{quoted_list(columns)}"
             )
     check_unique(columns, names, name)
 
 
 def write_rows(
-    answered: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None = None
+    chunks: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None = None
 ) -> FileReport:
-    """Write chunks of a table that have a column ``error``; arguments and errors as of :func:`predict_file`."""
+    """Write chunks of a table with a column ``error``; arguments and errors as in :func:`predict_file`."""
     report = FileReport(0, 0, None)
     with write_table(out) as sink:
-        for chunk in answered:
+        for chunk in chunks:
             sink.write(chunk)
             report.add(chunk.column("error").to_pylist())
             if progress:
@@ -172,13 +186,14 @@ def write_rows(
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def with_predictions(chunk: pa.Table, answers: Predictions) -> pa.Table:
-    """A chunk of a table with the columns of :func:`~graphslice.inference.predictions.output_columns`."""
-    found = output_arrays(answers)
+def with_predictions(chunk: pa.Table, predictions: Predictions) -> pa.Table:
+    """Append the columns of :func:`~graphslice.inference.predictions.output_columns` to a chunk of a table."""
+    new_columns = output_arrays(predictions)
     if malformed := malformed_rows(chunk):
-        found["error"] = text_array([malformed.get(row, error) for row, error in enumerate(answers.errors)])
+        errors = [malformed.get(row, error) for row, error in enumerate(predictions.errors)]
+        new_columns["error"] = text_array(errors)
     chunk = file_columns(chunk)
-    for name, column in found.items():
+    for name, column in new_columns.items():
         chunk = chunk.append_column(name, column)
     return chunk
 
@@ -187,59 +202,64 @@ def _predict_chunks(
     predictor: Predictor,
     chunks: Iterator[pa.Table],
     column: int,
-    own: FeatureColumns,
-    asked: dict[str, Any],
+    features: FeatureColumns,
+    options: dict[str, Any],
     pool: Pool = None,
 ) -> Iterator[pa.Table]:
-    several = 3 if own.names else 2  # who does not read on keeps all chunks in memory
-    kept, parsed, *read = itertools.tee(chunks, several)
-    columns = map(own.parse, read[0]) if own.names else None
-    answers = predictor.predict_stream((chunk_smiles(chunk, column) for chunk in parsed), pool, columns, **asked)
-    return map(with_predictions, kept, answers)
+    """Predict chunks of a table and append the predictions."""
+    copies = 3 if features.names else 2  # an unused copy of the iterator would keep all chunks in memory
+    originals, for_smiles, *for_features = itertools.tee(chunks, copies)
+    columns = map(features.parse, for_features[0]) if features.names else None
+    smiles = (chunk_smiles(chunk, column) for chunk in for_smiles)
+    return map(with_predictions, originals, predictor.predict_stream(smiles, pool, columns, **options))
 
 
 def chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
-    """The SMILES of a chunk; none of a malformed row, whose cells may be those of other columns."""
+    """Return the SMILES of a chunk; empty for malformed rows, whose cells may belong to other columns."""
     smiles = texts(chunk.column(column))
     for row in malformed_rows(chunk):
         smiles[row] = ""
     return smiles
 
 
-def _predict_store(predictor: Predictor, path: Path, asked: dict[str, Any]) -> Iterator[pa.Table]:
+def _predict_store(predictor: Predictor, path: Path, options: dict[str, Any]) -> Iterator[pa.Table]:
+    """Predict a preprocessed dataset chunk by chunk."""
     if predictor.level != MOLECULE:
-        raise InputError(f"{path} keeps no SMILES, in whose order {predictor.level}s get their answers: give the table")
+        raise InputError(
+            f"{path} has no SMILES, which define the order of {predictor.level}-level predictions: give the original "
+            "table"
+        )
     store = GraphStore.open(path)
     check_graphs(store, predictor.config.graph)
     store.check_descriptors([*predictor.config.data.descriptors, *predictor.kinds])
-    reasons = store.errors
-    for begin in range(0, len(store), _CHUNK_ROWS):
-        rows = np.arange(begin, min(begin + _CHUNK_ROWS, len(store)))
-        answers = predictor.predict_store_rows(store, rows, reasons, **asked)
-        yield with_predictions(pa.table({"row": number_array(rows + 1)}), answers)
+    errors = store.errors
+    for start in range(0, len(store), _CHUNK_ROWS):
+        rows = np.arange(start, min(start + _CHUNK_ROWS, len(store)))
+        predictions = predictor.predict_store_rows(store, rows, errors, **options)
+        yield with_predictions(pa.table({"row": number_array(rows + 1)}), predictions)
 
 
 def _predict_on_ray(
-    predictor: Predictor, source: Path, column: int, workers: int | None, asked: dict[str, Any]
+    predictor: Predictor, source: Path, column: int, workers: int | None, options: dict[str, Any]
 ) -> Iterator[pa.Table]:
+    """Predict the chunks of a table on a Ray cluster."""
     from graphslice.engines.ray import map_table
 
-    shared = predictor.checkpoints, predictor.calibration, predictor.folder, column, asked
+    shared = predictor.checkpoints, predictor.calibration, predictor.folder, column, options
     return map_table(table_files(source), read_chunks, _make_chunk_predictor, shared, workers=workers, on_gpu=True)
 
 
 def _make_chunk_predictor(
     shared: tuple[list[Checkpoint], Calibration | None, Path | None, int, dict[str, Any]], gpu: bool
 ) -> Callable[[pa.Table], pa.Table]:
-    """What a process of a cluster does with each chunk of a table."""
-    checkpoints, calibration, folder, column, asked = shared
+    """Return the function that a cluster process applies to every chunk of a table."""
+    checkpoints, calibration, folder, column, options = shared
     torch.set_num_threads(2 if gpu else 1)
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
-        (answered,) = _predict_chunks(
-            predictor, iter([chunk]), column, FeatureColumns(predictor.feature_columns), asked
-        )
-        return answered
+        features = FeatureColumns(predictor.feature_columns)
+        (predicted,) = _predict_chunks(predictor, iter([chunk]), column, features, options)
+        return predicted
 
     return predict_chunk

@@ -1,4 +1,4 @@
-"""How predictions use a GPU: how many molecules at a time, and with which products."""
+"""GPU inference: batch size and the precision of matrix products."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import torch
 
 from graphslice.config import ModelConfig
 
-# Molecules that are enough to keep a GPU busy while the next batch is launched, and fewer than which none gets.
+# Largest batch, which keeps a GPU busy while the next one is launched, and smallest batch, in molecules.
 _MAX_BATCH, _MIN_BATCH = 1024, 16
-# Rows of a molecule of 32 atoms and its token, by which `EvalBatches` counts.
+# Rows of a molecule with 32 atoms and its graph token, the unit in which `EvalBatches` counts.
 _ROWS = 33
-# Numbers of four bytes alive at once: for every pair of rows and head (bias, weights, scores and what is made of them),
-# for every pair (the types of the paths, as eight bytes), and for every row and channel. Rather too many.
+# Upper estimate of the four-byte numbers alive at once: for every pair of rows and head (bias, weights, scores and
+# intermediate results), for every pair (path types, eight bytes each), and for every row and channel.
 _FLOATS_PER_HEAD, _FLOATS_PER_PAIR, _FLOATS_PER_CHANNEL = 4, 4, 8
-# The share of the free memory that a batch may take: other processes may want some.
+# Fraction of the free memory that a batch may use; the rest is left to other processes.
 _MEMORY_FRACTION = 0.25
 
-#: The mixers whose predictions TF32 was measured to leave where they are: trained on the demo set, the worst of 1,500
-#: moved by 0.0006 to 0.0010 of the target's deviation. Of `csp`, whose ranks fall with the last digit, by 0.05.
+#: Mixers for which TF32 does not change predictions noticeably. Trained on the demo set, the largest change of 1,500
+#: predictions was 0.0006 to 0.0010 standard deviations of the target. For `csp`, whose sort order depends on the last
+#: digit, it was 0.05.
 TF32_MIXERS = {
     *("softmax", "galerkin", "fourier", "map-only", "slice-max", "slice-quantile"),
     *("slice-ascend", "slice-interleave", "slice-released"),
@@ -28,11 +29,11 @@ TF32_MIXERS = {
 
 
 def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
-    """How many molecules of 32 atoms to predict at a time, for :class:`~graphslice.data.batch_loader.EvalBatches`.
+    """Return the batch size for :class:`~graphslice.data.batch_loader.EvalBatches`, in molecules of 32 atoms.
 
     Args:
-        free_bytes: of the GPU's memory.
-        model: what predicts.
+        free_bytes: free GPU memory, in bytes.
+        model: configuration of the model.
     """
     pairs = _ROWS**2 * (_FLOATS_PER_HEAD * model.heads + _FLOATS_PER_PAIR)
     rows = _ROWS * (_FLOATS_PER_CHANNEL * model.dim + 2 * model.ffn_dim)
@@ -40,30 +41,30 @@ def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of a GPU that this process can still use, what torch keeps for later included."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    """Return the GPU memory that this process can still use, in bytes, including the cache of torch."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
 
 
 @contextmanager
 def tf32_matmul(device: torch.device, mixer: str) -> Iterator[None]:
-    """Within it, a GPU rounds the factors of float32 matrix products to TF32, 11 binary digits, for some mixers.
+    """Context manager: compute float32 matrix products on a GPU in TF32 (11-bit mantissa), several times faster.
 
-    Products are several times as fast so. The setting is the process's: it is set back after.
+    The setting is global to the process; it is restored on exit.
 
     Args:
-        device: that computes.
-        mixer: of the model; only those of :data:`TF32_MIXERS`.
+        device: device of the computation; no effect unless it is a CUDA GPU.
+        mixer: mixer of the model; no effect unless it is one of :data:`TF32_MIXERS`.
     """
     if device.type != "cuda" or mixer not in TF32_MIXERS:
         yield
         return
-    products = torch.backends.cuda.matmul
-    # The older of the two names may not be asked once somebody has used the newer one.
-    name, tf32 = ("fp32_precision", "tf32") if hasattr(products, "fp32_precision") else ("allow_tf32", True)
-    before = getattr(products, name)
-    setattr(products, name, tf32)
+    matmul = torch.backends.cuda.matmul
+    # torch raises if the older setting is read after the newer one was set.
+    name, tf32 = ("fp32_precision", "tf32") if hasattr(matmul, "fp32_precision") else ("allow_tf32", True)
+    previous = getattr(matmul, name)
+    setattr(matmul, name, tf32)
     try:
         yield
     finally:
-        setattr(products, name, before)
+        setattr(matmul, name, previous)

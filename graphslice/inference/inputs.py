@@ -1,4 +1,4 @@
-"""What is given to a model in Python: molecules however they are written, and columns beside them."""
+"""Inputs of a model in Python: molecules in all accepted forms, and feature columns."""
 
 from __future__ import annotations
 
@@ -19,207 +19,223 @@ from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, nearest
 
-#: Numbers by the name of a column, None or nan where unknown.
+#: Numbers by column name, None or nan where unknown.
 Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
 
 
-def as_feature_columns(names: Sequence[str], given: Columns, rows: int) -> dict[str, np.ndarray]:
-    """``float32 [R]`` by each name of a column that a model reads, nan where unknown.
+def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dict[str, np.ndarray]:
+    """Check the feature columns of a model and convert them to numbers.
 
     Args:
-        names: of the columns.
-        given: by name, numbers or None.
-        rows: R.
+        names: names of the feature columns.
+        columns: numbers or None by name, R each.
+        rows: number of molecules R.
+
+    Returns:
+        ``float32 [R]`` by name, in the order of ``names``; nan where unknown.
 
     Raises:
-        InputError: for a column that is missing, not read by the model, of another length or without numbers.
+        InputError: if a column is missing, is not read by the model, has another length or is not numeric.
     """
-    if missing := [name for name in names if name not in given]:
+    if missing := [name for name in names if name not in columns]:
         raise InputError(
-            f"the model reads the column{'s' * (len(missing) > 1)} {quoted_list(missing)} beside the molecule: "
+            f"the model needs the feature column{'s' * (len(missing) > 1)} {quoted_list(missing)}: "
             'give a table that has it, or in Python predict(molecules, columns={"name": values})'
         )
-    found = {}
-    for name, values in given.items():
+    converted = {}
+    for name, values in columns.items():
         if name not in names:
-            raise InputError(f"the model reads no column {name!r}{nearest(name, names)}: it has {quoted_list(names)}")
+            raise InputError(
+                f"the model has no feature column {name!r}{nearest(name, names)}: it has {quoted_list(names)}"
+            )
         try:
             numbers = np.atleast_1d(np.array(values, dtype=np.float64))
         except (TypeError, ValueError):
-            raise InputError(f"the column {name!r} holds values that are no numbers") from None
+            raise InputError(f"the column {name!r} contains values that are not numbers") from None
         if numbers.shape != (rows,):
-            raise InputError(f"the column {name!r} has the shape {list(numbers.shape)} for {rows} molecules")
-        found[name] = as_descriptors([numbers])[:, 0]
-    return {name: found[name] for name in names}
+            raise InputError(f"the column {name!r} has shape {list(numbers.shape)}, but there are {rows} molecules")
+        converted[name] = as_descriptors([numbers])[:, 0]
+    return {name: converted[name] for name in names}
 
 
-def as_molecules(given: Any) -> list[Any]:
-    """The molecules that are given: for each a SMILES, a graph, or the :class:`MoleculeError` why it is neither.
-
-    Args:
-        given: one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data``, of which a ``Batch`` is its
-            graphs; an array of one column is that column.
-
-    Raises:
-        InputError: for what holds no molecules.
-    """
-    if isinstance(given, str | Chem.Mol) or is_graph(given):
-        given = [given]
-    if isinstance(given, np.ndarray):
-        if given.ndim > 1 and given.size != len(given):
-            raise InputError(f"an array of the shape {list(given.shape)} is no list of molecules: give one column")
-        given = given.reshape(-1)
-    if isinstance(given, bytes | bytearray | Mapping) or not isinstance(given, Iterable):
-        raise InputError(
-            f"{_short_repr(given)} is no molecule: give SMILES, RDKit molecules or graphs, one or many, or a data frame"
-        )
-    return [_molecule(one) for several in given for one in _unbatch_graphs(several)]
-
-
-def frame_molecules(frame: Any, smiles: str | None, own: Sequence[str]) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """The molecules of a data frame, and what a model reads beside them.
+def as_molecules(molecules: Any) -> list[Any]:
+    """Convert an input to a list of molecules.
 
     Args:
-        frame: of pandas, polars or Arrow.
-        smiles: the column of the SMILES, if there is one of that name; else it is found by its name. One column alone
-            is it.
-        own: columns that the model reads; those that are missing are left out.
+        molecules: one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data``; a PyG ``Batch`` counts as its
+            graphs. An array may have a single column.
 
     Returns:
-        As :func:`as_molecules`, and ``float32 [R]`` by column; a cell that is no number is nan, as in a file.
+        For each molecule a SMILES, a graph, or a :class:`MoleculeError` if it is neither.
 
     Raises:
-        InputError: if no column looks like one of SMILES, or two of those that are read have one name.
+        InputError: if the input holds no molecules.
+    """
+    if isinstance(molecules, str | Chem.Mol) or is_graph(molecules):
+        molecules = [molecules]
+    if isinstance(molecules, np.ndarray):
+        if molecules.ndim > 1 and molecules.size != len(molecules):
+            raise InputError(f"an array of shape {list(molecules.shape)} is not a list of molecules: give one column")
+        molecules = molecules.reshape(-1)
+    if isinstance(molecules, bytes | bytearray | Mapping) or not isinstance(molecules, Iterable):
+        raise InputError(
+            f"{_short_repr(molecules)} is not a molecule: give SMILES, RDKit molecules or graphs, one or many, or a "
+            "data frame"
+        )
+    return [_molecule(one) for item in molecules for one in _unbatch_graphs(item)]
+
+
+def frame_molecules(
+    frame: Any, smiles: str | None, feature_columns: Sequence[str]
+) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Read the molecules and feature columns of a data frame.
+
+    Args:
+        frame: a pandas, polars or Arrow table.
+        smiles: name of the SMILES column, used if it exists; else the column is detected by name. A single column is
+            always the SMILES column.
+        feature_columns: names of the feature columns of the model; missing ones are left out.
+
+    Returns:
+        The molecules as :func:`as_molecules` returns them, and ``float32 [R]`` by feature column; cells that are not
+        numbers are nan, as in a file.
+
+    Raises:
+        InputError: if the SMILES column cannot be detected, or the name of a column that is read occurs twice.
     """
     names = column_names(frame)
     try:
         column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     except InputError:
         raise InputError(
-            f"{NAME}: which column holds the SMILES? Call one smiles, or give it alone; there are {quoted_list(names)}"
+            f"cannot tell which column holds the SMILES of {NAME}: call it smiles, or give it alone; there are "
+            f"{quoted_list(names)}"
         ) from None
-    there = [name for name in own if name in names]
-    check_unique(names, [column, *there], NAME)
+    present = [name for name in feature_columns if name in names]
+    check_unique(names, [column, *present], NAME)
     cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
-    numbers = parse_feature_columns(as_table(frame, [names.index(name) for name in there]), there) if there else None
-    columns = {} if numbers is None else dict(zip(there, numbers.T, strict=True))
+    columns = {}
+    if present:
+        numbers = parse_feature_columns(as_table(frame, [names.index(name) for name in present]), present)
+        columns = dict(zip(present, numbers.T, strict=True))
     return [_molecule(cell) for cell in cells], columns
 
 
-def _molecule(one: Any) -> Any:
-    if isinstance(one, str | MoleculeError) or is_graph(one):
-        return one
-    if hasattr(one, "as_py"):  # of Arrow
-        return _molecule(one.as_py())
-    if isinstance(one, Chem.Mol):
+def _molecule(value: Any) -> Any:
+    """Return a SMILES (empty for missing values), a graph, or a :class:`MoleculeError`."""
+    if isinstance(value, str | MoleculeError) or is_graph(value):
+        return value
+    if hasattr(value, "as_py"):  # Arrow scalar
+        return _molecule(value.as_py())
+    if isinstance(value, Chem.Mol):
         try:
-            return mol_to_smiles(one)
-        except MoleculeError as reason:
-            return reason
-    missing = one is None or type(one).__name__ == "NAType" or (isinstance(one, float) and np.isnan(one))
-    return "" if missing else MoleculeError(f"{_short_repr(one)} is no SMILES")
+            return mol_to_smiles(value)
+        except MoleculeError as error:
+            return error
+    missing = value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and np.isnan(value))
+    return "" if missing else MoleculeError(f"{_short_repr(value)} is not a SMILES")
 
 
-def _short_repr(given: object) -> str:
-    """A value and its type, in short."""
-    text = repr(given)
-    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(given).__name__})"
+def _short_repr(value: object) -> str:
+    """Return a shortened repr of a value, with its type."""
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
 
 
-def _unbatch_graphs(given: Any) -> list:
-    """The graphs of a batch of PyG, or what is given."""
-    return given.to_data_list() if hasattr(given, "to_data_list") else [given]
+def _unbatch_graphs(item: Any) -> list:
+    """Return the graphs of a PyG batch; anything else is returned in a list."""
+    return item.to_data_list() if hasattr(item, "to_data_list") else [item]
 
 
 def is_graph(molecule: object) -> bool:
-    """Whether it is a :class:`MolGraph` or a PyG ``Data``; told without importing PyG, which takes seconds."""
+    """True for a :class:`MolGraph` or a PyG ``Data``; does not import PyG, which takes seconds."""
     return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
 
 
-def to_store(given: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str]) -> GraphStore:
-    """Molecules as a model reads them, row by row; what is none has its reason.
+def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str]) -> GraphStore:
+    """Featurize molecules for a model, row by row; invalid ones keep an error message.
 
     Args:
-        given: as of :func:`as_molecules`, or a data frame, whose columns are found by their names.
-        columns: of a model that reads some.
-        config: of the model.
-        kinds: of the descriptors of a SMILES that the model, or the trees beside it, read.
+        inputs: as in :func:`as_molecules`, or a data frame, whose columns are detected by name.
+        columns: feature columns, for a model that reads some.
+        config: configuration of the model.
+        kinds: kinds of SMILES descriptors that the network or its tree ensembles read.
 
     Raises:
-        InputError: for what holds no molecules, or lacks what the model reads.
+        InputError: if the input holds no molecules, or lacks what the model reads.
     """
-    if is_frame(given):
-        molecules, found = frame_molecules(
-            given, config.data.smiles_column, feature_column_names(config.data.descriptors)
+    if is_frame(inputs):
+        molecules, frame_columns = frame_molecules(
+            inputs, config.data.smiles_column, feature_column_names(config.data.descriptors)
         )
-        columns = {**found, **(columns or {})}
+        columns = {**frame_columns, **(columns or {})}
     else:
-        molecules = as_molecules(given)
+        molecules = as_molecules(inputs)
     graphs: list[MolGraph] = [EMPTY_GRAPH] * len(molecules)
-    reasons: list[str | None] = [str(one) if isinstance(one, MoleculeError) else None for one in molecules]
-    texts = [i for i, molecule in enumerate(molecules) if isinstance(molecule, str)]
+    errors: list[str | None] = [str(one) if isinstance(one, MoleculeError) else None for one in molecules]
+    smiles_rows = [row for row, molecule in enumerate(molecules) if isinstance(molecule, str)]
     smiles = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
     descriptors = input_descriptors(smiles, not any(map(is_graph, molecules)), columns, config, kinds)
-    order, most = config.graph.atom_order, config.graph.max_atoms
-    arrays, text_reasons = read_smiles([smiles[i] for i in texts], atom_order=order, max_atoms=most)
-    for at, i in enumerate(texts):
-        graphs[i], reasons[i] = arrays.graph(at), text_reasons[at]
-    for i, molecule in enumerate(molecules):
+    order, max_atoms = config.graph.atom_order, config.graph.max_atoms
+    arrays, smiles_errors = read_smiles([smiles[row] for row in smiles_rows], atom_order=order, max_atoms=max_atoms)
+    for i, row in enumerate(smiles_rows):
+        graphs[row], errors[row] = arrays.graph(i), smiles_errors[i]
+    for row, molecule in enumerate(molecules):
         if is_graph(molecule):
             try:
-                graphs[i] = _check_input_graph(molecule, config.graph.max_atoms)
-            except MoleculeError as reason:
-                reasons[i] = str(reason)
-    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), reasons, descriptors)
+                graphs[row] = _check_input_graph(molecule, max_atoms)
+            except MoleculeError as error:
+                errors[row] = str(error)
+    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors)
 
 
-def as_ordered_molecules(given: Any, smiles_column: str | None) -> list[Any]:
-    """The molecules for a model that answers for atoms or bonds, in an order that they have.
+def as_ordered_molecules(inputs: Any, smiles_column: str | None) -> list[Any]:
+    """Convert an input to molecules with a defined atom order, for an atom- or bond-level model.
 
     Args:
-        given: as of :func:`to_store`.
-        smiles_column: of a data frame; found by its name when there is none of that one.
+        inputs: as in :func:`to_store`.
+        smiles_column: name of the SMILES column of a data frame, used if it exists; else it is detected by name.
 
     Returns:
-        As :func:`as_molecules`.
+        The molecules as :func:`as_molecules` returns them.
 
     Raises:
-        InputError: for RDKit's molecules, of which a SMILES is made, in an order of its own.
+        InputError: for RDKit molecules: they are converted to SMILES, which changes the atom order.
     """
-    if is_frame(given):
-        reject_molecules(given)
-        return frame_molecules(given, smiles_column, ())[0]
-    if not isinstance(given, str | Chem.Mol) and isinstance(given, Iterable) and not is_graph(given):
-        given = list(given)
-    if any(isinstance(one, Chem.Mol) for one in (given if isinstance(given, list) else [given])):
+    if is_frame(inputs):
+        reject_molecules(inputs)
+        return frame_molecules(inputs, smiles_column, ())[0]
+    if not isinstance(inputs, str | Chem.Mol) and isinstance(inputs, Iterable) and not is_graph(inputs):
+        inputs = list(inputs)
+    if any(isinstance(one, Chem.Mol) for one in (inputs if isinstance(inputs, list) else [inputs])):
         raise InputError(NO_ATOM_ORDER)
-    return as_molecules(given)
+    return as_molecules(inputs)
 
 
 def input_descriptors(
     smiles: Sequence[str], all_texts: bool, columns: Columns | None, config: RunConfig, kinds: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The descriptors that a model reads, as :meth:`GraphStore.from_arrays` takes them.
+    """Compute the descriptors that a model reads, for :meth:`GraphStore.from_arrays`.
 
     Args:
-        smiles: of the molecules.
-        all_texts: whether no molecule is a graph.
-        columns, config, kinds: as of :func:`to_store`.
+        smiles: SMILES of the molecules.
+        all_texts: True if no molecule is a graph.
+        columns, config, kinds: as in :func:`to_store`.
 
     Raises:
-        InputError: if it reads descriptors of a SMILES and is given graphs, or columns that are not given.
+        InputError: if the model reads SMILES descriptors and gets graphs, or feature columns are missing.
     """
     if kinds and not all_texts:
         raise InputError(
-            f"the model reads {', '.join(kinds)} beside the graph, which are made of a SMILES: give SMILES in place of "
-            "graphs"
+            f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
         )
-    found = compute_descriptors(smiles, kinds, config.graph.max_atoms) if kinds else {}
-    return {**found, **as_feature_columns(feature_column_names(config.data.descriptors), columns or {}, len(smiles))}
+    descriptors = compute_descriptors(smiles, kinds, config.graph.max_atoms) if kinds else {}
+    names = feature_column_names(config.data.descriptors)
+    return {**descriptors, **as_feature_columns(names, columns or {}, len(smiles))}
 
 
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:
-    """A graph that was made by hand, a :class:`MolGraph` or a PyG ``Data``; raises MoleculeError for what is none."""
+    """Check a user-made :class:`MolGraph` or PyG ``Data``; raises MoleculeError if it is invalid."""
     if not isinstance(molecule, MolGraph):
         from graphslice.data.pyg import from_pyg
 

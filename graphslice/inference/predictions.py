@@ -1,4 +1,4 @@
-"""Predictions: answers for molecules, and why some have none."""
+"""Predictions for molecules, with prediction intervals, nearest training molecules and error messages."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class PredictionInterval:
-    """What the labels of R molecules are expected to be, T targets; or those of the R atoms or bonds of some.
+    """Conformal prediction intervals and prediction sets of R molecules, atoms or bonds, for T targets.
+
+    Coverage holds marginally, if new molecules are exchangeable with the validation set. For atom- and bond-level
+    targets it is the covered fraction of the atoms or bonds of a molecule, averaged over molecules (see
+    :mod:`graphslice.calibration.conformal`).
 
     Attributes:
-        level: in percent, the share of molecules whose label is expected here; of atoms or bonds the share of those of
-            a molecule, in the mean over molecules (see :mod:`graphslice.calibration.conformal`).
-        low: ``float32 [R, T]``, the smallest number; nan of classes, and where there is no answer.
-        high: ``float32 [R, T]``, the largest. Both are infinite where the model was calibrated on too few molecules.
-        sets: of each target of classes, in their order, ``bool [R, K]``, which of its K classes; none where there is
-            no answer.
+        level: coverage, in percent.
+        low: ``float32 [R, T]``, lower bounds in the unit of the target; nan for classification targets and where there
+            is no prediction.
+        high: ``float32 [R, T]``, upper bounds. Both bounds are infinite if there were too few molecules to calibrate.
+        sets: by name of every classification target, in the order of the targets, ``bool [R, K]``: True for the
+            classes in the prediction set. All False where there is no prediction.
     """
 
     level: float
@@ -41,34 +45,38 @@ class PredictionInterval:
 
     @classmethod
     def concatenate(cls, parts: Sequence[PredictionInterval]) -> PredictionInterval:
-        """Those of several tables one behind the other: at least one, of the same level and targets."""
+        """Concatenate one or more intervals with the same level and targets along the rows."""
         low, high = (np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high"))
         sets = {name: np.concatenate([part.sets[name] for part in parts]) for name in parts[0].sets}
         return cls(parts[0].level, low, high, sets)
 
     def take_rows(self, rows: np.ndarray) -> PredictionInterval:
-        """Those of some of the R; ``rows``: ``int64 [B]``."""
-        sets = {name: each[rows] for name, each in self.sets.items()}
+        """Return the intervals of the rows ``int64 [B]``."""
+        sets = {name: classes[rows] for name, classes in self.sets.items()}
         return replace(self, low=self.low[rows], high=self.high[rows], sets=sets)
 
     def average_groups(self, groups: np.ndarray) -> PredictionInterval:
-        """What is alike gets the mean of its bounds, and every class that any of it may have.
+        """Average bounds within groups, and unite prediction sets.
 
-        ``groups``: ``int64 [R]``, the same for what is alike.
+        Args:
+            groups: ``int64 [R]``, equal for symmetry-equivalent atoms or bonds.
         """
-        sets = {name: _group_means(each, groups) > 0 for name, each in self.sets.items()}
+        sets = {name: _group_means(classes, groups) > 0 for name, classes in self.sets.items()}
         return replace(self, low=_group_means(self.low, groups), high=_group_means(self.high, groups), sets=sets)
 
 
 @dataclass
 class Neighbours:
-    """The training molecules that are nearest to R molecules.
+    """Nearest training molecules of R molecules, and the applicability domain.
 
     Attributes:
-        similarity: ``float32 [R]``, Tanimoto's, of Morgan fingerprints; nan where there is no molecule.
-        in_domain: ``bool [R]``, whether it is as large as of 95 percent of the training molecules among each other, and
-            the molecule at most half as large again as the largest of them.
-        nearest: their SMILES, or where these are not at hand the rows of the training data; None where not asked for.
+        similarity: ``float32 [R]``, Tanimoto similarity of Morgan fingerprints to the nearest training molecule; nan
+            for invalid molecules.
+        in_domain: ``bool [R]``, True inside the applicability domain: the similarity reaches the threshold that 95
+            percent of the training molecules reach among each other, and the molecule has at most 1.5 times the atoms
+            of the largest training molecule.
+        nearest: R SMILES of the nearest training molecules, or their rows in the training data if the SMILES are not
+            available. None unless requested.
     """
 
     similarity: np.ndarray
@@ -78,22 +86,22 @@ class Neighbours:
 
 @dataclass
 class Predictions:
-    """Answers, row by row.
+    """Predictions of R molecules.
 
-    Of a model of atoms, or of bonds, ``values``, ``std`` and ``interval`` have a row for each of these, molecule by
-    molecule, and ``ptr`` says which are whose.
+    For atom- and bond-level targets ``values``, ``std`` and ``interval`` have one row per atom or bond, molecule by
+    molecule, and ``ptr`` holds the boundaries.
 
     Attributes:
-        values: ``float32 [R, W]``; nan where there is no answer. A number in its unit for a target that is one, the
-            probability of the second class for one of two classes, of each class for one of several.
-        errors: for each row None, or why it has no answer.
-        tasks: the T targets.
-        spread: ``float32 [R, W]``, the standard deviation of what several models answer; None of one model. The values
-            are their means then.
-        interval: where it was asked for.
-        neighbours: where an interval, or they, were asked for.
-        ptr: ``int64 [R + 1]``, of a model of atoms or bonds: those of row r are ``values[ptr[r]:ptr[r + 1]]``. Else
-            None.
+        values: ``float32 [R, W]``; nan where there is no prediction. A regression target has one column, in its unit; a
+            binary target one, the probability of its second class; a multiclass target one probability per class.
+        errors: R error messages; None for molecules with a prediction.
+        tasks: the T prediction tasks.
+        std: ``float32 [R, W]``, standard deviation over the ensemble members, whose mean ``values`` is; None for a
+            single model.
+        interval: prediction intervals and sets, or None unless requested.
+        neighbours: similarity to the training set, or None unless an interval or the nearest molecule was requested.
+        ptr: ``int64 [R + 1]`` for atom- and bond-level targets: molecule r has the rows ``values[ptr[r]:ptr[r + 1]]``.
+            None for molecule-level targets.
     """
 
     values: np.ndarray
@@ -106,38 +114,44 @@ class Predictions:
 
     @property
     def by_row(self) -> list[np.ndarray]:
-        """The values of each row: ``float32 [n, W]`` of its n atoms or bonds, ``[1, W]`` of a model of molecules."""
+        """Values of each molecule: ``float32 [n, W]`` for its n atoms or bonds, ``[1, W]`` at molecule level."""
         ptr = np.arange(len(self.errors) + 1) if self.ptr is None else self.ptr
         return [self.values[begin:end] for begin, end in pairwise(ptr.tolist())]
 
     def places(self, rows: np.ndarray) -> np.ndarray:
-        """``int64 [B]``: where the values of some rows stand; of a model of atoms or bonds ``[M]``, row by row."""
+        """Return the indices into ``values`` of some molecules: ``int64 [B]``, or one per atom or bond."""
         return rows if self.ptr is None else ragged_indices(self.ptr, rows)
 
     def reordered(self, orders: Sequence[AtomBondOrder | None]) -> Predictions:
-        """Answers of atoms or bonds in the order of the SMILES, in place of that of the graphs; those that are alike
-        get their mean. ``orders``: of each row; where there is none its answers stay as they are.
+        """Bring atom- or bond-level predictions from graph order into SMILES order.
+
+        Predictions of symmetry-equivalent atoms or bonds are averaged.
+
+        Args:
+            orders: the order of every molecule; None leaves its predictions as they are.
         """
         assert self.ptr is not None
-        places, groups = np.arange(len(self.values)), np.arange(len(self.values))
-        for begin, order in zip(self.ptr[:-1].tolist(), orders, strict=True):
+        indices, groups = np.arange(len(self.values)), np.arange(len(self.values))
+        for start, order in zip(self.ptr[:-1].tolist(), orders, strict=True):
             if order is not None:
-                places[begin : begin + len(order)] = begin + order.places
+                indices[start : start + len(order)] = start + order.places
                 if order.groups is not None:
-                    groups[begin : begin + len(order)] = begin + order.groups
-        std = None if self.std is None else _group_means(self.std[places], groups)
-        interval = None if self.interval is None else self.interval.take_rows(places).average_groups(groups)
-        return replace(self, values=_group_means(self.values[places], groups), std=std, interval=interval)
+                    groups[start : start + len(order)] = start + order.groups
+        std = None if self.std is None else _group_means(self.std[indices], groups)
+        interval = None if self.interval is None else self.interval.take_rows(indices).average_groups(groups)
+        return replace(self, values=_group_means(self.values[indices], groups), std=std, interval=interval)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
-        """Those of several tables one behind the other, but for the names of neighbours: at least one, of one model
-        asked for the same."""
+        """Concatenate one or more predictions of one model, made with the same options, along the rows.
+
+        The names of the nearest training molecules are dropped.
+        """
         first = parts[0]
         std = [part.std for part in parts if part.std is not None]
         intervals = [part.interval for part in parts if part.interval is not None]
-        near = [part.neighbours for part in parts if part.neighbours is not None]
-        similar, inside = [each.similarity for each in near], [each.in_domain for each in near]
+        neighbours = [part.neighbours for part in parts if part.neighbours is not None]
+        similarities, in_domain = [one.similarity for one in neighbours], [one.in_domain for one in neighbours]
         counts = [np.diff(part.ptr) for part in parts if part.ptr is not None]
         return cls(
             np.concatenate([part.values for part in parts]),
@@ -145,38 +159,49 @@ class Predictions:
             first.tasks,
             np.concatenate(std) if std else None,
             PredictionInterval.concatenate(intervals) if intervals else None,
-            Neighbours(np.concatenate(similar), np.concatenate(inside), None) if near else None,
+            Neighbours(np.concatenate(similarities), np.concatenate(in_domain), None) if neighbours else None,
             ptr=pointers(np.concatenate(counts)) if counts else None,
         )
 
     @property
     def targets(self) -> list[str]:
-        """T names."""
+        """Names of the T targets."""
         return [task.name for task in self.tasks]
 
     @property
     def columns(self) -> list[str]:
-        """W names of the values."""
+        """Names of the W columns of ``values``."""
         return prediction_columns(self.tasks)
 
     def classes(self, target: str) -> list[str | None]:
-        """The most probable class of each row; raises KeyError for a target that has no classes."""
+        """Return the most probable class of each row.
+
+        Args:
+            target: name of a classification target.
+
+        Returns:
+            Class names, one per row of ``values``; None where there is no prediction.
+
+        Raises:
+            KeyError: if there is no classification target of this name.
+        """
         for _, task, where in each_target(self.tasks):
             if task.name == target and task.classes:
                 return predicted_classes(self.values[:, where], task)
         raise KeyError(target)
 
     def to_frame(self) -> DataFrame:
-        """A data frame with a row for each: the columns that ``graphslice predict`` adds to a table.
+        """Return a data frame with one row per molecule, in the columns that ``graphslice predict`` writes.
 
-        These are ``<target>_pred``, of classes the probabilities, of several models the deviations, what was asked for
-        of intervals and of the nearest molecules, and ``error``.
+        The columns are ``<target>_pred``, class probabilities ``<target>_prob_<class>``, standard deviations ``_std``
+        of an ensemble, ``_low`` and ``_high`` or ``_set`` of intervals, ``in_domain``, ``similarity``, ``nearest``
+        (these as far as they were requested), and ``error``. Columns of atom- and bond-level targets hold lists.
         """
         return pa.table(output_arrays(self)).to_pandas()
 
 
 def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """``float32 [S, W]``: each row of the values as the mean over the rows of its group, ``int64 [S]``."""
+    """Replace every row of ``values`` by the mean over its group: ``float32 [S, W]``, groups ``int64 [S]``."""
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if (counts == 1).all():
         return values
@@ -184,98 +209,109 @@ def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return (sums / counts[:, None]).astype(np.float32)[inverse]
 
 
-# --- as columns of a table -------------------------------------------------------------------------
+# --- output columns --------------------------------------------------------------------------------
 
 
 def output_columns(
     tasks: Sequence[Task], std: bool = False, interval: float | None = None, nearest: bool = False
 ) -> list[str]:
-    """Names of the columns that a prediction adds to a table; ``std``: of several models."""
-    found = []
+    """Return the names of the columns that predictions add to a table.
+
+    Args:
+        tasks: the prediction tasks.
+        std: True for an ensemble, which adds standard deviations.
+        interval: coverage in percent of intervals, or None.
+        nearest: True if the nearest training molecule is added.
+    """
+    names = []
     for task in tasks:
-        found += [*_prediction_names(task), *(_std_names(task) if std else [])]
-        found += [] if interval is None else _interval_names(task)
-    of_domain = ["in_domain", "similarity"] if interval is not None or nearest else []
-    return [*found, *of_domain, *(["nearest"] if nearest else []), "error"]
+        names += [*_prediction_names(task), *(_std_names(task) if std else [])]
+        names += [] if interval is None else _interval_names(task)
+    domain_names = ["in_domain", "similarity"] if interval is not None or nearest else []
+    return [*names, *domain_names, *(["nearest"] if nearest else []), "error"]
 
 
 def check_output_columns(tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` if two targets would add a column of one name, such as a class ``low`` of ``x`` and a
-    bound of ``x_prob``."""
+    """Raise :class:`InputError` if two output columns have the same name.
+
+    An example is the probability of a class ``low`` of ``x`` and the lower bound of a target ``x_prob``.
+    """
     counts = Counter(output_columns(tasks, std=True, interval=90.0, nearest=True))
     if repeated := [name for name, count in counts.items() if count > 1]:
-        raise InputError(f"of these targets two columns of predictions would be called {repeated[0]!r}: rename one")
+        raise InputError(f"two prediction columns would be called {repeated[0]!r}: rename one of the targets")
 
 
 def _prediction_names(task: Task) -> list[str]:
-    """What a target adds: its prediction, and of classes the probabilities."""
+    """Columns of the prediction of a target, and of its class probabilities."""
     return [f"{task.name}_pred", *(task.columns if task.classes else [])]
 
 
 def _std_names(task: Task) -> list[str]:
-    """What a target adds of several models: the standard deviation of each of its numbers."""
+    """Columns of the standard deviations over ensemble members."""
     return [f"{name}_std" for name in task.columns]
 
 
 def _interval_names(task: Task) -> list[str]:
-    """What a target adds of an interval."""
+    """Columns of the prediction interval or prediction set of a target."""
     return [f"{task.name}_set"] if task.classes else [f"{task.name}_low", f"{task.name}_high"]
 
 
-def output_arrays(answers: Predictions) -> dict[str, pa.Array]:
-    """The columns of :func:`output_columns` with what they hold; those of targets of atoms or bonds hold lists."""
-    found = _target_arrays(answers) if answers.ptr is None else _target_list_arrays(answers, answers.ptr)
-    return found | _domain_arrays(answers) | {"error": text_array(list(answers.errors))}
+def output_arrays(predictions: Predictions) -> dict[str, pa.Array]:
+    """Return the columns of :func:`output_columns`; those of atom- and bond-level targets hold lists."""
+    ptr = predictions.ptr
+    columns = _target_arrays(predictions) if ptr is None else _target_list_arrays(predictions, ptr)
+    return columns | _domain_arrays(predictions) | {"error": text_array(list(predictions.errors))}
 
 
-def _target_arrays(answers: Predictions) -> dict[str, pa.Array]:
-    found = {}
-    for t, task, where in each_target(answers.tasks):
+def _target_arrays(predictions: Predictions) -> dict[str, pa.Array]:
+    """Columns of all targets, with one entry per row of ``values``."""
+    columns = {}
+    for t, task, where in each_target(predictions.tasks):
         predicted, *probabilities = _prediction_names(task)
-        values = answers.values[:, where]
+        values = predictions.values[:, where]
         if task.classes:
-            found[predicted] = text_array(predicted_classes(values, task))
+            columns[predicted] = text_array(predicted_classes(values, task))
         for name, column in zip(probabilities or [predicted], values.T, strict=True):
-            found[name] = number_array(column)
-        if answers.std is not None:
-            for name, column in zip(_std_names(task), answers.std[:, where].T, strict=True):
-                found[name] = number_array(column)
-        found |= _interval_arrays(answers.interval, task, t, np.isfinite(values).all(axis=1))
-    return found
+            columns[name] = number_array(column)
+        if predictions.std is not None:
+            for name, column in zip(_std_names(task), predictions.std[:, where].T, strict=True):
+                columns[name] = number_array(column)
+        columns |= _interval_arrays(predictions.interval, task, t, np.isfinite(values).all(axis=1))
+    return columns
 
 
-def _target_list_arrays(answers: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
-    """:func:`_target_arrays` of atoms or bonds: the columns of a table that has a row for each of these, as lists."""
-    answered = np.array([error is None for error in answers.errors], bool)
-    return {name: list_array(column, ptr, answered) for name, column in _target_arrays(answers).items()}
+def _target_list_arrays(predictions: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
+    """Columns of atom- or bond-level targets, with one list per molecule."""
+    is_predicted = np.array([error is None for error in predictions.errors], bool)
+    return {name: list_array(column, ptr, is_predicted) for name, column in _target_arrays(predictions).items()}
 
 
 def _interval_arrays(
-    interval: PredictionInterval | None, task: Task, t: int, answered: np.ndarray
+    interval: PredictionInterval | None, task: Task, t: int, is_predicted: np.ndarray
 ) -> dict[str, pa.Array]:
-    """The columns of :func:`_interval_names`; of classes those that cannot be ruled out, with | between."""
+    """Columns of :func:`_interval_names`; the classes of a prediction set are joined by ``|``."""
     if interval is None:
         return {}
     if task.classes:
-        rows = (
-            [name for name, there in zip(task.classes, row, strict=True) if there] for row in interval.sets[task.name]
+        prediction_sets = (
+            "|".join(name for name, included in zip(task.classes, row, strict=True) if included)
+            for row in interval.sets[task.name]
         )
-        # No class, of a molecule that is like none, is not the same as no answer.
-        columns = [
-            text_array(["|".join(names) if there else None for names, there in zip(rows, answered, strict=True)])
-        ]
+        # An empty prediction set is an empty text; a missing prediction is null.
+        sets = zip(prediction_sets, is_predicted, strict=True)
+        columns = [text_array([names if known else None for names, known in sets])]
     else:
         columns = [number_array(interval.low[:, t]), number_array(interval.high[:, t])]
     return dict(zip(_interval_names(task), columns, strict=True))
 
 
-def _domain_arrays(answers: Predictions) -> dict[str, pa.Array]:
-    """How near the training molecules are, where that was asked for; nothing where there is no molecule."""
-    if (near := answers.neighbours) is None:
+def _domain_arrays(predictions: Predictions) -> dict[str, pa.Array]:
+    """Columns of the applicability domain, null for invalid molecules; none unless requested."""
+    if (neighbours := predictions.neighbours) is None:
         return {}
-    known = np.isfinite(near.similarity)
-    found = {
-        "in_domain": bool_array(near.in_domain, known),
-        "similarity": number_array(near.similarity),
+    is_valid = np.isfinite(neighbours.similarity)
+    columns = {
+        "in_domain": bool_array(neighbours.in_domain, is_valid),
+        "similarity": number_array(neighbours.similarity),
     }
-    return found if near.nearest is None else found | {"nearest": text_array(near.nearest)}
+    return columns if neighbours.nearest is None else columns | {"nearest": text_array(neighbours.nearest)}

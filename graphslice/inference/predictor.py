@@ -1,4 +1,4 @@
-"""Predictor: SMILES in, numbers out."""
+"""Predictor: inference with a trained model or an ensemble."""
 
 from __future__ import annotations
 
@@ -44,19 +44,22 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """A trained model that answers for molecules, or several whose mean does.
+    """A trained model, or an ensemble whose mean is predicted.
 
     Args:
-        checkpoints: of the model, or of the models.
-        device: where it computes; a CUDA GPU where there is one, else the CPU.
-        calibration: what their answers are worth together; of one model it has its own.
-        folder: the run folder, which knows the training molecules.
+        checkpoints: one checkpoint, or one per ensemble member.
+        device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
+        calibration: calibration of the ensemble. A single model uses that of its checkpoint.
+        folder: the run directory, which lists the training molecules.
 
     Attributes:
-        tasks: what it predicts.
-        config: how it was made.
-        calibration: what its answers are worth, or None.
-        folder: as given.
+        tasks: the T prediction tasks, one per target.
+        config: the :class:`~graphslice.config.RunConfig` of the (first) model.
+        models: the networks, one per ensemble member.
+        stackings: the :class:`~graphslice.trees.Stacking` of each member, or None.
+        calibration: the :class:`~graphslice.calibration.Calibration`, or None.
+        device: the torch device.
+        folder: the run directory, or None.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Predictor:
         checkpoints = [checkpoints] if isinstance(checkpoints, Checkpoint) else checkpoints
         self.config, self.tasks = checkpoints[0].config, checkpoints[0].tasks
         self.device = torch.device(device or default_device())
-        self._made = [(checkpoint.config, checkpoint.calibration) for checkpoint in checkpoints]
+        self._member_configs = [(checkpoint.config, checkpoint.calibration) for checkpoint in checkpoints]
         self.models = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
         self.stackings = [checkpoint.stacking for checkpoint in checkpoints]
         self.calibration = calibration if len(checkpoints) > 1 else checkpoints[0].calibration
@@ -78,31 +81,32 @@ class Predictor:
 
     @property
     def model(self) -> GraphTransformer:
-        """The network; raises InputError where there are several."""
+        """The network of a single model; raises InputError for an ensemble."""
         if len(self.models) > 1:
             raise InputError(
-                f"{len(self.models)} models answer together here: load one, as the folder {MEMBER}1 of the run folder"
+                f"this is an ensemble of {len(self.models)} models: load one member, such as {MEMBER}1 in the run "
+                "directory"
             )
         return self.models[0]
 
     @property
     def targets(self) -> list[str]:
-        """Names of what it predicts."""
+        """Names of the T targets."""
         return [task.name for task in self.tasks]
 
     @property
     def is_cross_validation(self) -> bool:
-        """Whether its models are of a cross-validation, each with another fold as its test."""
-        return len({config.data.fold for config, _ in self._made}) > 1
+        """True if the models are those of a cross-validation, each with another fold as test set."""
+        return len({config.data.fold for config, _ in self._member_configs}) > 1
 
     @property
     def columns(self) -> list[str]:
-        """Names of the W numbers that it predicts with: see :class:`Predictions`."""
+        """Names of the W predicted columns: see :class:`Predictions`."""
         return prediction_columns(self.tasks)
 
     @property
     def level(self) -> str:
-        """What it answers for: molecule, atom or bond."""
+        """Level of the targets: ``molecule``, ``atom`` or ``bond``."""
         return self.config.model.level
 
     @overload
@@ -126,73 +130,77 @@ class Predictor:
         nearest: bool = False,
     ) -> Predictions: ...
     def predict(self, molecules, *, columns=None, details=False, interval=None, nearest=False):
-        """Predict some molecules.
+        """Predict the targets of molecules.
+
+        Predictions do not depend on the batch, nor, with the default ``graph.atom_order``, on how the SMILES is written.
+        Invalid molecules do not raise: they get nan, and an error message in :attr:`Predictions.errors`.
 
         Args:
-            molecules: SMILES, RDKit molecules, :class:`MolGraph`, or PyG ``Data`` with OGB features; one or many, in
-                a list, an array or a Series. A ``Batch`` of PyG is its graphs. Of a data frame (pandas, polars or
-                Arrow) the column of the SMILES is found by its name, as in a file, and those that the model reads.
-            columns: R numbers by name, of a model that was trained with columns of a table as features; nan or None
-                where unknown, for which the mean of the training stands.
-            details: also say why a molecule has no answer.
-            interval: a level in percent, such as 90: also say between which numbers, or among which classes, so many
-                of the labels are expected, and how near the training molecules are. Of atoms or bonds so many of those
-                of a molecule are, in the mean over molecules.
-            nearest: also say which training molecules are nearest.
+            molecules: SMILES, RDKit molecules, :class:`MolGraph`, or PyG ``Data`` with OGB features; one, or R in a
+                list, an array, a Series or a PyG ``Batch``. In a data frame (pandas, polars or Arrow) the SMILES column
+                is detected by name as in a file, and the feature columns of the model are read.
+            columns: feature columns of a model that was trained with some: R numbers by name. Unknown values are nan or
+                None and are replaced by the mean of the training set.
+            details: return :class:`Predictions`, with an error message for every invalid molecule.
+            interval: coverage in percent, such as 90. Adds conformal prediction intervals and prediction sets, and the
+                applicability domain. For atom- and bond-level targets the coverage is that within a molecule, averaged
+                over molecules.
+            nearest: add the nearest training molecules and the applicability domain.
 
         Returns:
-            ``float32 [R, W]``, the values of :class:`Predictions`: a number in the unit of its target, and
-            probabilities of classes. Of a model of atoms or bonds a list of R arrays ``float32 [n, W]``: a row for each
-            atom of the SMILES, or for each bond, in RDKit's order, of a graph in its own; none of what is no molecule.
-            With ``details``, ``interval`` or ``nearest`` all of the :class:`Predictions`.
+            ``float32 [R, W]``: numbers in the unit of their target, and class probabilities, as in
+            :attr:`Predictions.values`. At atom or bond level a list of R arrays ``float32 [n, W]``, with one row per
+            atom or bond of the SMILES in RDKit's order (of a graph in its own order), none for an invalid molecule.
+            With ``details``, ``interval`` or ``nearest`` a :class:`Predictions`.
 
         Raises:
-            InputError: if the model reads columns that are not given, or descriptors of SMILES and is given graphs; if
-                it has no calibration and is asked for what needs one; if what is given holds no molecules; if it
-                answers for atoms or bonds and is given RDKit molecules, whose order is not that of their SMILES.
+            InputError: if feature columns are missing; if the model reads descriptors of the SMILES and gets graphs; if
+                ``interval`` or ``nearest`` needs a calibration that the model lacks; if ``molecules`` holds no
+                molecules; or if an atom- or bond-level model gets RDKit molecules, which have no SMILES order.
         """
         self.check_calibrated(interval, nearest)
         if self.level != MOLECULE:
             molecules = as_ordered_molecules(molecules, self.config.data.smiles_column)
         store = self.featurize_molecules(molecules, columns)
-        answers = self.predict_store_rows(store, np.arange(len(store)), interval=interval, nearest=nearest)
+        predictions = self.predict_store_rows(store, np.arange(len(store)), interval=interval, nearest=nearest)
         if self.level != MOLECULE:
-            texts = [one if isinstance(one, str) else "" for one in molecules]
-            answers = answers.reordered(atom_bond_orders(texts, self.level, self.config.graph, with_symmetry=True))
+            smiles = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
+            orders = atom_bond_orders(smiles, self.level, self.config.graph, with_symmetry=True)
+            predictions = predictions.reordered(orders)
         if details or interval is not None or nearest:
-            return answers
-        return answers.values if answers.ptr is None else answers.by_row
+            return predictions
+        return predictions.values if predictions.ptr is None else predictions.by_row
 
     def featurize_molecules(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
-        """The molecules as the model reads them, row by row; arguments and errors of :meth:`predict`."""
+        """Featurize molecules for the model, row by row; arguments and errors as in :meth:`predict`."""
         return to_store(molecules, columns, self.config, self.kinds)
 
     def check_calibrated(self, interval: float | None, nearest: bool) -> None:
-        """Raise :class:`InputError` if there is no such interval, or no calibration for what is asked for."""
+        """Raise :class:`InputError` if the interval is invalid, or a calibration is needed but missing."""
         if interval is not None:
             coverage_of_level(interval)
         if (interval is not None or nearest) and self.calibration is None:
             raise InputError(
-                "the model has no calibration, which intervals and nearest molecules need: train it again with this "
-                "version"
+                "the model has no calibration, which prediction intervals and nearest training molecules need: "
+                "train it again with this version"
             )
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of descriptors of a SMILES that the model, or the trees beside it, read."""
-        of_trees = [kind for stacking in self.stackings if stacking is not None for kind in stacking.kinds]
-        return list(dict.fromkeys([*descriptor_kinds(self.config.data.descriptors), *of_trees]))
+        """Kinds of SMILES descriptors that the network or its tree ensembles read."""
+        tree_kinds = [kind for stacking in self.stackings if stacking is not None for kind in stacking.kinds]
+        return list(dict.fromkeys([*descriptor_kinds(self.config.data.descriptors), *tree_kinds]))
 
     @property
     def feature_columns(self) -> list[str]:
-        """The columns of a table that the model reads."""
+        """Feature columns of a dataset that the model reads."""
         return feature_column_names(self.config.data.descriptors)
 
     def descriptors(self, smiles: str) -> dict[str, np.ndarray]:
-        """The descriptors of a molecule that the model reads, as :meth:`GraphStore.from_arrays` takes them.
+        """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.
 
         Raises:
-            InputError: if it reads columns of a table.
+            InputError: if the model reads feature columns.
         """
         return input_descriptors([smiles], True, None, self.config, self.kinds)
 
@@ -205,71 +213,80 @@ class Predictor:
         interval: float | None = None,
         nearest: bool = False,
     ) -> Iterator[Predictions]:
-        """Predict SMILES chunk by chunk, parsed in the processes of a pool of :func:`featurizer_pool`.
+        """Predict SMILES chunk by chunk, featurized in the processes of a pool.
 
         Args:
-            chunks: of SMILES.
-            pool: None for this process.
+            chunks: lists of SMILES.
+            pool: of :func:`featurizer_pool`; None featurizes in this process.
             columns: for every chunk ``float32 [R, K]``, the values of ``feature_columns``.
-            interval, nearest: as of :meth:`predict`.
+            interval, nearest: as in :meth:`predict`.
 
-        Returns:
-            The answers of each chunk; of a model of atoms or bonds in the order of the SMILES.
+        Yields:
+            The predictions of each chunk; at atom or bond level in the order of the SMILES.
 
         Raises:
-            InputError: if the model reads columns, and none are given.
+            InputError: if the model reads feature columns and ``columns`` is None.
         """
-        chunks, again = itertools.tee(chunks)
-        on_gpu, own = self.device.type != "cpu", self.feature_columns
-        if own and columns is None:
-            as_feature_columns(own, {}, 0)
-        more = None if not own or columns is None else (dict(zip(own, c.T, strict=True)) for c in columns)
-        parsed = featurize_stream(chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=more)
-        for (store, reasons), smiles in zip(parsed, again, strict=True):
-            why = {i: reason for i, reason in enumerate(reasons) if reason}
-            answers = self.predict_store_rows(store, np.arange(len(store)), why, interval=interval, nearest=nearest)
+        chunks, smiles_chunks = itertools.tee(chunks)
+        on_gpu, names = self.device.type != "cpu", self.feature_columns
+        if names and columns is None:
+            as_feature_columns(names, {}, 0)
+        by_name = None if not names or columns is None else (dict(zip(names, c.T, strict=True)) for c in columns)
+        featurized = featurize_stream(
+            chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=by_name
+        )
+        for (store, messages), smiles in zip(featurized, smiles_chunks, strict=True):
+            errors = {row: message for row, message in enumerate(messages) if message}
+            rows = np.arange(len(store))
+            predictions = self.predict_store_rows(store, rows, errors, interval=interval, nearest=nearest)
             if self.level != MOLECULE:
-                read = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
-                answers = answers.reordered(
-                    atom_bond_orders(read, self.level, self.config.graph, pool, with_symmetry=True)
-                )
-            yield answers
+                valid = [text if message is None else "" for text, message in zip(smiles, messages, strict=True)]
+                orders = atom_bond_orders(valid, self.level, self.config.graph, pool, with_symmetry=True)
+                predictions = predictions.reordered(orders)
+            yield predictions
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """``float32 [R, W]`` for some rows of a store that have molecules, in batches of similar sizes; of a model of
-        atoms or bonds ``[S, W]``, in the order of the store."""
+        """Predict rows of a store, all of them valid molecules, in batches of similar size.
+
+        Args:
+            store: featurized as ``config.graph`` says.
+            rows: ``int64 [R]``.
+
+        Returns:
+            ``float32 [R, W]``; at atom or bond level ``[S, W]`` for all S atoms or bonds, in the order of the store.
+        """
         return self._ensemble_mean(self._predict(store, rows)[0])
 
     def predict_uncalibrated(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """What a calibration is made of: answers without it, and what may tell of the size of their errors.
+        """Return uncalibrated predictions and difficulty estimates, from which a calibration is fitted.
 
         Args:
-            store, rows: as of :meth:`predict_store`.
+            store, rows: as in :meth:`predict_store`.
 
         Returns:
-            ``float32 [R, W]``, and by name ``float32 [R, T]``; of a model of atoms or bonds S rows, as those of
-            :meth:`predict_store`.
+            Predictions ``float32 [R, W]``, and by name the difficulty estimates ``float32 [R, T]``, which may scale the
+            intervals. At atom or bond level both have S rows, as in :meth:`predict_store`.
         """
-        each, difficulty = self._predict(store, rows)
-        return each.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
+        member_values, difficulty = self._predict(store, rows)
+        return member_values.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
 
-    def _ensemble_mean(self, each: np.ndarray) -> np.ndarray:
-        """``float32 [R, W]``: the answer of M models, ``float32 [M, R, W]``, at its temperature."""
-        values = each.mean(axis=0, dtype=np.float64).astype(np.float32)
+    def _ensemble_mean(self, member_values: np.ndarray) -> np.ndarray:
+        """Average M models, ``float32 [M, R, W]``, and scale by temperature: ``float32 [R, W]``."""
+        values = member_values.mean(axis=0, dtype=np.float64).astype(np.float32)
         return values if self.calibration is None else self.calibration.probabilities(values, self.tasks)
 
     def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """``float32 [M, R, W]``: what each of M models answers; and how much its parts, and they, disagree."""
+        """Predictions of M models, ``float32 [M, R, W]``, and difficulty estimates ``float32 [R, T]`` by name."""
         counts = store.atom_bond_counts(self.level, rows)
         outputs = np.full((len(self.models), counts.sum(), self.config.model.tasks), np.nan, dtype=np.float32)
         for_each_batch(self.config, self.device, store, rows, self._forward, outputs, counts)
         stds = [model.target_std.cpu().numpy() for model in self.models]
-        values, deviations = network_predictions(outputs, stds, self.tasks)
+        values, predicted_stds = network_predictions(outputs, stds, self.tasks)
         values, difficulty = stack_predictions(values, self.stackings, store, rows, self.tasks)
-        return values, difficulty | deviations
+        return values, difficulty | predicted_stds
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
-        """``float32 [M, B, W + D]``: what the networks put out, answers and D deviations of their errors."""
+        """Outputs of the networks, ``float32 [M, B, W + D]``: predictions, then D standard deviations of errors."""
         batch = batch.to(self.device, non_blocking=True)
         with torch.inference_mode(), tf32_matmul(self.device, self.config.model.mixer):
             outputs = [model(batch).float().cpu().numpy() for model in self.models]
@@ -284,58 +301,67 @@ class Predictor:
         interval: float | None = None,
         nearest: bool = False,
     ) -> Predictions:
-        """Answers for any rows of a store.
+        """Predict any rows of a store, including invalid molecules.
 
         Args:
-            store: made as ``config.graph`` says. A model of atoms or bonds answers in its order of these.
+            store: featurized as ``config.graph`` says. Atoms and bonds are predicted in its order.
             rows: ``int64 [R]``.
-            reasons: why a row of the store has no molecule, by row; read from it when not given.
-            interval, nearest: as of :meth:`predict`.
+            reasons: error messages of invalid molecules, by row of the store. Default: those that the store holds.
+            interval, nearest: as in :meth:`predict`.
+
+        Returns:
+            The predictions of the R rows.
+
+        Raises:
+            InputError: if ``interval`` is invalid, or the model has no calibration for it.
         """
         self.check_calibrated(interval, nearest)
         reasons = store.errors if reasons is None else reasons
-        present, counts = store.sizes[rows] > 0, store.atom_bond_counts(self.level, rows)
+        is_valid, counts = store.sizes[rows] > 0, store.atom_bond_counts(self.level, rows)
         ptr = pointers(counts)
         values = np.full((ptr[-1], len(self.columns)), np.nan, dtype=np.float32)
         std = None if len(self.models) == 1 else values.copy()
-        answered = ragged_indices(ptr, np.flatnonzero(present))
-        each, difficulty = self._predict(store, rows[present])
-        values[answered] = self._ensemble_mean(each)
+        predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
+        member_values, difficulty = self._predict(store, rows[is_valid])
+        values[predicted] = self._ensemble_mean(member_values)
         if std is not None:
-            std[answered] = each.std(axis=0, ddof=1, dtype=np.float64)
-        errors = [None if there else reasons.get(int(row)) for row, there in zip(rows, present, strict=True)]
-        wrong = np.repeat(np.arange(len(rows)), counts)[~np.isfinite(values).all(axis=1)]
-        for i in np.unique(wrong[present[wrong]]).tolist():
-            values[ptr[i] : ptr[i + 1]], errors[i] = np.nan, "the model's answer is not a finite number"
+            std[predicted] = member_values.std(axis=0, ddof=1, dtype=np.float64)
+        errors = [None if valid else reasons.get(int(row)) for row, valid in zip(rows, is_valid, strict=True)]
+        not_finite = np.repeat(np.arange(len(rows)), counts)[~np.isfinite(values).all(axis=1)]
+        for i in np.unique(not_finite[is_valid[not_finite]]).tolist():
+            values[ptr[i] : ptr[i + 1]], errors[i] = np.nan, "the prediction is not a finite number"
             if std is not None:
                 std[ptr[i] : ptr[i + 1]] = np.nan
-        found = Predictions(values, errors, self.tasks, std, ptr=None if self.level == MOLECULE else ptr)
+        predictions = Predictions(values, errors, self.tasks, std, ptr=None if self.level == MOLECULE else ptr)
         if interval is not None or nearest:
             assert self.calibration is not None
-            given = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
-            found.interval, found.neighbours, places = estimate_uncertainty(*given, interval)
+            arguments = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
+            predictions.interval, predictions.neighbours, indices = estimate_uncertainty(*arguments, interval)
             if nearest:
-                found.neighbours.nearest = training_molecule_names(self.calibration.domain, places, self.folder)
-        return found
+                names = training_molecule_names(self.calibration.domain, indices, self.folder)
+                predictions.neighbours.nearest = names
+        return predictions
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The models as files would hold them, to be sent elsewhere."""
+        """Checkpoints of the models on the CPU, for storage or another process."""
         states = [{name: value.cpu() for name, value in model.state_dict().items()} for model in self.models]
-        parts = zip(self._made, states, self.stackings, strict=True)
         return [
-            Checkpoint(config, self.tasks, state, {}, stacking, alone) for (config, alone), state, stacking in parts
+            Checkpoint(config, self.tasks, state, {}, stacking, calibration)
+            for (config, calibration), state, stacking in zip(self._member_configs, states, self.stackings, strict=True)
         ]
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:
-    """Load the model of a run folder, of a checkpoint file or of a name that comes with the package, or the models of a
-    folder of several.
+    """Load a predictor; only weights are read, no code of the file is run.
 
-    Reads weights only, never runs code.
+    Args:
+        path: a run directory (of one model, an ensemble or a cross-validation), a checkpoint file, or the name of a
+            model that comes with the package.
+        device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
 
     Raises:
-        InputError: if there is no model there, or it cannot be read.
+        InputError: if there is no model at this path, or it cannot be read.
     """
     checkpoints = read_checkpoints(path)
     return Predictor(

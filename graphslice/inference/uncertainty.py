@@ -1,4 +1,4 @@
-"""What answers are worth: intervals and sets of classes, and the nearest training molecules."""
+"""Uncertainty of predictions: intervals, prediction sets, and the nearest training molecules."""
 
 from __future__ import annotations
 
@@ -20,28 +20,34 @@ from graphslice.tasks import Task
 def nearest_training_molecules(
     domain: ApplicabilityDomain, store: GraphStore, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The similarity of the nearest training molecule, ``float32 [R]``, and its place in the domain, ``int64 [R]``.
+    """Find the nearest training molecule of each row by Tanimoto similarity.
 
     Args:
-        domain: of the training molecules.
-        store: of molecules.
-        rows: ``int64 [R]``, each with atoms.
+        domain: applicability domain, which holds the training molecules.
+        store: the molecules.
+        rows: ``int64 [R]``, all of valid molecules.
+
+    Returns:
+        The similarity, ``float32 [R]``, and the index of the training molecule in the domain, ``int64 [R]``.
     """
     return domain.nearest(fingerprint_rows(store, rows, DOMAIN_BITS))
 
 
 def difficulty_estimates(
-    found: dict[str, np.ndarray], similarity: np.ndarray, counts: np.ndarray, targets: int
+    difficulty: dict[str, np.ndarray], similarity: np.ndarray, counts: np.ndarray, targets: int
 ) -> dict[str, np.ndarray]:
-    """What may tell of the size of the errors of T targets: by name ``float32 [S, T]``.
+    """Add the distance to the training set to difficulty estimates, which may scale prediction intervals.
 
     Args:
-        found: how much the parts of a model, and several models, disagree, ``float32 [S, T]``.
+        difficulty: standard deviations between model components and ensemble members, by name ``float32 [S, T]``.
         similarity: ``float32 [R]``, of :func:`nearest_training_molecules`.
-        counts: ``int64 [R]``, how many answers each molecule has, S together: 1, or its number of atoms or bonds.
-        targets: T.
+        counts: ``int64 [R]`` with sum S: number of predictions per molecule, 1 or its number of atoms or bonds.
+        targets: number of targets T.
+
+    Returns:
+        The estimates by name, ``float32 [S, T]`` each.
     """
-    return found | {DOMAIN_DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
+    return difficulty | {DOMAIN_DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
 
 
 def estimate_uncertainty(
@@ -50,55 +56,55 @@ def estimate_uncertainty(
     rows: np.ndarray,
     ptr: np.ndarray,
     values: np.ndarray,
-    found: dict[str, np.ndarray],
+    difficulty: dict[str, np.ndarray],
     tasks: Sequence[Task],
     interval: float | None,
 ) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
-    """What a model can say of its answers.
+    """Compute prediction intervals, the applicability domain and the nearest training molecules.
 
     Args:
-        calibration: of the model.
-        store: of the molecules.
-        rows: ``int64 [R]``, some of which may have no molecule.
-        ptr: ``int64 [R + 1]``, where the answers for each row begin, and the last ones end: of molecules one each.
-        values: ``float32 [S, W]``, the answers: P are for rows that have a molecule.
-        found: how much parts and models disagree, ``float32 [P, T]``.
-        tasks: T targets.
-        interval: a level in percent, or None.
+        calibration: calibration of the model.
+        store: the molecules.
+        rows: ``int64 [R]``, of valid or invalid molecules.
+        ptr: ``int64 [R + 1]``: row r has the predictions ``values[ptr[r]:ptr[r + 1]]``, one at molecule level.
+        values: ``float32 [S, W]``, the predictions, of which P are of valid molecules.
+        difficulty: standard deviations between model components and ensemble members, by name ``float32 [P, T]``.
+        tasks: the T prediction tasks.
+        interval: coverage in percent, or None.
 
     Returns:
-        The intervals, the neighbours without their names, and ``int64 [R]``, the places of these in the domain, -1
-        where there is no molecule.
+        The intervals (None without a level), the neighbours without their names, and the indices of the nearest
+        training molecules in the domain, ``int64 [R]``, -1 for invalid molecules.
     """
-    present = store.sizes[rows] > 0
-    near, place = nearest_training_molecules(calibration.domain, store, rows[present])
-    similarity, places = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
-    similarity[present], places[present] = near, place
+    is_valid = store.sizes[rows] > 0
+    valid_similarity, valid_indices = nearest_training_molecules(calibration.domain, store, rows[is_valid])
+    similarity, indices = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
+    similarity[is_valid], indices[is_valid] = valid_similarity, valid_indices
     neighbours = Neighbours(similarity, calibration.domain.contains(similarity, store.sizes[rows]), None)
     if interval is None:
-        return None, neighbours, places
-    answered = ragged_indices(ptr, np.flatnonzero(present))
-    coverage, own = coverage_of_level(interval), values[answered]
+        return None, neighbours, indices
+    predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
+    coverage, predicted_values = coverage_of_level(interval), values[predicted]
     low, high = (np.full((len(values), len(tasks)), np.nan, np.float32) for _ in range(2))
-    difficulty = difficulty_estimates(found, near, np.diff(ptr)[present], len(tasks))
-    low[answered], high[answered] = calibration.prediction_intervals(own, difficulty, tasks, coverage)
+    difficulty = difficulty_estimates(difficulty, valid_similarity, np.diff(ptr)[is_valid], len(tasks))
+    low[predicted], high[predicted] = calibration.prediction_intervals(predicted_values, difficulty, tasks, coverage)
     prediction_sets = {}
-    for name, classes in calibration.prediction_sets(own, tasks, coverage).items():
+    for name, classes in calibration.prediction_sets(predicted_values, tasks, coverage).items():
         prediction_sets[name] = np.zeros((len(values), classes.shape[1]), bool)
-        prediction_sets[name][answered] = classes
-    return PredictionInterval(interval, low, high, prediction_sets), neighbours, places
+        prediction_sets[name][predicted] = classes
+    return PredictionInterval(interval, low, high, prediction_sets), neighbours, indices
 
 
-def training_molecule_names(domain: ApplicabilityDomain, places: np.ndarray, folder: Path | None) -> list[str | None]:
-    """The SMILES of training molecules, or where the run folder is not at hand their rows; None for -1.
+def training_molecule_names(domain: ApplicabilityDomain, indices: np.ndarray, folder: Path | None) -> list[str | None]:
+    """Return the SMILES of training molecules, or their rows if the SMILES are not available.
 
     Args:
-        domain: that the places are of.
-        places: ``int64 [R]``.
-        folder: of the run.
+        domain: applicability domain, which holds the training molecules.
+        indices: ``int64 [R]``, into the domain; -1 gives None.
+        folder: the run directory, or None.
     """
     if domain.smiles:
-        return [None if place < 0 else domain.smiles[place] for place in places.tolist()]
-    known = read_training_smiles(folder)
-    rows = (None if place < 0 else int(domain.rows[place]) for place in places.tolist())
-    return [None if row is None else known.get(row, f"row {row + 1}") for row in rows]
+        return [None if index < 0 else domain.smiles[index] for index in indices.tolist()]
+    smiles_by_row = read_training_smiles(folder)
+    rows = (None if index < 0 else int(domain.rows[index]) for index in indices.tolist())
+    return [None if row is None else smiles_by_row.get(row, f"row {row + 1}") for row in rows]

@@ -86,7 +86,7 @@ def test_the_output_is_the_input(link, predictor, tmp_path):
         out.symlink_to(source)
     else:
         out.hardlink_to(source)
-    with pytest.raises(InputError, match="is the input itself"):
+    with pytest.raises(InputError, match="is an input file"):
         predict_file(predictor, source, out)
     assert source.read_text() == "smiles\nC\n"
 
@@ -94,7 +94,7 @@ def test_the_output_is_the_input(link, predictor, tmp_path):
 def test_the_output_is_a_file_of_the_folder(predictor, tmp_path):
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text("smiles\nC\n")
-    with pytest.raises(InputError, match=r"b\.csv is the input itself"):
+    with pytest.raises(InputError, match=r"b\.csv is an input file"):
         predict_file(predictor, tmp_path, tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_text() == "smiles\nC\n"
 

@@ -137,7 +137,7 @@ def test_large_molecules(predictor):
 def test_an_answer_that_is_no_number_is_none(make_predictor):
     model = make_predictor(scale=1e30)
     result = model.predict(["CCO"], details=True)
-    assert np.isnan(result.values).all() and result.errors == ["the model's answer is not a finite number"]
+    assert np.isnan(result.values).all() and result.errors == ["the prediction is not a finite number"]
 
 
 def test_predicting_twice_is_the_same(run_directory):

@@ -90,7 +90,7 @@ def test_a_finished_run_is_judged_again_by_its_network(stacked_run):
 
 
 def test_graphs_have_no_descriptors(stacked_run):
-    with pytest.raises(gs.InputError, match="give SMILES in place of graphs"):
+    with pytest.raises(gs.InputError, match="give SMILES instead of graphs"):
         gs.load(stacked_run[0], "cpu").predict(gs.smiles_to_graph("CCO"))
 
 

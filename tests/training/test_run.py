@@ -508,6 +508,6 @@ def test_targets_whose_predictions_would_share_a_column_are_refused(tmp_path, ti
     """A class low of cls, and the lower bound of cls_prob."""
     rows = {"smiles": ["C" * n for n in range(1, 31)], "cls": ["low", "mid", "high"] * 10, "cls_prob": range(30)}
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=r"two columns of predictions would be called 'cls_prob_(low|high)': rename"):
+    with pytest.raises(InputError, match=r"two prediction columns would be called 'cls_prob_(low|high)': rename"):
         train(tiny_config(tmp_path / "t.csv", data={"targets": "cls,cls_prob"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""How good predictions are, and the files that OGB-LSC takes."""
+"""Evaluation: metrics of predictions, coverage of intervals, and OGB-LSC submission files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from graphslice.evaluation.metrics import METRICS, score, scores
     from graphslice.evaluation.submission import write_submission
 
-# Imported when first used: whoever reads scores needs no model.
+# Imported on first use, so that metrics can be read without importing models.
 _LAZY_EXPORTS = {"METRICS": "metrics", "score": "metrics", "scores": "metrics", "write_submission": "submission"}
 
 __all__ = ["METRICS", "score", "scores", "write_submission"]

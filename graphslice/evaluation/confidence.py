@@ -1,26 +1,29 @@
-"""What several seeds, or folds, can tell of a mean."""
+"""Confidence intervals of means over seeds or cross-validation folds."""
 
 from __future__ import annotations
 
 import numpy as np
 
-#: Seeds below which nothing is said: the interval of two is six times as wide as that of many.
+#: Fewest seeds for which an interval is reported: that of two seeds is six times as wide as that of many.
 MIN_SEEDS = 3
-# Of the interval.
+# Confidence level of the interval.
 _LEVEL = 0.95
 
 
 def mean_interval(values: np.ndarray, folds: int = 0, comparisons: int = 1) -> tuple[float, float]:
-    """The 95% interval of a mean over seeds, by Student's t.
+    """Compute the 95% confidence interval of a mean over seeds or folds, by Student's t.
 
     Args:
-        values: ``float64 [S]``, one of each seed, at least two.
-        folds: of a cross-validation, of which each value is one: their models share most of what they learned, so the
-            variance of the mean is larger (Nadeau and Bengio 2003, doi:10.1023/A:1024068626366). 0 for seeds.
-        among: how many such intervals there are, which hold all at once in 95% of cases (Bonferroni).
-    """
-    from scipy.stats import t  # half a second, which a command that asks for none should not wait
+        values: ``float64 [S]``, one value per seed or fold, at least two.
+        folds: number of cross-validation folds if the values are those of folds, else 0. Training sets of folds
+            overlap, which increases the variance of the mean (Nadeau and Bengio 2003, doi:10.1023/A:1024068626366).
+        comparisons: number of intervals that hold simultaneously with 95% confidence (Bonferroni correction).
 
-    share = 1 / len(values) + (1 / (folds - 1) if folds else 0)  # the test molecules over those for training
-    half = t.ppf(1 - (1 - _LEVEL) / comparisons / 2, len(values) - 1) * values.std(ddof=1) * np.sqrt(share)
-    return float(values.mean() - half), float(values.mean() + half)
+    Returns:
+        The lower and the upper bound.
+    """
+    from scipy.stats import t  # the import takes half a second
+
+    factor = 1 / len(values) + (1 / (folds - 1) if folds else 0)  # 1 / (folds - 1): size of test over training set
+    half_width = t.ppf(1 - (1 - _LEVEL) / comparisons / 2, len(values) - 1) * values.std(ddof=1) * np.sqrt(factor)
+    return float(values.mean() - half_width), float(values.mean() + half_width)

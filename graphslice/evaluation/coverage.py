@@ -1,4 +1,4 @@
-"""How many labels lie where they were expected."""
+"""Empirical coverage and size of prediction intervals and prediction sets."""
 
 from __future__ import annotations
 
@@ -10,58 +10,60 @@ from graphslice.calibration import mean_per_molecule
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
-#: Of the intervals whose coverage is reported, in percent.
+#: Nominal coverage of the intervals that are evaluated, in percent.
 COVERAGE_LEVEL = 90
 
 
 def coverage(
     interval: PredictionInterval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
 ) -> dict[str, dict[str, float]]:
-    """Of each target how many labels lie within its intervals or sets, and how wide these are.
+    """Compute the empirical coverage and the mean size of prediction intervals and sets for every target.
 
     Args:
-        interval: of R molecules that have an answer, or of the R atoms or bonds of some.
+        interval: intervals of R predicted molecules, or of their R atoms or bonds.
         labels: ``float64 [R, T]``, nan where unknown.
-        molecules: ``int64 [R]``, which molecule each row is of.
-        tasks: T targets, under the names that they have here; the model may have others.
+        molecules: ``int64 [R]``, index of the molecule of every row.
+        tasks: the T prediction tasks, with the target names of the dataset, which may differ from those of the model.
 
     Returns:
-        By target ``coverage``, a share of the molecules that have a label; ``width``, the mean of
-        ``high - low`` in the user's unit, or ``classes``, the mean number of classes. nan without molecules. Of atoms
-        and bonds each is the mean over molecules of that in the molecule, of which intervals speak.
+        By target ``coverage``, the fraction of labels in the interval or set, and ``width``, the mean of ``high - low``
+        in the unit of the target, or ``classes``, the mean number of classes in the set. Values are nan without labels.
+        Atoms and bonds are averaged within molecules first, which is the coverage that the intervals guarantee.
     """
-    found = {}
-    every_set = iter(interval.sets.values())
+    results = {}
+    prediction_sets = iter(interval.sets.values())
     for t, task in enumerate(tasks):
         y = labels[:, t]
         known = np.isfinite(y)
-        of = molecules[known]
+        groups = molecules[known]
         if task.classes:
-            sets = next(every_set)
+            sets = next(prediction_sets)
             inside = sets[known, y[known].astype(int)]
-            found[task.name] = {"coverage": _mean(inside, of), "classes": _mean(sets[known].sum(axis=1), of)}
+            sizes = sets[known].sum(axis=1)
+            results[task.name] = {"coverage": _mean(inside, groups), "classes": _mean(sizes, groups)}
         else:
             low, high = interval.low[:, t], interval.high[:, t]
             inside = (low[known] <= y[known]) & (y[known] <= high[known])
-            found[task.name] = {"coverage": _mean(inside, of), "width": _mean(high[known] - low[known], of)}
-    return found
+            results[task.name] = {"coverage": _mean(inside, groups), "width": _mean(high[known] - low[known], groups)}
+    return results
 
 
-def add_coverage(found: dict, covered: dict[str, dict[str, float]]) -> None:
-    """Put ``coverage_90``, ``width_90`` and ``classes_90`` beside the scores of each target, where they are finite.
+def add_coverage(result: dict, coverages: dict[str, dict[str, float]]) -> None:
+    """Add ``coverage_90``, ``width_90`` and ``classes_90`` to the scores of each target, as far as they are finite.
 
-    Of intervals without end, which hold whatever there is, ``coverage_90`` is None.
+    ``coverage_90`` is None if intervals are infinite, since they cover every label.
 
     Args:
-        found: of :func:`~graphslice.evaluation.metrics.scores`.
-        covered: of :func:`coverage`, at :data:`COVERAGE_LEVEL`.
+        result: scores of :func:`~graphslice.evaluation.metrics.scores`, modified in place.
+        coverages: result of :func:`coverage` for intervals of :data:`COVERAGE_LEVEL`.
     """
-    for name, values in covered.items():
+    for name, values in coverages.items():
         finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
         if np.isinf(values.get("width", 0.0)):
             finite["coverage"] = None
-        found["targets"][name] |= {f"{key}_{COVERAGE_LEVEL}": value for key, value in finite.items()}
+        result["targets"][name] |= {f"{key}_{COVERAGE_LEVEL}": value for key, value in finite.items()}
 
 
 def _mean(values: np.ndarray, molecules: np.ndarray) -> float:
+    """Mean over molecules of the mean within each; nan without values."""
     return float(mean_per_molecule(values, molecules).mean()) if len(values) else float("nan")

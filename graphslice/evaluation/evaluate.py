@@ -1,4 +1,4 @@
-"""Judge a model on labelled molecules."""
+"""Evaluation of a model on labelled molecules."""
 
 from __future__ import annotations
 
@@ -29,76 +29,76 @@ from graphslice.package_data import is_packaged_model
 from graphslice.run_files import find_members, locate_dataset, run_directory_of
 from graphslice.tasks import Task
 
-# Rows that are predicted at a time.
+# Number of rows that are predicted at a time.
 _CHUNK_ROWS = 16_384
-# Similarity of one fingerprint with itself, but for rounding.
+# Smallest similarity that counts as the same fingerprint, allowing for rounding.
 _IDENTICAL_SIMILARITY = 1 - 1e-6
 
 
 def load_evaluation_data(
-    predictor: Predictor, model: Path | None, given: dict[str, Any], split: str | None = None
+    predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None = None
 ) -> tuple[LabelledDataset, Splits | None]:
-    """Labelled molecules to judge a model on, and their splits.
+    """Load a labelled dataset to evaluate a model on, with its splits.
 
     Args:
         predictor: the model.
-        model: its run folder or checkpoint, if there is one.
-        given: fields of :class:`~graphslice.config.DataConfig` that differ from what it was trained on.
-        split: that is to be judged; of all rows of other data no column is asked for its split.
+        model: its run directory or checkpoint, if there is one.
+        overrides: fields of :class:`~graphslice.config.DataConfig` that differ from the training.
+        split: the split to evaluate. With ``all`` a column of splits in other data is ignored.
 
     Returns:
-        The source, and the rows of each split: those of the run for the data it was trained on, else
-        those that the data itself tells; None where nothing does.
+        The dataset, and the rows of each split: those of the run for the data of the training, else those that the
+        data defines; None if there are none.
 
     Raises:
-        InputError: if the data cannot be had, has other targets, or has changed since the training.
+        InputError: if the dataset cannot be read, has other targets, or has changed since the training.
     """
     trained = predictor.config.data
-    if not trained.dataset and "dataset" not in given:
-        raise InputError(f"{model} was imported, without what it learned: give labelled molecules by --dataset")
+    if not trained.dataset and "dataset" not in overrides:
+        raise InputError(f"{model} was imported without its training data: give labelled molecules with --dataset")
     trained = replace(
         trained, dataset=locate_dataset(trained.dataset, None if model is None else run_directory_of(model))
     )
-    dataset = absolute_dataset(given.get("dataset", trained.dataset))
-    if model is not None and is_packaged_model(model) and "dataset" not in given:
+    dataset = absolute_dataset(overrides.get("dataset", trained.dataset))
+    if model is not None and is_packaged_model(model) and "dataset" not in overrides:
         raise InputError(
-            f"{model} came with the package, without what it learned: give labelled molecules by --dataset"
+            f"{model} comes with the package, without its training data: give labelled molecules with --dataset"
         )
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    if "dataset" not in given and not (is_dataset_name(dataset) or Path(dataset).exists()):
-        raise InputError(f"what the model learned is not at {dataset} any more: give labelled molecules by --dataset")
-    asked = given.get("targets")
+    if "dataset" not in overrides and not (is_dataset_name(dataset) or Path(dataset).exists()):
+        raise InputError(f"the training data is no longer at {dataset}: give labelled molecules with --dataset")
+    targets = overrides.get("targets")
     if dataset == trained.dataset:
-        if are_model_targets(predictor, asked):  # all are read, so that the data is known as that of the training
-            given = {name: value for name, value in given.items() if name != "targets"}
-        # The labels that were learned beside belong to the data of the run, and are not judged.
-        own = {"targets": trained.targets or join_names(predictor.targets)}
-        data = replace(trained, **{**own, **given, "dataset": dataset})
+        if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
+            overrides = {name: value for name, value in overrides.items() if name != "targets"}
+        # Auxiliary labels count in the fingerprint of the training data, but are not evaluated.
+        defaults = {"targets": trained.targets or join_names(predictor.targets)}
+        data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
-        known = {"root": trained.root, "features": trained.features, "level": predictor.level}
+        defaults = {"root": trained.root, "features": trained.features, "level": predictor.level}
         columns = _columns(dataset)
-        known["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
+        defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
         if split == "all" and not is_dataset_name(dataset):
-            known["split"] = "random"
-        data = DataConfig(
-            **{**known, **given, "targets": available_targets(predictor, asked, columns), "dataset": dataset}
-        )
-    whole = load_dataset(data, select_tasks(predictor, data.targets))
-    source = replace(align_targets(predictor, whole, asked), auxiliary={})
-    if dataset != trained.dataset or source.is_pcqm4m or trained.fingerprint is None:
-        return source, source.splits
-    if whole.fingerprint() == trained.fingerprint:
-        return source, evaluation_splits(predictor, model, whole)
-    if given.keys() & {"dataset", "targets", "smiles_column"}:
-        return source, None
+            defaults["split"] = "random"
+        settings = {"targets": available_targets(predictor, targets, columns), "dataset": dataset}
+        data = DataConfig(**{**defaults, **overrides, **settings})
+    loaded = load_dataset(data, select_tasks(predictor, data.targets))
+    aligned = replace(align_targets(predictor, loaded, targets), auxiliary={})
+    if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:
+        return aligned, aligned.splits
+    if loaded.fingerprint() == trained.fingerprint:
+        return aligned, evaluation_splits(predictor, model, loaded)
+    if overrides.keys() & {"dataset", "targets", "smiles_column"}:
+        return aligned, None
     raise InputError(
-        f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to use it so"
+        f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to evaluate on "
+        "it as it is now"
     )
 
 
 def _columns(dataset: str) -> list[str]:
-    """The columns of a data set that is a table; none of another, or of what is not there, which is told later."""
+    """Column names of a dataset if it is a table that exists, else none."""
     if is_dataset_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
         return []
     path = Path(dataset)
@@ -109,115 +109,121 @@ def _columns(dataset: str) -> list[str]:
 
 
 def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
-    """Whether the targets that are named are a model's own, so that their order means nothing; so it is of none."""
+    """True if ``--targets`` names only targets of the model (or nothing), so that their order does not matter."""
     return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
 
 
-def available_targets(predictor: Predictor, asked: str | None, columns: Sequence[str]) -> str:
-    """The targets to read of some columns, as ``--targets`` names them: what is asked for, where these are none of a
-    model's or not there; else those of the model's that are there, and all of them where none is."""
-    names = target_names(asked, predictor.targets)
-    if asked and not set(names) <= set(predictor.targets) & set(columns):
-        return asked
+def available_targets(predictor: Predictor, targets: str | None, columns: Sequence[str]) -> str:
+    """Choose the targets to read from some columns, in the form of ``--targets``.
+
+    Args:
+        predictor: the model.
+        targets: targets named by the user, kept if they are not all targets of the model that are among the columns.
+        columns: column names of the dataset.
+
+    Returns:
+        Otherwise the targets of the model that are among the columns, or all of them if none is.
+    """
+    names = target_names(targets, predictor.targets)
+    if targets and not set(names) <= set(predictor.targets) & set(columns):
+        return targets
     return join_names([name for name in predictor.targets if name in columns] or predictor.targets)
 
 
 def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
-    """What is asked of targets that are named: of a model's own by their names, of others in the model's order."""
+    """Return the tasks of named targets: by name for targets of the model, in the order of the model for others."""
     if not are_model_targets(predictor, targets):
         return predictor.tasks
-    known = dict(zip(predictor.targets, predictor.tasks, strict=True))
-    return [known[name] for name in target_names(targets, predictor.targets)] or predictor.tasks
+    tasks = dict(zip(predictor.targets, predictor.tasks, strict=True))
+    return [tasks[name] for name in target_names(targets, predictor.targets)] or predictor.tasks
 
 
-def align_targets(predictor: Predictor, source: LabelledDataset, asked: str | None = None) -> LabelledDataset:
-    """A source that a model can be judged on, with all of its targets; unknown are those that the source has not.
+def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
+    """Give a dataset all targets of a model; those that it lacks are unknown.
 
-    Rows whose lists are of another length than their molecule are rejected.
+    Rows whose atom- or bond-level labels do not have the length of their molecule are rejected.
 
     Args:
         predictor: the model.
-        source: with some of its targets by their names, or as many others in its order.
-        asked: of the model's targets those to be judged by, as ``--targets`` names them.
+        dataset: has some targets of the model by name, or as many others in its order.
+        targets: the targets of the model to evaluate, in the form of ``--targets``.
 
     Raises:
-        InputError: if it has not as many targets as the model.
+        InputError: if the dataset has other targets, and not as many as the model.
     """
-    judged = target_names(asked, predictor.targets) if are_model_targets(predictor, asked) else []
-    source = _align_to_model(predictor, source, judged or predictor.targets)
-    if source.atom_bond_labels is None:
-        return source
-    _, faults = to_graph_order(source.atom_bond_labels, source.smiles, predictor.config.graph, source.target_names)
-    rows, targets = list(faults), source.targets.copy()
-    targets[rows] = np.nan
-    rejected = source.rejected | {row: why for row, why in faults.items() if row not in source.rejected}
-    return replace(source, targets=targets, atom_bond_labels=source.atom_bond_labels.without(rows), rejected=rejected)
+    evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
+    dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
+    if dataset.atom_bond_labels is None:
+        return dataset
+    _, faults = to_graph_order(dataset.atom_bond_labels, dataset.smiles, predictor.config.graph, dataset.target_names)
+    rows, labels = list(faults), dataset.targets.copy()
+    labels[rows] = np.nan
+    rejected = dataset.rejected | {row: reason for row, reason in faults.items() if row not in dataset.rejected}
+    return replace(dataset, targets=labels, atom_bond_labels=dataset.atom_bond_labels.without(rows), rejected=rejected)
 
 
-def _align_to_model(predictor: Predictor, source: LabelledDataset, judged: Sequence[str]) -> LabelledDataset:
-    """A source with a model's targets in their order; those that it has not, or that are not judged, are unknown."""
-    names, there = predictor.targets, source.target_names
-    if not set(there) <= set(names):
-        if len(there) == len(names):
-            return source
+def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: Sequence[str]) -> LabelledDataset:
+    """Bring targets into the order of the model; those that are missing or not evaluated become unknown."""
+    names, own_names = predictor.targets, dataset.target_names
+    if not set(own_names) <= set(names):
+        if len(own_names) == len(names):
+            return dataset
         raise InputError(
-            f"the model predicts {len(names)} targets, and --targets names {len(there)}: "
+            f"the model predicts {len(names)} targets, and --targets names {len(own_names)}: "
             f"name a column for each of {quoted_list(names)}, in this order, or some of these"
         )
-    if there == names == list(judged):
-        return source
-    places = [(names.index(name), place) for place, name in enumerate(there) if name in judged]
+    if own_names == names == list(evaluated):
+        return dataset
+    pairs = [(names.index(name), column) for column, name in enumerate(own_names) if name in evaluated]
 
-    def placed(values: np.ndarray) -> np.ndarray:
-        wide = np.full((len(values), len(names)), np.nan)
-        for here, origin in places:
-            wide[:, here] = values[:, origin]
-        return wide
+    def align(values: np.ndarray) -> np.ndarray:
+        aligned = np.full((len(values), len(names)), np.nan)
+        for model_column, column in pairs:
+            aligned[:, model_column] = values[:, column]
+        return aligned
 
-    atom_bond_labels = (
-        None
-        if source.atom_bond_labels is None
-        else replace(source.atom_bond_labels, values=placed(source.atom_bond_labels.values))
-    )
-    return replace(
-        source, targets=placed(source.targets), tasks=list(predictor.tasks), atom_bond_labels=atom_bond_labels
-    )
+    labels = dataset.atom_bond_labels
+    if labels is not None:
+        labels = replace(labels, values=align(labels.values))
+    return replace(dataset, targets=align(dataset.targets), tasks=list(predictor.tasks), atom_bond_labels=labels)
 
 
-def evaluation_splits(predictor: Predictor, model: Path | None, source: LabelledDataset) -> Splits | None:
-    """The splits of a source: those of the run, if it is what the model was trained on, else those it tells itself.
+def evaluation_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
+    """Return the splits of a dataset: those of the run if the model was trained on it, else its own.
+
+    For an ensemble only splits that are the same for all members are returned: a molecule in the validation set of
+    one member may be in the training set of another.
 
     Args:
         predictor: the model.
-        model: its run folder or checkpoint, if there is one.
-        source: labelled molecules.
+        model: its run directory or checkpoint, if there is one.
+        dataset: the labelled molecules.
 
     Raises:
-        InputError: if every molecule was learned by one of the models of a cross-validation.
+        InputError: if the model is a cross-validation, where every molecule is in the training set of some model.
     """
     trained = predictor.config.data
-    if model is None or source.fingerprint() != trained.fingerprint:
-        return source.splits
+    if model is None or dataset.fingerprint() != trained.fingerprint:
+        return dataset.splits
     if predictor.is_cross_validation:
         raise InputError(
-            f"all molecules of {source.name} were learned by models of {model}: what each scores by the model that "
-            "did not learn it stands in its metrics.json and out_of_fold.csv; name other data with --dataset"
+            f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "
+            "and out_of_fold.csv hold the out-of-fold results; name other data with --dataset"
         )
-    home = run_directory_of(model)
-    splits = source.splits if home is None else read_splits(home) or source.splits
-    others = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
-    if splits is None or not others:
+    run_directory = run_directory_of(model)
+    splits = dataset.splits if run_directory is None else read_splits(run_directory) or dataset.splits
+    member_splits = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
+    if splits is None or not member_splits:
         return splits
 
-    def common(name: str) -> bool:
-        """What one model validates by, another one may have learned."""
-        return all(np.array_equal(splits[name], each.get(name, ())) for each in others)
+    def is_common(name: str) -> bool:
+        return all(np.array_equal(splits[name], member.get(name, ())) for member in member_splits)
 
-    return {name: rows for name, rows in splits.items() if common(name)}
+    return {name: rows for name, rows in splits.items() if is_common(name)}
 
 
 def read_splits(folder: Path) -> Splits | None:
-    """The rows of each split as ``split.csv`` of a run folder has them; None where there is none."""
+    """Read the rows of each split from ``split.csv`` of a run directory; None if there is no such file."""
     path = folder / "split.csv"
     if not path.is_file():
         return None
@@ -229,60 +235,70 @@ def read_splits(folder: Path) -> Splits | None:
 
 
 def predict_rows(
-    predictor: Predictor, source: LabelledDataset, rows: np.ndarray, interval: float | None = None
+    predictor: Predictor, dataset: LabelledDataset, rows: np.ndarray, interval: float | None = None
 ) -> Predictions:
-    """Answers for some rows of a source, with intervals if a level is given."""
-    if source.store is not None:
-        check_graphs(source.store, predictor.config.graph)
-        return predictor.predict_store_rows(source.store, rows, interval=interval)
-    chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)] or [rows]
-    smiles = ([source.smiles[row] for row in chunk] for chunk in chunks)
-    columns = None if source.columns is None else (source.columns[chunk] for chunk in chunks)
+    """Predict rows of a dataset.
+
+    Args:
+        predictor: the model.
+        dataset: the molecules.
+        rows: ``int64 [R]``.
+        interval: coverage in percent of prediction intervals, or None.
+    """
+    if dataset.store is not None:
+        check_graphs(dataset.store, predictor.config.graph)
+        return predictor.predict_store_rows(dataset.store, rows, interval=interval)
+    chunks = [rows[start : start + _CHUNK_ROWS] for start in range(0, len(rows), _CHUNK_ROWS)] or [rows]
+    smiles = ([dataset.smiles[row] for row in chunk] for chunk in chunks)
+    columns = None if dataset.columns is None else (dataset.columns[chunk] for chunk in chunks)
     with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
         return Predictions.concatenate(list(predictor.predict_stream(smiles, pool, columns, interval=interval)))
 
 
-def evaluate(predictor: Predictor, source: LabelledDataset, split: str, splits: Splits | None) -> dict:
-    """Scores of a model on a split of a source (see :func:`~graphslice.evaluation.metrics.scores`).
+def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits: Splits | None) -> dict:
+    """Evaluate a model on a split of a dataset.
 
     Args:
-        predictor: whose targets the source has.
-        source: labelled molecules.
+        predictor: the model.
+        dataset: labelled molecules, with the targets of the model (see :func:`align_targets`).
         split: one of ``splits``, or ``"all"``.
-        splits: rows of each split.
+        splits: ``int64`` rows of each split.
 
     Returns:
-        The scores, with ``unanswered``: how many molecules have no prediction and are left out; of a calibrated model
-        ``learned``: how many of the others have the fingerprint of a training molecule that it keeps; and of each
-        target how many labels lie in intervals, as :func:`~graphslice.evaluation.coverage.add_coverage` says.
+        The result of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
+        without a prediction, which are left out. A calibrated model adds ``learned``, the number of predicted molecules
+        with the fingerprint of a stored training molecule, and the coverage of every target as in
+        :func:`~graphslice.evaluation.coverage.add_coverage`.
 
     Raises:
-        InputError: if there is no such split, or no labels in it.
+        InputError: if there is no such split, it has no labels, or no molecule of it can be predicted.
     """
     if split == "all":
-        rows = np.arange(len(source))
+        rows = np.arange(len(dataset))
     elif splits is None:
-        raise InputError(f"{source.name} has no splits: give --split all")
+        raise InputError(f"{dataset.name} has no splits: give --split all")
     elif split not in splits:
-        several = len(predictor.models) > 1 and split in SPLITS
-        why = "; each of its models has others, and metrics.json what they score" if several else ""
-        raise InputError(f"{source.name} has no split {split!r}: it has {', '.join(splits)} and all{why}")
+        is_ensemble = len(predictor.models) > 1 and split in SPLITS
+        hint = "; the members have different ones, whose scores are in metrics.json" if is_ensemble else ""
+        raise InputError(f"{dataset.name} has no split {split!r}: it has {', '.join(splits)} and all{hint}")
     else:
         rows = splits[split]
-    rows = rows[~np.isnan(source.targets[rows]).all(axis=1)]
+    rows = rows[~np.isnan(dataset.targets[rows]).all(axis=1)]
     if len(rows) == 0:
-        lost = [f"; the first, row {row + 1}: {why}" for row, why in source.unreadable().items()][:1]
-        raise InputError(f"{source.name} has no labels in {split}: nothing to compare with{''.join(lost)}")
+        first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
+        raise InputError(f"{dataset.name} has no labels in {split}: there is nothing to evaluate{''.join(first)}")
     level = None if predictor.calibration is None else COVERAGE_LEVEL
-    found = predict_rows(predictor, source, rows, level)
-    answered = np.flatnonzero([error is None for error in found.errors])
-    if not len(answered):
-        raise InputError(f"no molecule of {source.name} {split} could be predicted; the first: {found.errors[0]}")
-    own, places = rows[answered], found.places(answered)
-    result = score_rows(source, own, found.values[places])
-    if found.interval is not None:
-        given = (found.interval.take_rows(places), source.labels(own), source.molecules(own), source.tasks)
-        add_coverage(result, coverage(*given))
-    if found.neighbours is not None:
-        result["learned"] = int((found.neighbours.similarity[answered] > _IDENTICAL_SIMILARITY).sum())
-    return {**result, "unanswered": len(rows) - len(answered)}
+    predictions = predict_rows(predictor, dataset, rows, level)
+    predicted = np.flatnonzero([error is None for error in predictions.errors])
+    if not len(predicted):
+        raise InputError(
+            f"no molecule of {dataset.name} {split} could be predicted; the first: {predictions.errors[0]}"
+        )
+    predicted_rows, indices = rows[predicted], predictions.places(predicted)
+    result = score_rows(dataset, predicted_rows, predictions.values[indices])
+    if predictions.interval is not None:
+        interval, labels = predictions.interval.take_rows(indices), dataset.labels(predicted_rows)
+        add_coverage(result, coverage(interval, labels, dataset.molecules(predicted_rows), dataset.tasks))
+    if predictions.neighbours is not None:
+        result["learned"] = int((predictions.neighbours.similarity[predicted] > _IDENTICAL_SIMILARITY).sum())
+    return {**result, "unanswered": len(rows) - len(predicted)}

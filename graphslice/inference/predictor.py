@@ -132,8 +132,8 @@ class Predictor:
     def predict(self, molecules, *, columns=None, details=False, interval=None, nearest=False):
         """Predict the targets of molecules.
 
-        Predictions do not depend on the batch, nor, with the default ``graph.atom_order``, on how the SMILES is written.
-        Invalid molecules do not raise: they get nan, and an error message in :attr:`Predictions.errors`.
+        Predictions do not depend on the batch, nor, with the default ``graph.atom_order``, on how the SMILES is
+        written. Invalid molecules do not raise: they get nan, and an error message in :attr:`Predictions.errors`.
 
         Args:
             molecules: SMILES, RDKit molecules, :class:`MolGraph`, or PyG ``Data`` with OGB features; one, or R in a

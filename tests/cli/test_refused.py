@@ -144,7 +144,10 @@ REFUSED = {
     "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
     "predict-start": (["predict", "small", "CCO"], "predict with gap"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "these are SMILES: leave it out"),
-    "predict-column-of-store": (predict_of("text.arrow", "--smiles-column", "y"), "is a preprocessed dataset, which has no columns"),
+    "predict-column-of-store": (
+        predict_of("text.arrow", "--smiles-column", "y"),
+        "is a preprocessed dataset, which has no columns",
+    ),
     "predict-given-column": (predict_of("good.csv", "--smiles-column", "smles"), "did you mean 'smiles'"),
     "predict-empty": (predict_of("empty.csv"), "is empty"),
     "predict-header-only": (predict_of("header.csv"), "has no rows"),

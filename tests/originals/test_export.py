@@ -175,7 +175,7 @@ def test_what_was_taken_in_is_judged_by_data_that_is_named(tmp_path, cli):
     export_checkpoint(trained(), tmp_path / "out", "huggingface")
     assert cli("import-checkpoint", tmp_path / "out", "-o", tmp_path / "run", "--target", "toxicity")[0] == 0
     code, _, err = cli("evaluate", tmp_path / "run")
-    assert code == 2 and "was imported, without what it learned: give labelled molecules by --dataset" in err
+    assert code == 2 and "was imported without its training data: give labelled molecules with --dataset" in err
 
 
 def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):

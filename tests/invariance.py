@@ -1,4 +1,4 @@
-"""What holds for every model, whatever it reads and however it answers."""
+"""Checks of invariance that every model must pass."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,21 +9,21 @@ from rdkit import Chem
 def check_batch_independence(
     predict: Callable[[Sequence[str]], np.ndarray], molecules: Sequence[str], tolerance: float = 1e-5
 ) -> None:
-    """A prediction depends on the molecule alone: neither on the batch, nor on the spelling.
+    """Check that predictions depend neither on the batch nor on how the SMILES is written.
 
     Args:
-        predict: ``[R]`` numbers of R SMILES.
-        molecules: of which most can be written in several ways.
-        tolerance: of a difference, as a share of the deviation among the molecules.
+        predict: maps R SMILES to ``float [R]``.
+        molecules: SMILES, most of which can be written in several ways.
+        tolerance: largest allowed difference, in standard deviations of the predictions.
     """
-    together = predict(molecules)
-    spread = together.std()
-    assert spread > 0 and np.isfinite(together).all()
-    alone = np.array([predict([smiles])[0] for smiles in molecules])
-    assert np.abs(alone - together).max() < tolerance * spread
-    other_company = predict([*molecules[::-1], "C" * 100])[-2::-1]
-    assert np.abs(other_company - together).max() < tolerance * spread
+    expected = predict(molecules)
+    std = expected.std()
+    assert std > 0 and np.isfinite(expected).all()
+    single = np.array([predict([smiles])[0] for smiles in molecules])
+    assert np.abs(single - expected).max() < tolerance * std
+    in_other_batch = predict([*molecules[::-1], "C" * 100])[-2::-1]
+    assert np.abs(in_other_batch - expected).max() < tolerance * std
     for seed in (1, 2):
-        spelled = [Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), 1, seed)[0] for smiles in molecules]
-        assert sum(a != b for a, b in zip(spelled, molecules, strict=True)) > len(molecules) // 3
-        assert np.abs(predict(spelled) - together).max() < tolerance * spread
+        rewritten = [Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), 1, seed)[0] for smiles in molecules]
+        assert sum(a != b for a, b in zip(rewritten, molecules, strict=True)) > len(molecules) // 3
+        assert np.abs(predict(rewritten) - expected).max() < tolerance * std

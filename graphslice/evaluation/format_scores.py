@@ -1,4 +1,4 @@
-"""Scores in words."""
+"""Text output of scores and of the coverage of prediction intervals."""
 
 from __future__ import annotations
 
@@ -6,99 +6,102 @@ from graphslice.data.columns import quoted_list
 from graphslice.evaluation.metrics import METRICS, prediction_count
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
-# What is said of each kind of target; metrics.json has all.
+# Metrics that are printed for every task type; metrics.json has all of them.
 _PRINTED_METRICS = {
     REGRESSION: ("mae", "rmse", "r2", "spearman"),
     BINARY: ("auroc", "auprc", "balanced_accuracy", "mcc"),
     MULTICLASS: ("accuracy", "balanced_accuracy", "auroc", "mcc"),
 }
-# More targets than these are not listed one by one.
-_MOST_TARGETS = 12
+# Largest number of targets that are listed one by one.
+_MAX_TARGETS = 12
 
 
 def describe_scores(
-    split: str, found: dict, first: str | None = None, *, targets: bool = False, digits: int = 4
+    split: str, result: dict, first: str | None = None, *, targets: bool = False, digits: int = 4
 ) -> str:
-    """One line a split, and with ``targets`` one for each of several targets that have labels.
+    """Format scores as one line, followed by one line per target with ``targets``.
 
     Args:
-        split: its name.
-        found: of :func:`~graphslice.evaluation.metrics.scores`.
-        first: the metric that is named first.
-        targets: also say what each target has.
-        digits: behind the point.
+        split: name of the split.
+        result: scores of :func:`~graphslice.evaluation.metrics.scores`.
+        first: the metric to print first.
+        targets: add a line for each target that has labels, if there are several.
+        digits: number of decimals.
     """
-    by_target = {name: one for name, one in found["targets"].items() if prediction_count(one)[0] > 0} or found[
-        "targets"
-    ]
-    unknown = [name for name in found["targets"] if name not in by_target]
+    by_target = {name: one for name, one in result["targets"].items() if prediction_count(one)[0] > 0}
+    by_target = by_target or result["targets"]
+    unlabelled = [name for name in result["targets"] if name not in by_target]
     kinds = {target["kind"] for target in by_target.values()}
     names = [name for kind in _PRINTED_METRICS if kind in kinds for name in _PRINTED_METRICS[kind]]
-    if first is not None and first in found:
+    if first is not None and first in result:
         names = [first, *names]
-    count, many = prediction_count(found)
-    lines = [f"{split} {_values(found, names, digits)} on {count:,} {many if count != 1 else many[:-1]}"]
-    if many != "molecules":
-        lines[0] += f" of {found['molecules']:,} molecule{'s' * (found['molecules'] != 1)}"
+    count, unit = prediction_count(result)
+    lines = [f"{split} {_values(result, names, digits)} on {count:,} {unit if count != 1 else unit[:-1]}"]
+    if unit != "molecules":
+        lines[0] += f" of {result['molecules']:,} molecule{'s' * (result['molecules'] != 1)}"
     if len(by_target) > 1:
         lines[0] += f" (mean of {len(by_target):,} targets)"
-    elif unknown:
+    elif unlabelled:
         lines[0] += f" ({next(iter(by_target))})"
     if targets and len(by_target) > 1:
         lines += [
             f"  {name}: {_values(one, _PRINTED_METRICS[one['kind']], digits)}"
-            for name, one in list(by_target.items())[:_MOST_TARGETS]
+            for name, one in list(by_target.items())[:_MAX_TARGETS]
         ]
-        if (more := len(by_target) - _MOST_TARGETS) > 0:
+        if (more := len(by_target) - _MAX_TARGETS) > 0:
             lines.append(f"  and {more:,} more targets")
-    if targets and unknown:
-        lines.append(f"  no labels of {quoted_list(unknown)}")
+    if targets and unlabelled:
+        lines.append(f"  no labels for {quoted_list(unlabelled)}")
     return "\n".join(lines)
 
 
-def describe_coverage(split: str, found: dict, level: int) -> list[str]:
-    """How many labels lie where they were expected, and what temperatures changed: a line of numbers, one of classes.
+def describe_coverage(split: str, result: dict, level: int) -> list[str]:
+    """Format the coverage of intervals and sets: one line for regression, one for classification targets.
 
     Args:
-        split: its name.
-        found: scores, of each target with what :func:`~graphslice.evaluation.coverage.add_coverage` puts there; of
-            classes there may be ``temperature`` and ``calibration_error_before``.
-        level: in percent.
+        split: name of the split.
+        result: scores with the values of :func:`~graphslice.evaluation.coverage.add_coverage`. Classification targets
+            may have ``temperature`` and ``calibration_error_before``.
+        level: nominal coverage, in percent.
     """
-    targets, labels, lines = found["targets"], label_noun(found), []
-    covered, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
-    numbers = [one for one in targets.values() if covered in one and one["kind"] == REGRESSION]
-    if bounded := [one for one in numbers if widths in one]:
-        width = f", on average {bounded[0][widths]:.3g} wide" if len(targets) == 1 else ""
-        lines.append(f"{split}: {_mean(bounded, covered):.0%} of the {labels} lie in the intervals of {level}%{width}")
-    elif numbers:
-        lines.append(f"too few validation molecules for intervals of {level}%: they have no end")
-    if classes := [one for one in targets.values() if covered in one and sizes in one]:
-        certain = [one for one in classes if one[sizes] < len(one["counts"])]
+    targets, labels, lines = result["targets"], label_noun(result), []
+    coverage, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
+    regressions = [one for one in targets.values() if coverage in one and one["kind"] == REGRESSION]
+    if bounded := [one for one in regressions if widths in one]:
+        width = f", mean width {bounded[0][widths]:.3g}" if len(targets) == 1 else ""
+        covered = f"{_mean(bounded, coverage):.0%}"
+        lines.append(f"{split}: {level}% prediction intervals cover {covered} of the {labels}{width}")
+    elif regressions:
+        lines.append(f"too few validation molecules for {level}% prediction intervals: they are infinite")
+    if classes := [one for one in targets.values() if coverage in one and sizes in one]:
+        informative = [one for one in classes if one[sizes] < len(one["counts"])]
         line = (
-            f"{split}: {_mean(classes, covered):.0%} of the {labels} are in the sets of {level}%, of "
-            f"{_mean(classes, sizes):.2f} classes on average"
+            f"{split}: {level}% prediction sets cover {_mean(classes, coverage):.0%} of the {labels}, mean size "
+            f"{_mean(classes, sizes):.2f} classes"
         )
         if any(one.get("temperature", 1) != 1 for one in classes):
             before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
             temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
-        lines.append(line if certain else f"too few validation molecules for sets of {level}%: they hold all classes")
+        too_few = f"too few validation molecules for {level}% prediction sets: they contain all classes"
+        lines.append(line if informative else too_few)
     return lines
 
 
-def label_noun(found: dict) -> str:
-    """Of what some scores' intervals hold a share, in words: of atoms and bonds of those of a molecule, in the mean."""
-    many = prediction_count(found)[1]
-    return "labels" if many == "molecules" else f"labels of a molecule's {many}"
+def label_noun(result: dict) -> str:
+    """Return the noun for covered labels; atoms and bonds are counted within molecules, averaged over molecules."""
+    unit = prediction_count(result)[1]
+    return "labels" if unit == "molecules" else f"labels of a molecule's {unit}"
 
 
-def _mean(found: list[dict], name: str) -> float:
-    values = [one[name] for one in found if one[name] == one[name]]
+def _mean(scores: list[dict], name: str) -> float:
+    """Mean of a score over targets, without nan; nan if there is none."""
+    values = [one[name] for one in scores if one[name] == one[name]]
     return sum(values) / len(values) if values else float("nan")
 
 
-def _values(found: dict, names: list[str] | tuple[str, ...], digits: int) -> str:
+def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> str:
+    """Format the named metrics, separated by commas."""
     return ", ".join(
-        f"{METRICS[name].label} {found[name]:.{digits}f}" for name in dict.fromkeys(names) if name in found
+        f"{METRICS[name].label} {scores[name]:.{digits}f}" for name in dict.fromkeys(names) if name in scores
     )

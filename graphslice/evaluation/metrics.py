@@ -1,4 +1,4 @@
-"""How good answers are: the usual metrics of numbers and of classes; on PCQM4M-LSC by OGB's own evaluator."""
+"""Metrics of regression and classification; the MAE on PCQM4M-LSC is computed by OGB's own evaluator."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, e
 if TYPE_CHECKING:
     from graphslice.data.labelled_dataset import LabelledDataset
 
-# Probabilities are kept so far from 0 and 1 where their logarithm is taken.
+# Probabilities are clipped to at least this value before their logarithm is taken.
 _MIN_PROBABILITY = 1e-7
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that says how good the answers to one target are.
+    """A metric of the predictions of one target.
 
     Attributes:
-        label: how it is written on screen.
-        kinds: of the targets that have it.
-        higher: whether more is better.
+        label: name on screen.
+        kinds: task types that have the metric.
+        higher_is_better: True if larger values are better.
     """
 
     label: str
@@ -34,12 +34,12 @@ class Metric:
     higher_is_better: bool
 
     def loss(self, value: float) -> float:
-        """The same value turned so that less is better."""
+        """Return the value with the sign for which lower is better."""
         return -value if self.higher_is_better else value
 
 
 _CLASSES = (BINARY, MULTICLASS)
-#: By name, as ``metrics.json`` has them; of a target the first of its kind chooses the best checkpoint.
+#: Metrics by their name in ``metrics.json``. Units: ``mae`` and ``rmse`` are in the unit of the target.
 METRICS = {
     "mae": Metric("MAE", (REGRESSION,), False),
     "rmse": Metric("RMSE", (REGRESSION,), False),
@@ -54,68 +54,74 @@ METRICS = {
     "mcc": Metric("MCC", _CLASSES, True),
     "calibration_error": Metric("calibration error", _CLASSES, False),
     "log_loss": Metric("log loss", _CLASSES, False),
-    # Of all kinds together: the mean absolute error over the deviation of the target, and the log loss.
+    # Comparable across task types: MAE over the standard deviation of the target (regression), log loss (classes).
     "loss": Metric("loss", TASK_KINDS, False),
 }
 
 
 def default_metric(tasks: Sequence[Task]) -> str:
-    """What chooses the best checkpoint: MAE of numbers, AUROC of classes, the loss where there are both."""
-    numbers = {task.kind == REGRESSION for task in tasks}
-    return "loss" if len(numbers) == 2 else "mae" if True in numbers else "auroc"
+    """Return the metric that selects the best checkpoint: MAE, AUROC, or the loss for mixed task types."""
+    is_regression = {task.kind == REGRESSION for task in tasks}
+    return "loss" if len(is_regression) == 2 else "mae" if True in is_regression else "auroc"
 
 
 def check_metric(name: str, tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` for a metric that does not exist, or that no target has."""
+    """Raise :class:`InputError` for a metric that does not exist, or does not apply to any target."""
     if name not in METRICS:
         raise InputError(f"unknown metric {name!r}{nearest(name, METRICS)}: choose from {', '.join(METRICS)}")
     if not any(task.kind in METRICS[name].kinds for task in tasks):
         kinds = " and ".join(sorted({task.kind for task in tasks}))
-        raise InputError(f"--metric {name} is one of {' and '.join(METRICS[name].kinds)}, and the targets are {kinds}")
+        raise InputError(
+            f"--metric {name} is for {' and '.join(METRICS[name].kinds)} targets, but the targets are {kinds}"
+        )
 
 
 def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> float:
-    """One metric, the mean over the targets that have it; nan where none can be computed.
+    """Compute one metric, averaged over the targets that have it.
 
     Args:
-        name: of :data:`METRICS`.
-        dataset: name of the source; on ``pcqm4m`` and ``pcqm4mv2`` OGB's evaluator computes the MAE (in eV).
-        tasks: of the T targets.
-        y_true: ``float [R, T]``, in the unit of the targets, or the places of the classes; nan where unknown.
-        answers: ``float [R, W]``: numbers in the same unit, and probabilities.
+        name: one of :data:`METRICS`.
+        dataset: name of the dataset; for ``pcqm4m`` and ``pcqm4mv2`` OGB's evaluator computes the MAE (in eV).
+        tasks: the T prediction tasks.
+        y_true: ``float [R, T]``, labels in the unit of the target, or class indices; nan where unknown.
+        predictions: ``float [R, W]``, numbers in the same unit, and class probabilities.
+
+    Returns:
+        The mean over the targets for which the metric is defined; nan if there are none.
     """
-    from graphslice.data.ogb_lsc import OGB_FOLDERS  # which loads torch
+    from graphslice.data.ogb_lsc import OGB_FOLDERS  # imports torch
 
     if name == "mae" and dataset in OGB_FOLDERS:
         return _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
-    found = []
+    values = []
     for t, task, where in each_target(tasks):
         if task.kind in METRICS[name].kinds:
-            found.append(_score_target(name, task, y_true[:, t], predictions[:, where]))
-    known = [value for value in found if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
+            values.append(_score_target(name, task, y_true[:, t], predictions[:, where]))
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")
 
 
 def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> dict:
-    """Every metric: the mean over the targets that have it, and of each target.
+    """Compute all metrics, for every target and averaged over targets.
 
     Args:
-        dataset, tasks, y_true, answers: as of :func:`score`.
+        dataset, tasks, y_true, predictions: as in :func:`score`.
 
     Returns:
-        The means by name; ``molecules``, how many there are; ``targets``, by name what each has: ``molecules`` with a
-        label, of classes ``counts``, how many of each, and its metrics. What is undefined is nan.
+        The averaged metrics by name; ``molecules``, the number of rows R; and ``targets``, which holds for every target
+        ``kind``, ``molecules`` (number of labels), ``counts`` (labels per class, for classification) and its metrics.
+        Undefined metrics are nan.
     """
     targets: dict[str, dict] = {}
     for t, task, where in each_target(tasks):
         labels = y_true[~np.isnan(y_true[:, t]), t]
-        found: dict = {"kind": task.kind, "molecules": len(labels)}
+        target_scores: dict = {"kind": task.kind, "molecules": len(labels)}
         if task.classes:
             counts = np.bincount(labels.astype(int), minlength=len(task.classes)).tolist()
-            found["counts"] = dict(zip(task.classes, counts, strict=True))
+            target_scores["counts"] = dict(zip(task.classes, counts, strict=True))
         names = [name for name, metric in METRICS.items() if task.kind in metric.kinds]
-        found |= {name: _score_target(name, task, y_true[:, t], predictions[:, where]) for name in names}
-        targets[task.name] = found
+        target_scores |= {name: _score_target(name, task, y_true[:, t], predictions[:, where]) for name in names}
+        targets[task.name] = target_scores
     kinds = {task.kind for task in tasks}
     names = [name for name, metric in METRICS.items() if kinds & set(metric.kinds)]
     means = {name: score(name, dataset, tasks, y_true, predictions) for name in names}
@@ -123,27 +129,35 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
 
 
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
-    """:func:`scores` of some rows of a source; ``predictions`` of atoms or bonds row by row.
+    """Compute :func:`scores` for rows of a dataset.
 
-    Then ``atoms``, or ``bonds``, says how many of these there are, and ``molecules`` still how many molecules.
+    Args:
+        dataset: the labelled molecules.
+        rows: ``int64 [R]``.
+        predictions: ``float [R, W]``; at atom or bond level one row per atom or bond, molecule by molecule.
+
+    Returns:
+        The scores. At atom or bond level the key ``atoms`` or ``bonds`` holds the number of these, also within
+        ``targets``, and ``molecules`` the number of molecules.
     """
-    found = scores(dataset.name, dataset.tasks, dataset.labels(rows), predictions)
+    result = scores(dataset.name, dataset.tasks, dataset.labels(rows), predictions)
     if dataset.level == "molecule":
-        return found
-    many = f"{dataset.level}s"
+        return result
+    unit = f"{dataset.level}s"
     targets = {
-        name: {many if key == "molecules" else key: value for key, value in one.items()}
-        for name, one in found["targets"].items()
+        name: {unit if key == "molecules" else key: value for key, value in target_scores.items()}
+        for name, target_scores in result["targets"].items()
     }
-    return {**found, many: found["molecules"], "molecules": len(rows), "targets": targets}
+    return {**result, unit: result["molecules"], "molecules": len(rows), "targets": targets}
 
 
-def prediction_count(found: dict) -> tuple[int, str]:
-    """How many answers some scores are of, and what these are of: atoms, bonds or molecules."""
-    return next((found[many], many) for many in ("atoms", "bonds", "molecules") if many in found)
+def prediction_count(result: dict) -> tuple[int, str]:
+    """Return the number of predictions behind some scores, and their unit: atoms, bonds or molecules."""
+    return next((result[unit], unit) for unit in ("atoms", "bonds", "molecules") if unit in result)
 
 
 def _ogb_mae(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) -> float:
+    """MAE in eV by the evaluator of OGB-LSC."""
     from graphslice.data.ogb_lsc import import_ogb_lsc
 
     lsc = import_ogb_lsc()
@@ -153,92 +167,92 @@ def _ogb_mae(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) -> float:
 
 
 def _score_target(name: str, task: Task, y_true: np.ndarray, predictions: np.ndarray) -> float:
-    """One metric of one target, ``float [R]`` against ``float [R, W]``; nan where it is undefined."""
+    """Compute one metric of one target: labels ``float [R]``, predictions ``float [R, W]``; nan if undefined."""
     known = ~np.isnan(y_true) & np.isfinite(predictions).all(axis=1)
-    y, given = y_true[known], predictions[known].astype(np.float64)
-    if not len(y) or len(y) < (~np.isnan(y_true)).sum():  # an answer that is no number is no good one
+    y, predicted = y_true[known], predictions[known].astype(np.float64)
+    if not len(y) or len(y) < (~np.isnan(y_true)).sum():  # predictions that are not finite make a metric undefined
         return float("nan")
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # of what is undefined, which nan says
+        warnings.simplefilter("ignore")  # undefined metrics are returned as nan
         try:
             if task.kind == REGRESSION:
-                return float(_REGRESSION_METRICS[name](y, given[:, 0]))
-            p = np.stack([1 - given[:, 0], given[:, 0]], axis=1) if task.kind == BINARY else given
+                return float(_REGRESSION_METRICS[name](y, predicted[:, 0]))
+            p = np.stack([1 - predicted[:, 0], predicted[:, 0]], axis=1) if task.kind == BINARY else predicted
             return float(_CLASSIFICATION_METRICS[name](y.astype(int), p))
-        except ValueError:  # scikit-learn, of an AUROC where a class is absent
+        except ValueError:  # raised by scikit-learn for the AUROC of a missing class
             return float("nan")
 
 
-# --- of numbers: float64 [R] against float64 [R] --------------------------------------------------
+# --- regression: labels float64 [R], predictions float64 [R] --------------------------------------
 
 
-def _mae(y: np.ndarray, given: np.ndarray) -> float:
-    return np.abs(given - y).mean()
+def _mae(y: np.ndarray, y_pred: np.ndarray) -> float:
+    return np.abs(y_pred - y).mean()
 
 
-def _rmse(y: np.ndarray, given: np.ndarray) -> float:
-    return np.sqrt(((given - y) ** 2).mean())
+def _rmse(y: np.ndarray, y_pred: np.ndarray) -> float:
+    return np.sqrt(((y_pred - y) ** 2).mean())
 
 
-def _r2(y: np.ndarray, given: np.ndarray) -> float:
-    # Of equal numbers the mean may be off by a rounding, and the sum is not 0 then.
-    return 1 - ((given - y) ** 2).sum() / ((y - y.mean()) ** 2).sum() if np.ptp(y) > 0 else np.nan
+def _r2(y: np.ndarray, y_pred: np.ndarray) -> float:
+    # Constant labels are detected by their range: rounding of the mean may leave a non-zero sum of squares.
+    return 1 - ((y_pred - y) ** 2).sum() / ((y - y.mean()) ** 2).sum() if np.ptp(y) > 0 else np.nan
 
 
 def _correlation(kind: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    def correlation(y: np.ndarray, given: np.ndarray) -> float:
+    def correlation(y: np.ndarray, y_pred: np.ndarray) -> float:
         from scipy import stats
 
-        return getattr(stats, f"{kind}r")(y, given).statistic if len(y) > 1 else np.nan
+        return getattr(stats, f"{kind}r")(y, y_pred).statistic if len(y) > 1 else np.nan
 
     return correlation
 
 
-def _standardised_mae(y: np.ndarray, given: np.ndarray) -> float:
-    return _mae(y, given) / (y.std() if np.ptp(y) > 0 else 1.0)
+def _standardised_mae(y: np.ndarray, y_pred: np.ndarray) -> float:
+    return _mae(y, y_pred) / (y.std() if np.ptp(y) > 0 else 1.0)
 
 
-# --- of classes: int [R] against probabilities float64 [R, K] -------------------------------------
+# --- classification: labels int [R], probabilities float64 [R, K] ---------------------------------
 
 
 def _sklearn(name: str, **settings) -> Callable[[np.ndarray, np.ndarray], float]:
-    """A metric of scikit-learn that compares classes."""
+    """Return a scikit-learn metric of predicted classes."""
 
     def compare(y: np.ndarray, p: np.ndarray) -> float:
         from sklearn import metrics
 
         if name != "accuracy_score" and len(np.unique(y)) < 2:
-            return np.nan  # of one class alone every answer looks right, or none
-        places = (p[:, 1] >= 0.5).astype(int) if p.shape[1] == 2 else p.argmax(axis=1)
-        return getattr(metrics, name)(y, places, **settings)
+            return np.nan  # not meaningful for labels of a single class
+        predicted = (p[:, 1] >= 0.5).astype(int) if p.shape[1] == 2 else p.argmax(axis=1)
+        return getattr(metrics, name)(y, predicted, **settings)
 
     return compare
 
 
 def _auroc(y: np.ndarray, p: np.ndarray) -> float:
-    """Of several classes the mean over those that are there, each against the rest."""
+    """AUROC; for several classes the one-vs-rest mean over the classes that occur."""
     from sklearn.metrics import roc_auc_score
 
     classes = range(1, 2) if p.shape[1] == 2 else range(p.shape[1])
-    there = [k for k in classes if 0 < (y == k).sum() < len(y)]
-    return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in there])) if there else float("nan")
+    present = [k for k in classes if 0 < (y == k).sum() < len(y)]
+    return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in present])) if present else float("nan")
 
 
 def _auprc(y: np.ndarray, p: np.ndarray) -> float:
-    """Average precision."""
+    """Average precision of the second class."""
     from sklearn.metrics import average_precision_score
 
     return average_precision_score(y, p[:, 1]) if 0 < y.sum() < len(y) else np.nan
 
 
 def _f1(y: np.ndarray, p: np.ndarray) -> float:
-    """Of the positive class; of several classes the mean of all."""
+    """F1 of the second class; for several classes the macro average."""
     settings = {"average": "binary" if p.shape[1] == 2 else "macro", "zero_division": 0.0}
     return _sklearn("f1_score", **settings)(y, p)
 
 
 def _calibration_error(y: np.ndarray, p: np.ndarray) -> float:
-    """Expected calibration error in fifteen bins (Guo et al. 2017); of a binary target that of its probability."""
+    """Expected calibration error with 15 bins (Guo et al. 2017); for binary targets, of the second class."""
     import torch
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 

@@ -1,4 +1,4 @@
-"""Several models, each asked for the molecules that it did not learn."""
+"""Out-of-fold predictions: every model predicts molecules outside its training set."""
 
 from __future__ import annotations
 
@@ -16,63 +16,65 @@ from graphslice.inference.uncertainty import difficulty_estimates, nearest_train
 
 @dataclass(frozen=True)
 class OutOfFoldPredictions:
-    """What M models answer for some molecules, each for those of its own split; T targets, W numbers.
+    """Predictions of M models for R molecules, each for those in its own split; T targets, W columns.
 
     Attributes:
-        ptr: ``int64 [R + 1]``: the answers for row r are those from ``ptr[r]`` to ``ptr[r + 1]``, S of all. A molecule
-            has one, or as many as it has atoms or bonds.
-        each: ``float32 [M, S, W]``, without a calibration; nan where a model was not asked.
-        difficulty: by name ``float32 [S, T]``, means over the models that were asked: how much the parts of a model
-            disagree and, where all are calibrated, how far the molecule is from what they learned.
+        ptr: ``int64 [R + 1]``: molecule r has the predictions from ``ptr[r]`` to ``ptr[r + 1]``, one at molecule level,
+            else one per atom or bond; S in total.
+        values: ``float32 [M, S, W]``, uncalibrated predictions of every model; nan outside its split.
+        difficulty: difficulty estimates by name, ``float32 [S, T]``, averaged over the predicting models: standard
+            deviation between the components of a model and, if all models are calibrated, the distance of the molecule
+            to their training sets.
     """
 
     ptr: np.ndarray
-    each: np.ndarray
+    values: np.ndarray
     difficulty: dict[str, np.ndarray]
 
     @property
-    def asked(self) -> np.ndarray:
-        """``int64 [S]``: how many models were."""
-        return np.isfinite(self.each[..., 0]).sum(axis=0)
+    def num_models(self) -> np.ndarray:
+        """Number of models that predicted each row, ``int64 [S]``."""
+        return np.isfinite(self.values[..., 0]).sum(axis=0)
 
     @property
     def mean(self) -> np.ndarray:
-        """``float32 [S, W]``, over the models that were asked."""
-        return (np.nansum(self.each, axis=0, dtype=np.float64) / self.asked[:, None]).astype(np.float32)
+        """Mean over the models that predicted each row, ``float32 [S, W]``."""
+        return (np.nansum(self.values, axis=0, dtype=np.float64) / self.num_models[:, None]).astype(np.float32)
 
 
 def rows_in_split(splits: Sequence[Splits], split: str) -> np.ndarray:
-    """``int64 [R]``, ascending: the rows that any of several models has in a split."""
-    return np.unique(np.concatenate([np.empty(0, np.int64), *(each.get(split, []) for each in splits)])).astype(int)
+    """Return the rows that are in a split of at least one model, ``int64 [R]``, ascending."""
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(own.get(split, []) for own in splits)])).astype(int)
 
 
 def predict_held_out(
     predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, store: GraphStore, rows: np.ndarray
 ) -> OutOfFoldPredictions:
-    """Ask every model for the molecules of its own split.
+    """Predict with every model the molecules in its own split, such as the test set of its fold.
 
     Args:
         predictors: M models.
-        splits: of each.
-        split: its name.
-        store: with the molecules.
+        splits: the splits of each model.
+        split: name of the split to predict.
+        store: the molecules.
         rows: ``int64 [R]``, ascending, some of :func:`rows_in_split`.
     """
     counts = store.atom_bond_counts(predictors[0].level, rows)
     ptr = pointers(counts)
-    each = np.full((len(predictors), ptr[-1], len(predictors[0].columns)), np.nan, np.float32)
+    values = np.full((len(predictors), ptr[-1], len(predictors[0].columns)), np.nan, np.float32)
     sums: dict[str, np.ndarray] = {}
     for model, predictor in enumerate(predictors):
-        own = np.intersect1d(rows, splits[model].get(split, []))
-        if not len(own):
+        own_rows = np.intersect1d(rows, splits[model].get(split, []))
+        if not len(own_rows):
             continue
-        among = np.searchsorted(rows, own)
-        places = ragged_indices(ptr, among)
-        each[model, places], found = predictor.predict_uncalibrated(store, own)
+        own = np.searchsorted(rows, own_rows)
+        indices = ragged_indices(ptr, own)
+        values[model, indices], difficulty = predictor.predict_uncalibrated(store, own_rows)
         if predictor.calibration is not None:
-            similarity = nearest_training_molecules(predictor.calibration.domain, store, own)[0]
-            found = difficulty_estimates(found, similarity, counts[among], len(predictor.tasks))
-        for name, values in found.items():
-            sums.setdefault(name, np.zeros((len(each[model]), values.shape[1])))[places] += values
-    asked = np.isfinite(each[..., 0]).sum(axis=0)[:, None]
-    return OutOfFoldPredictions(ptr, each, {name: (total / asked).astype(np.float32) for name, total in sums.items()})
+            similarity = nearest_training_molecules(predictor.calibration.domain, store, own_rows)[0]
+            difficulty = difficulty_estimates(difficulty, similarity, counts[own], len(predictor.tasks))
+        for name, estimates in difficulty.items():
+            sums.setdefault(name, np.zeros((len(values[model]), estimates.shape[1])))[indices] += estimates
+    num_models = np.isfinite(values[..., 0]).sum(axis=0)[:, None]
+    means = {name: (total / num_models).astype(np.float32) for name, total in sums.items()}
+    return OutOfFoldPredictions(ptr, values, means)

@@ -14,7 +14,7 @@ from graphslice.data.ogb_lsc import OGB_TARGET, import_ogb_lsc
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictor
 
-#: The splits that are submitted, and how many molecules OGB has in each.
+#: Splits to submit, with the number of molecules that OGB has in each.
 TEST_SPLIT_SIZES = {
     "pcqm4m": {"test": 377_423},
     "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
@@ -22,19 +22,20 @@ TEST_SPLIT_SIZES = {
 
 
 def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: str | Path) -> Path:
-    """Write the file that OGB-LSC takes.
+    """Write a submission file for OGB-LSC.
 
     Args:
         dataset: ``pcqm4m`` or ``pcqm4mv2``.
         split: ``test``, or for v2 ``test-dev`` or ``test-challenge``.
-        predictions: ``[R]`` gaps in eV, in the order of OGB's split.
-        folder: made when absent; the file appears in it whole or not at all.
+        predictions: ``float [R]``, HOMO-LUMO gaps in eV, in the order of OGB's split.
+        folder: output folder, created if it does not exist. The file is written atomically.
 
     Returns:
-        The file's path.
+        The path of the file.
 
     Raises:
-        InputError: if the number of predictions is not OGB's, or one of them is no number.
+        InputError: if the number of predictions is not that of OGB, a prediction is not finite, or the folder cannot be
+            written.
     """
     if split not in TEST_SPLIT_SIZES.get(dataset, {}):
         raise InputError(f"{dataset} has no split {split!r} to submit")
@@ -42,7 +43,7 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
     if predictions.shape != (expected,):
         raise InputError(
             f"a submission of {dataset} {split} has {expected:,} predictions, not {predictions.size:,}: "
-            "is the data folder whole?"
+            "check that the data folder is complete"
         )
     if not np.isfinite(predictions).all():
         missing = int((~np.isfinite(predictions)).sum())
@@ -63,49 +64,48 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
 
 
 def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | Path) -> list[Path]:
-    """Predict what OGB-LSC keeps the answers of, and write its files.
+    """Predict the test sets of OGB-LSC, whose labels are hidden, and write the submission files.
 
     Args:
         predictor: a model of the HOMO-LUMO gap.
         dataset: ``pcqm4m`` or ``pcqm4mv2``.
-        root: where OGB's folder lies, or is downloaded to.
-        folder: of the files; every split is predicted before the first is written.
+        root: folder of the OGB data, downloaded if it is missing.
+        folder: output folder. All splits are predicted before the first file is written.
+
+    Returns:
+        The paths of the files.
 
     Raises:
-        InputError: if the files could not be right.
+        InputError: if the dataset or the model does not fit, or a molecule cannot be predicted.
     """
     if dataset not in TEST_SPLIT_SIZES:
         raise InputError(
-            f"nothing to submit for {dataset!r}{nearest(dataset, TEST_SPLIT_SIZES)}: "
+            f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: "
             f"choose {' or '.join(TEST_SPLIT_SIZES)}"
         )
     if predictor.targets != [OGB_TARGET]:
-        raise InputError(f"the model predicts {', '.join(predictor.targets)}, and {dataset} asks for {OGB_TARGET}")
-    source = load_dataset(DataConfig(dataset=dataset, root=str(root)))
-    splits = source.splits or {}
+        raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
+    data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
+    splits = data.splits or {}
     for split, expected in TEST_SPLIT_SIZES[dataset].items():
-        found = len(splits.get(split, ()))
-        if found != expected:
+        size = len(splits.get(split, ()))
+        if size != expected:
             raise InputError(
-                f"OGB's {split} of {dataset} has {expected:,} molecules, and the folder in {root} {found:,}"
+                f"OGB's {split} of {dataset} has {expected:,} molecules, but the folder in {root} has {size:,}"
             )
     predictions = {
-        split: _predict_split(predictor, source, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]
+        split: _predict_split(predictor, data, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]
     }
     return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
 
 
-def _predict_split(predictor: Predictor, source: LabelledDataset, split: str, rows: np.ndarray) -> np.ndarray:
-    """``float32 [R]``, the gaps in eV of some rows.
-
-    Raises:
-        InputError: if one of them cannot be predicted.
-    """
+def _predict_split(predictor: Predictor, dataset: LabelledDataset, split: str, rows: np.ndarray) -> np.ndarray:
+    """Predict the HOMO-LUMO gaps of some rows in eV, ``float32 [R]``; raises InputError if a row fails."""
     from graphslice.evaluation.evaluate import predict_rows
 
-    found = predict_rows(predictor, source, rows)
-    failed = [(row, error) for row, error in zip(rows, found.errors, strict=True) if error]
+    predictions = predict_rows(predictor, dataset, rows)
+    failed = [(row, error) for row, error in zip(rows, predictions.errors, strict=True) if error]
     if failed:
         row, error = failed[0]
-        raise InputError(f"{len(failed):,} molecules of {source.name} {split} have no prediction; row {row}: {error}")
-    return found.values[:, 0]
+        raise InputError(f"{len(failed):,} molecules of {dataset.name} {split} have no prediction; row {row}: {error}")
+    return predictions.values[:, 0]

@@ -76,11 +76,11 @@ def predict_split(
     sample = _sample_rows(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
     held_out = predict_held_out(predictors, splits, split, data.store, sample)
     values = held_out.mean if calibration is None else calibration.probabilities(held_out.mean, data.dataset.tasks)
-    several = held_out.asked > 1
+    several = held_out.num_models > 1
     if not several.any():
         return SplitPredictions(sample, values, None, len(rows))
     std = np.full(values.shape, np.nan, np.float32)
-    std[several] = np.nanstd(held_out.each[:, several], axis=0, ddof=1, dtype=np.float64)
+    std[several] = np.nanstd(held_out.values[:, several], axis=0, ddof=1, dtype=np.float64)
     return SplitPredictions(sample, values, std, len(rows))
 
 

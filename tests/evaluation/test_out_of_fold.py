@@ -1,4 +1,4 @@
-"""Several models, each asked for its own split: means, difficulties and spreads against those counted by hand."""
+"""Out-of-fold predictions: means, difficulty estimates and standard deviations against manually computed values."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ TASKS = [Task("toxic", "binary", classes=("no", "yes"))]
 
 
 class ConstantPredictor:
-    """Answers one number for every molecule, and takes its row for a difficulty if it has parts."""
+    """Predicts a constant for every molecule; with ``parts`` the difficulty estimate of a molecule is its row."""
 
     calibration, tasks, columns, level = None, TASKS, ["toxic"], "molecule"
 
@@ -24,12 +24,12 @@ class ConstantPredictor:
         self.number, self.parts = number, parts
 
     def predict_uncalibrated(self, store, rows):
-        found = {"parts": rows[:, None].astype(np.float32)} if self.parts else {}
-        return np.full((len(rows), 1), self.number, np.float32), found
+        difficulty = {"parts": rows[:, None].astype(np.float32)} if self.parts else {}
+        return np.full((len(rows), 1), self.number, np.float32), difficulty
 
 
 class AtomCountStore:
-    """A store of molecules, of which row r has r atoms."""
+    """A store whose molecule in row r has r atoms."""
 
     def atom_bond_counts(self, level, rows):
         return np.ones(len(rows), int) if level == "molecule" else rows
@@ -39,27 +39,27 @@ MODELS = [ConstantPredictor(0.2, parts=True), ConstantPredictor(0.6), ConstantPr
 SPLITS = [{"test": np.array([5, 1])}, {"test": np.array([1, 3])}, {"train": np.array([1])}]
 
 
-def test_each_answers_for_its_own():
+def test_every_model_predicts_its_own_split():
     rows = rows_in_split(SPLITS, "test")
     own = predict_held_out(MODELS, SPLITS, "test", AtomCountStore(), rows)
-    assert rows.tolist() == [1, 3, 5] and own.asked.tolist() == [2, 1, 1]
-    np.testing.assert_allclose(own.each[:, :, 0], [[0.2, np.nan, 0.2], [0.6, 0.6, np.nan], [np.nan] * 3], rtol=1e-6)
+    assert rows.tolist() == [1, 3, 5] and own.num_models.tolist() == [2, 1, 1]
+    np.testing.assert_allclose(own.values[:, :, 0], [[0.2, np.nan, 0.2], [0.6, 0.6, np.nan], [np.nan] * 3], rtol=1e-6)
     np.testing.assert_allclose(own.mean[:, 0], [0.4, 0.6, 0.2], rtol=1e-6)
-    np.testing.assert_allclose(own.difficulty["parts"][:, 0], [0.5, 0, 5])  # a model of one part agrees with itself
+    np.testing.assert_allclose(own.difficulty["parts"][:, 0], [0.5, 0, 5])  # 0 for a model with a single component
 
 
 @pytest.mark.parametrize("temperature", [1, 2])
-def test_answers_are_tempered_together(temperature):
+def test_mean_is_scaled_by_temperature(temperature):
     target = TargetCalibration(
         (NonconformityScores.from_rows(np.zeros(1), np.zeros(1)),) * 2, {"constant": 1.0}, temperature
     )
     domain = ApplicabilityDomain.from_fingerprints(np.zeros((1, DOMAIN_BITS), bool), np.zeros(1, np.int64), 0)
     dataset = SimpleNamespace(targets=np.zeros((6, 1)), tasks=TASKS)
     data = SimpleNamespace(dataset=dataset, store=AtomCountStore())
-    found = predict_split(MODELS, Calibration((target,), domain), SPLITS, "test", data)
+    predictions = predict_split(MODELS, Calibration((target,), domain), SPLITS, "test", data)
     logits = np.log(np.array([0.4, 0.6, 0.2]) / np.array([0.6, 0.4, 0.8]))
-    np.testing.assert_allclose(found.values[:, 0], 1 / (1 + np.exp(-logits / temperature)), rtol=1e-5)
-    np.testing.assert_allclose(found.std[:, 0], [np.std([0.2, 0.6], ddof=1), np.nan, np.nan], rtol=1e-6)
+    np.testing.assert_allclose(predictions.values[:, 0], 1 / (1 + np.exp(-logits / temperature)), rtol=1e-5)
+    np.testing.assert_allclose(predictions.std[:, 0], [np.std([0.2, 0.6], ddof=1), np.nan, np.nan], rtol=1e-6)
 
 
 class ConstantAtomPredictor(ConstantPredictor):
@@ -69,8 +69,8 @@ class ConstantAtomPredictor(ConstantPredictor):
         return super().predict_uncalibrated(store, np.repeat(rows, store.atom_bond_counts(self.level, rows)))
 
 
-def test_each_answers_for_the_atoms_of_its_own():
-    splits = [{"test": np.array([2, 0])}, {"test": np.array([1, 2])}]  # the first molecule has none
+def test_every_model_predicts_the_atoms_of_its_own_split():
+    splits = [{"test": np.array([2, 0])}, {"test": np.array([1, 2])}]  # molecule 0 has no atoms
     own = predict_held_out(
         [ConstantAtomPredictor(0.2, parts=True), ConstantAtomPredictor(0.6)],
         splits,
@@ -78,7 +78,7 @@ def test_each_answers_for_the_atoms_of_its_own():
         AtomCountStore(),
         np.arange(3),
     )
-    assert own.ptr.tolist() == [0, 0, 1, 3] and own.asked.tolist() == [1, 2, 2]
-    np.testing.assert_allclose(own.each[:, :, 0], [[np.nan, 0.2, 0.2], [0.6] * 3], rtol=1e-6)
+    assert own.ptr.tolist() == [0, 0, 1, 3] and own.num_models.tolist() == [1, 2, 2]
+    np.testing.assert_allclose(own.values[:, :, 0], [[np.nan, 0.2, 0.2], [0.6] * 3], rtol=1e-6)
     np.testing.assert_allclose(own.mean[:, 0], [0.6, 0.4, 0.4], rtol=1e-6)
     np.testing.assert_allclose(own.difficulty["parts"][:, 0], [0, 1, 1])

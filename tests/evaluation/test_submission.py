@@ -42,36 +42,36 @@ def root(make_ogb, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ogb_run(root, tiny_config, tmp_path_factory):
-    """A run on OGB's v1 folder."""
+    """A run on the OGB v1 dataset."""
     folder = tmp_path_factory.mktemp("runs") / "ogb"
     train(tiny_config("pcqm4m", data={"root": str(root)}), folder)
     return folder
 
 
-# --- train and evaluate on OGB's folder ---------------------------------------------------------
+# --- train and evaluate on OGB data -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
-def test_evaluated_mae_is_ogbs_and_the_hand_computed(cli, offline, ogb_run, root, dataset):
+def test_evaluate_prints_the_manually_computed_mae(cli, offline, ogb_run, root, dataset):
     folder = root / {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}[dataset]
     table = pd.read_csv(folder / "raw" / "data.csv.gz")
     valid = table.iloc[torch.load(folder / "split_dict.pt", weights_only=False)["valid"]]
     predicted = load(ogb_run, "cpu").predict(valid["smiles"])[:, 0]
-    by_hand = np.abs(predicted - valid["homolumogap"]).mean()
+    expected = np.abs(predicted - valid["homolumogap"]).mean()
     code, out, _ = cli("evaluate", ogb_run, "--dataset", dataset, "--root", root, "--split", "valid")
     assert code == 0
-    assert float(re.search(r"MAE ([\d.]+), .* on 10 molecules", out)[1]) == pytest.approx(by_hand, abs=2e-6)
-    assert cli("evaluate", ogb_run, "--dataset", dataset, "--root", root)[1] == out  # what is judged by default
+    assert float(re.search(r"MAE ([\d.]+), .* on 10 molecules", out)[1]) == pytest.approx(expected, abs=2e-6)
+    assert cli("evaluate", ogb_run, "--dataset", dataset, "--root", root)[1] == out  # the default split
 
 
-def test_run_on_ogbs_folder(ogb_run):
+def test_run_on_ogb_data_has_validation_scores_only(ogb_run):
     metrics = json.loads((ogb_run / "metrics.json").read_text())
-    assert list(metrics) == ["metric", "valid"] and metrics["valid"]["molecules"] == 10  # OGB keeps the test labels
+    assert list(metrics) == ["metric", "valid"] and metrics["valid"]["molecules"] == 10  # the test labels are hidden
     assert not (ogb_run / "split.csv").exists() and (ogb_run / "best.ckpt").exists()
 
 
 @pytest.mark.parametrize("split", ["test", "nonsense"])
-def test_nothing_to_evaluate(split, cli, offline, ogb_run):
+def test_evaluate_rejects_unlabelled_and_unknown_splits(split, cli, offline, ogb_run):
     code, out, err = cli("evaluate", ogb_run, "--split", split)
     assert code == 2 and out == "" and len(err.splitlines()) == 1 and split in err
 
@@ -80,15 +80,15 @@ def test_nothing_to_evaluate(split, cli, offline, ogb_run):
 
 
 @pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
-def test_the_number_of_rows_must_be_ogbs(dataset, cli, offline, ogb_run, root, tmp_path):
+def test_submit_requires_all_molecules_of_ogb(dataset, cli, offline, ogb_run, root, tmp_path):
     out_folder = tmp_path / "submission"
     code, out, err = cli("submit", ogb_run, "--dataset", dataset, "--root", root, "-o", out_folder)
     assert code == 2 and out == "" and len(err.splitlines()) == 1 and not out_folder.exists()
     assert {"pcqm4m": "377,423", "pcqm4mv2": "147,037"}[dataset] in err
 
 
-def test_submission_is_what_ogb_writes(cli, offline, ogb_run, root, tmp_path, monkeypatch):
-    """Of the rows of OGB's split, in its order."""
+def test_submission_matches_that_of_ogb(cli, offline, ogb_run, root, tmp_path, monkeypatch):
+    """The predictions are in the order of OGB's split."""
     monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
     code, out, _ = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
     assert code == 0
@@ -108,7 +108,7 @@ def test_submission_is_what_ogb_writes(cli, offline, ogb_run, root, tmp_path, mo
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("split", "rows"), [("test-dev", 147_037), ("test-challenge", 147_432)])
-def test_v2_files_are_what_ogb_writes(split, rows, dtype, tmp_path):
+def test_v2_files_match_those_of_ogb(split, rows, dtype, tmp_path):
     predictions = np.random.default_rng(0).normal(5, 1, size=rows).astype(dtype)
     path = write_submission("pcqm4mv2", split, predictions, tmp_path / "ours")
     import_ogb_lsc().PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, str(tmp_path / "ogb"), split)
@@ -117,7 +117,7 @@ def test_v2_files_are_what_ogb_writes(split, rows, dtype, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "split", "predictions", "reason"),
+    ("dataset", "split", "predictions", "message"),
     [
         ("pcqm4m", "test", np.zeros(5), "has 377,423 predictions, not 5"),
         ("pcqm4m", "test", np.zeros((377_423, 1)), "has 377,423 predictions"),
@@ -128,13 +128,13 @@ def test_v2_files_are_what_ogb_writes(split, rows, dtype, tmp_path):
         ("demo", "test", np.zeros(5), "no split 'test' to submit"),
     ],
 )
-def test_predictions_that_ogb_would_not_take(dataset, split, predictions, reason, tmp_path):
-    with pytest.raises(InputError, match=reason):
+def test_write_submission_rejects_invalid_predictions(dataset, split, predictions, message, tmp_path):
+    with pytest.raises(InputError, match=message):
         write_submission(dataset, split, predictions, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_molecule_without_prediction_stops_the_submission(offline, ogb_run, make_ogb, tmp_path, monkeypatch):
+def test_submit_rejects_molecules_without_prediction(offline, ogb_run, make_ogb, tmp_path, monkeypatch):
     folder = make_ogb(tmp_path)
     table = pd.read_csv(folder / "raw" / "data.csv.gz")
     row = int(torch.load(folder / "split_dict.pt", weights_only=False)["test"][4])
@@ -147,19 +147,19 @@ def test_a_molecule_without_prediction_stops_the_submission(offline, ogb_run, ma
 
 
 @pytest.mark.parametrize(
-    ("dataset", "reason"), [("demo", "nothing to submit for 'demo'"), ("pcqm4", "did you mean 'pcqm4m'")]
+    ("dataset", "message"), [("demo", "'demo' has no submission"), ("pcqm4", "did you mean 'pcqm4m'")]
 )
-def test_nothing_to_submit(dataset, reason, cli, ogb_run, tmp_path):
+def test_submit_rejects_unknown_datasets(dataset, message, cli, ogb_run, tmp_path):
     code, _, err = cli("submit", ogb_run, "--dataset", dataset, "-o", tmp_path / "out")
-    assert code == 2 and reason in err and not (tmp_path / "out").exists()
+    assert code == 2 and message in err and not (tmp_path / "out").exists()
 
 
-def test_a_model_of_another_target(cli, offline, run_directory, root):
+def test_submit_rejects_a_model_of_another_target(cli, offline, run_directory, root):
     code, _, err = cli("submit", run_directory, "--dataset", "pcqm4m", "--root", root)
-    assert code == 2 and "the model predicts gap_ev, and pcqm4m asks for homolumogap" in err
+    assert code == 2 and "the model predicts gap_ev, but pcqm4m requires homolumogap" in err
 
 
-def test_unwritable_folder(cli, offline, ogb_run, root, tmp_path, monkeypatch):
+def test_submit_reports_an_unwritable_folder(cli, offline, ogb_run, root, tmp_path, monkeypatch):
     monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
     (tmp_path / "file").touch()
     code, out, err = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "file")

@@ -80,8 +80,7 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
     """
     if dataset not in TEST_SPLIT_SIZES:
         raise InputError(
-            f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: "
-            f"choose {' or '.join(TEST_SPLIT_SIZES)}"
+            f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: choose {' or '.join(TEST_SPLIT_SIZES)}"
         )
     if predictor.targets != [OGB_TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
@@ -93,9 +92,7 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
             raise InputError(
                 f"OGB's {split} of {dataset} has {expected:,} molecules, but the folder in {root} has {size:,}"
             )
-    predictions = {
-        split: _predict_split(predictor, data, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]
-    }
+    predictions = {split: _predict_split(predictor, data, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]}
     return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
 
 

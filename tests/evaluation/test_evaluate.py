@@ -121,34 +121,34 @@ def test_evaluate_command_on_another_file(cli, run_directory, predictor, tmp_pat
     assert _mae(out) == ("all", pytest.approx(abs(predictor.predict("CCO")[0, 0] - 1.5), abs=1e-5))
 
 
-def test_a_table_with_some_of_the_targets(cli, tmp_path):
-    """They are result by their names, whatever their order, and the others have no labels."""
+def test_dataset_with_some_of_the_targets(cli, tmp_path):
+    """Targets are matched by name in any order; the others have no labels."""
     model, smiles = gs.load("gap", "cpu"), ["CCO", "c1ccccc1", "CC(=O)N"]
-    places = {name: place for place, name in enumerate(model.targets)}
-    answers = model.predict(smiles).astype(float)
-    labels = {name: answers[:, place] + place + 1 for name, place in places.items()}
-    whole = pd.DataFrame({"smiles": smiles, **labels})
+    index = {name: i for i, name in enumerate(model.targets)}
+    predictions = model.predict(smiles).astype(float)
+    labels = {name: predictions[:, i] + i + 1 for name, i in index.items()}
+    every = pd.DataFrame({"smiles": smiles, **labels})
     some = pd.DataFrame({"lumo": labels["lumo"], "smiles": smiles, "homo": labels["homo"]})
-    for frame, asked, judged in (
+    for frame, targets, evaluated in (
         (some, None, ["homo", "lumo"]),
         (some, "lumo", ["lumo"]),
         (some, "lumo,homo", ["homo", "lumo"]),
-        (whole, ["dipole", "homo"], ["homo", "dipole"]),
-        (whole.rename(columns={"gap": "g"}), None, ["homo", "lumo", "dipole"]),
-        (whole.rename(columns={name: f"{name}_2" for name in places}), [f"{name}_2" for name in places], list(places)),
+        (every, ["dipole", "homo"], ["homo", "dipole"]),
+        (every.rename(columns={"gap": "g"}), None, ["homo", "lumo", "dipole"]),
+        (every.rename(columns={name: f"{name}_2" for name in index}), [f"{name}_2" for name in index], list(index)),
     ):
-        result = model.evaluate(frame, asked)
-        errors = dict(zip(places, (one["mae"] for one in result["targets"].values()), strict=True))
+        result = model.evaluate(frame, targets)
+        errors = dict(zip(index, (one["mae"] for one in result["targets"].values()), strict=True))
         assert {name: value for name, value in errors.items() if not np.isnan(value)} == pytest.approx(
-            {name: places[name] + 1 for name in judged}, rel=1e-5
+            {name: index[name] + 1 for name in evaluated}, rel=1e-5
         )
-        assert result["mae"] == pytest.approx(np.mean([places[name] + 1 for name in judged]), rel=1e-5)
+        assert result["mae"] == pytest.approx(np.mean([index[name] + 1 for name in evaluated]), rel=1e-5)
         path = tmp_path / "t.csv"
         frame.to_csv(path, index=False)
-        named = asked if isinstance(asked, str) or asked is None else ",".join(asked)
-        code, out, _ = cli("evaluate", "gap", "--dataset", path, *([] if named is None else ["--targets", named]))
+        names = targets if isinstance(targets, str) or targets is None else ",".join(targets)
+        code, out, _ = cli("evaluate", "gap", "--dataset", path, *([] if names is None else ["--targets", names]))
         assert code == 0 and _mae(out) == ("all", pytest.approx(result["mae"], abs=1e-5))
-        assert ("no labels of" in out) == (len(judged) < 4) and ("(lumo)" in out) == (judged == ["lumo"])
+        assert ("no labels for" in out) == (len(evaluated) < 4) and ("(lumo)" in out) == (evaluated == ["lumo"])
     assert "has no column 'gap'" in cli("evaluate", "gap", "--dataset", path, "--targets", "gap,homo")[2]
 
 
@@ -183,9 +183,7 @@ def test_smiles_column_of_the_training_is_preferred(predictor, tmp_path, monkeyp
         assert dataset.smiles == rows[column]
 
 
-def test_smiles_column_of_the_training_is_ignored_for_data_without_columns(
-    predictor, demo_csv, tmp_path, monkeypatch
-):
+def test_smiles_column_of_the_training_is_ignored_for_data_without_columns(predictor, demo_csv, tmp_path, monkeypatch):
     """Preprocessed and built-in datasets have no columns; a folder with the name of a dataset does not matter."""
     data = replace(predictor.config.data, smiles_column="compound")
     monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))

@@ -113,15 +113,15 @@ def test_mixed_task_types():
 def test_mae_of_pcqm4m_is_computed_by_ogb(name, evaluator, monkeypatch):
     true = TRUE[:, :1].copy()
     true[3] = np.nan
-    expected_mae = np.abs(np.delete(true, 3) - np.delete(PREDICTED[:, 0], 3)).mean()
+    expected = np.abs(np.delete(true, 3) - np.delete(PREDICTED[:, 0], 3)).mean()
     calls = []
     original = getattr(import_ogb_lsc(), evaluator).eval
     monkeypatch.setattr(
         getattr(import_ogb_lsc(), evaluator), "eval", lambda self, d: calls.append(d) or original(self, d)
     )
-    assert score("mae", name, regression_tasks("y"), true, PREDICTED[:, :1]) == pytest.approx(expected_mae, rel=1e-12)
+    assert score("mae", name, regression_tasks("y"), true, PREDICTED[:, :1]) == pytest.approx(expected, rel=1e-12)
     assert len(calls) == 1 and calls[0]["y_true"].shape == (49,)
-    assert score("mae", "t.csv", regression_tasks("y"), true, PREDICTED[:, :1]) == pytest.approx(expected_mae, rel=1e-12)
+    assert score("mae", "t.csv", regression_tasks("y"), true, PREDICTED[:, :1]) == pytest.approx(expected, rel=1e-12)
     assert len(calls) == 1
 
 

@@ -1,3 +1,5 @@
+"""Predictor: invariance, inputs of every kind, and invalid molecules."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,7 +15,7 @@ from graphslice.data.featurize import featurize
 from graphslice.inference.predictor import Predictions, load
 from graphslice.nn.mixers import MIXERS
 
-# Symmetric, charged, of several fragments, of one atom, stereo, long.
+# Symmetric, charged, several fragments, one atom, stereo, long.
 MOLECULES = [
     "CCO", "c1ccccc1O", "[Na+].[Cl-]", "C", "[NH4+]", "C[C@H](N)C(=O)O", "C/C=C\\C", "CC(C)(C)c1ccc(cc1)S(=O)(=O)N",
     "C1CC2CCC1CC2", "O=C([O-])c1ccccc1.[K+]", "CCCCCCCCCCCCCCCC", "FC(F)(F)c1cc(ccc1Cl)NC(=O)Nc2ccncc2",
@@ -25,12 +27,12 @@ def random_smiles(smiles: str, seed: int) -> str:
     return Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), 1, seed)[0]
 
 
-# --- one promise: a prediction depends on the molecule alone ------------------------------------
+# --- invariance ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0], ids=["untrained", "enlarged"])
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_neither_the_batch_nor_the_spelling_matters(mixer, scale, make_predictor, demo_smiles):
+def test_predictions_do_not_depend_on_batch_or_notation(mixer, scale, make_predictor, demo_smiles):
     model = make_predictor(scale, mixer=mixer, layers=2)
     check_batch_independence(lambda smiles: model.predict(smiles)[:, 0], MOLECULES + demo_smiles[:12])
 
@@ -38,25 +40,25 @@ def test_neither_the_batch_nor_the_spelling_matters(mixer, scale, make_predictor
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def test_bad_rows_keep_their_places(predictor):
+def test_invalid_molecules_keep_their_rows(predictor):
     molecules = ["CCO", "oops", "c1ccccc1", "", "C[N", None, "CCO"]
     result = predictor.predict(molecules, details=True)
     assert isinstance(result, Predictions) and result.targets == ["gap_ev"]
     assert result.values.shape == (7, 1) and result.values.dtype == np.float32
     bad = [1, 3, 4, 5]
     assert np.isnan(result.values[bad]).all() and np.isfinite(np.delete(result.values, bad)).all()
-    assert [i for i, reason in enumerate(result.errors) if reason] == bad
+    assert [i for i, error in enumerate(result.errors) if error] == bad
     assert all(result.errors[i] for i in bad) and result.errors[3] == "empty SMILES"
     assert result.values[0] == pytest.approx(result.values[6], rel=1e-6)
     np.testing.assert_array_equal(predictor.predict(molecules), result.values)
 
 
-def test_values_stand_in_the_rows_of_their_molecules(predictor):
-    """Molecules of many sizes, which are batched by size."""
+def test_predictions_are_in_the_order_of_the_molecules(predictor):
+    """Batches are made of molecules of similar size, so the order of computation is another one."""
     molecules = ["C" * n + "O" for n in [30, 1, 12, 5, 44, 2, 9]]
-    found = predictor.predict(molecules)[:, 0]
-    assert found == pytest.approx([predictor.predict(smiles)[0, 0] for smiles in molecules], rel=1e-5)
-    assert len(set(found.round(6))) == 7
+    values = predictor.predict(molecules)[:, 0]
+    assert values == pytest.approx([predictor.predict(smiles)[0, 0] for smiles in molecules], rel=1e-5)
+    assert len(set(values.round(6))) == 7
 
 
 @pytest.mark.parametrize(
@@ -72,17 +74,17 @@ def test_values_stand_in_the_rows_of_their_molecules(predictor):
     ],
     ids=["tuple", "array", "series", "generator", "graphs", "mixed", "iterator"],
 )
-def test_molecules_of_every_kind(molecules, predictor):
+def test_predict_accepts_every_container_of_molecules(molecules, predictor):
     np.testing.assert_allclose(predictor.predict(molecules), predictor.predict(["CCO", "C"]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("one", ["CCO", gs.smiles_to_graph("CCO"), gs.smiles_to_graph("CCO").to_pyg()], ids=type)
-def test_one_molecule(one, predictor):
+def test_predict_accepts_one_molecule(one, predictor):
     assert predictor.predict(one).shape == (1, 1)
     np.testing.assert_allclose(predictor.predict(one), predictor.predict(["CCO"]), rtol=1e-6)
 
 
-def test_a_graph_of_no_use_is_a_bad_row(predictor):
+def test_invalid_graphs_get_an_error_message(predictor):
     broken = gs.smiles_to_graph("CCO").to_pyg()
     broken.edge_attr = None
     result = predictor.predict([broken, gs.smiles_to_graph("C" * 600, max_atoms=600), "C"], details=True)
@@ -90,7 +92,7 @@ def test_a_graph_of_no_use_is_a_bad_row(predictor):
     assert np.isnan(result.values[:2]).all() and np.isfinite(result.values[2]).all()
 
 
-HAND_MADE = {
+INCONSISTENT = {
     "a bond to atom 3 of 3": {"bonds": [[0, 1], [1, 3]]},
     "a bond of atom 1 with itself": {"bonds": [[0, 1], [1, 1]]},
     "two bonds between atoms 0 and 1": {"bonds": [[0, 1], [1, 0]]},
@@ -101,32 +103,32 @@ HAND_MADE = {
 }
 
 
-def test_graphs_that_are_none_get_their_reason(predictor):
-    """And the others their answer."""
+def test_inconsistent_graphs_get_an_error_message(predictor):
+    """The other molecules are still predicted."""
     graph = gs.smiles_to_graph("CCO")
-    bad = [dataclasses.replace(graph, **arrays) for arrays in HAND_MADE.values()]
+    bad = [dataclasses.replace(graph, **arrays) for arrays in INCONSISTENT.values()]
     result = predictor.predict([graph, *bad, "CCO", graph], details=True)
-    for reason, error in zip(HAND_MADE, result.errors[1:-2], strict=True):
-        assert error.startswith(f"the graph has {reason}")
+    for message, error in zip(INCONSISTENT, result.errors[1:-2], strict=True):
+        assert error.startswith(f"the graph has {message}")
     assert result.errors[0] is None and result.errors[-2:] == [None, None]
     assert np.isnan(result.values[1:-2]).all() and len(np.unique(result.values[[0, -2, -1]].round(5))) == 1
 
 
 @pytest.mark.parametrize("empty", [[], (), iter([])])
-def test_no_molecules(empty, make_predictor):
+def test_empty_input_gives_no_rows(empty, make_predictor):
     result = make_predictor(targets=("a", "b")).predict(empty, details=True)
     assert result.values.shape == (0, 2) and result.values.dtype == np.float32 and result.errors == []
 
 
-def test_several_targets(make_predictor):
+def test_predict_several_targets(make_predictor):
     model = make_predictor(targets=("a", "b", "c"))
     result = model.predict(["CCO", "oops"], details=True)
     assert result.values.shape == (2, 3) and result.targets == ["a", "b", "c"]
     assert np.isfinite(result.values[0]).all() and np.isnan(result.values[1]).all()
 
 
-def test_large_molecules(predictor):
-    """500 atoms in one molecule, also beside a small one; one atom too many is said."""
+def test_molecules_up_to_the_size_limit_are_predicted(predictor):
+    """Also in a batch with a small molecule; one atom more than the limit gives an error message."""
     limit = predictor.config.graph.max_atoms
     result = predictor.predict(["C" * 500, "C", "C" * (limit + 1), "C" * limit], details=True)
     assert np.isfinite(result.values[[0, 1, 3]]).all() and np.isnan(result.values[2]).all()
@@ -134,42 +136,41 @@ def test_large_molecules(predictor):
     assert result.values[0] == pytest.approx(predictor.predict("C" * 500)[0], rel=1e-4)
 
 
-def test_an_answer_that_is_no_number_is_none(make_predictor):
+def test_predictions_that_are_not_finite_are_errors(make_predictor):
     model = make_predictor(scale=1e30)
     result = model.predict(["CCO"], details=True)
     assert np.isnan(result.values).all() and result.errors == ["the prediction is not a finite number"]
 
 
-def test_predicting_twice_is_the_same(run_directory):
+def test_predictions_are_reproducible(run_directory):
     molecules = MOLECULES * 3
     np.testing.assert_array_equal(load(run_directory).predict(molecules), load(run_directory).predict(molecules))
 
 
-def test_a_store_answers_as_its_smiles(predictor):
+def test_store_rows_match_smiles(predictor):
     smiles = [*MOLECULES, "oops", *MOLECULES[::-1]]
-    store, reasons = featurize(smiles, predictor.config.graph)
+    store, messages = featurize(smiles, predictor.config.graph)
     rows = np.array([3, 13, 0, 26, 3])
-    found, expected = (
-        predictor.predict_store_rows(store, rows),
-        predictor.predict([smiles[i] for i in rows], details=True),
-    )
-    np.testing.assert_allclose(found.values, expected.values, rtol=1e-6)
-    assert found.errors == expected.errors == [None, reasons[13], None, None, None] and reasons[13]
+    predictions = predictor.predict_store_rows(store, rows)
+    expected = predictor.predict([smiles[i] for i in rows], details=True)
+    np.testing.assert_allclose(predictions.values, expected.values, rtol=1e-6)
+    assert predictions.errors == expected.errors == [None, messages[13], None, None, None] and messages[13]
 
 
-def test_a_batch_of_pyg_is_its_graphs(predictor):
-    """As a DataLoader gives them: each is a molecule, not all of them one."""
+def test_pyg_batch_counts_as_its_graphs(predictor):
+    """A batch of a DataLoader holds several molecules, not one."""
     from torch_geometric.data import Batch
     from torch_geometric.loader import DataLoader
 
     smiles = ["CCO", "c1ccccc1", "C", "[Na+].[Cl-]", "CC(=O)O"]
     graphs = [gs.smiles_to_graph(one).to_pyg() for one in smiles]
     expected = predictor.predict(smiles)
-    for given in (Batch.from_data_list(graphs), [Batch.from_data_list(graphs)], DataLoader(graphs, batch_size=2)):
-        np.testing.assert_allclose(predictor.predict(given), expected, atol=1e-5)
+    batch = Batch.from_data_list(graphs)
+    for molecules in (batch, [batch], DataLoader(graphs, batch_size=2)):
+        np.testing.assert_allclose(predictor.predict(molecules), expected, atol=1e-5)
 
 
-def test_what_is_no_dense_tensor_gets_its_reason(predictor):
+def test_sparse_tensors_get_an_error_message(predictor):
     graph = gs.smiles_to_graph("CCO").to_pyg()
     graph.x = graph.x.to_sparse()
     assert predictor.predict([graph, "CCO"], details=True).errors == [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pandas as pd

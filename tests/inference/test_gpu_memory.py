@@ -1,4 +1,4 @@
-"""How predictions use a GPU, as far as it can be told without one."""
+"""GPU inference, as far as it can be tested without a GPU: batch size and TF32."""
 
 from __future__ import annotations
 
@@ -26,60 +26,60 @@ PAPER = ModelConfig(layers=12, dim=768, heads=32, ffn_dim=768)
 
 @pytest.fixture
 def references(monkeypatch):
-    """Plain torch serves every operator: what a GPU runs where it has no kernel."""
+    """Run all operators in plain torch, as a GPU does without a kernel."""
     monkeypatch.setattr(Operator, "_backend_for", lambda *_: None)
 
 
-# --- how many molecules ---------------------------------------------------------------------------
+# --- batch size -----------------------------------------------------------------------------------
 
 
-def test_more_molecules_where_there_is_memory():
-    found = [gpu_batch_size(int(size * GIB), PAPER) for size in (0.01, 1, 2, 80)]
-    assert found[0] == 16 and found == sorted(found) and found[-1] == 1024
-    assert found[2] == pytest.approx(2 * found[1], abs=2)  # neither the least nor the most
-    assert gpu_batch_size(GIB, ModelConfig()) > 2 * found[1]
+def test_batch_size_grows_with_memory():
+    sizes = [gpu_batch_size(int(size * GIB), PAPER) for size in (0.01, 1, 2, 80)]
+    assert sizes[0] == 16 and sizes == sorted(sizes) and sizes[-1] == 1024
+    assert sizes[2] == pytest.approx(2 * sizes[1], abs=2)  # between the limits it is proportional
+    assert gpu_batch_size(GIB, ModelConfig()) > 2 * sizes[1]
 
 
-class Alive(TorchDispatchMode):
-    """Counts the bytes that are alive at once of what is made within it."""
+class PeakMemory(TorchDispatchMode):
+    """Measures the peak memory in bytes of the tensors created in the context."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.most, self._made = 0, []
+        self.peak, self._tensors = 0, []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        self._made += [weakref.ref(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-        self._made = [ref for ref in self._made if ref() is not None]
-        storages = {ref().untyped_storage().data_ptr(): ref().untyped_storage().nbytes() for ref in self._made}
-        self.most = max(self.most, sum(storages.values()))
+        self._tensors += [weakref.ref(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        self._tensors = [ref for ref in self._tensors if ref() is not None]
+        storages = {ref().untyped_storage().data_ptr(): ref().untyped_storage().nbytes() for ref in self._tensors}
+        self.peak = max(self.peak, sum(storages.values()))
         return out
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_a_batch_takes_no_more_than_its_share(mixer, make_predictor, references):
-    """16 molecules of 32 atoms, with as much memory as 16 need by the estimate."""
+def test_batch_stays_within_its_memory_fraction(mixer, make_predictor, references):
+    """16 molecules of 32 atoms, with the free memory that the estimate requires for 16."""
     model = make_predictor(mixer=mixer, layers=2, dim=64, heads=8, ffn_dim=64).model.eval()
     batch = collate_rows(GraphStore.from_graphs([gs.smiles_to_graph("C" * 32)] * 16), np.arange(16))
-    with torch.inference_mode(), Alive() as alive:
+    with torch.inference_mode(), PeakMemory() as memory:
         model(batch)
     sizes = range(1 << 20, 1 << 30, 1 << 18)
-    needed = next(size for size in sizes if gpu_batch_size(size, model.config) > 16)
-    assert needed / 16 < alive.most < needed / 4
+    required = next(size for size in sizes if gpu_batch_size(size, model.config) > 16)
+    assert required / 16 < memory.peak < required / 4
 
 
-def test_what_torch_keeps_is_free(monkeypatch):
+def test_free_memory_includes_the_cache_of_torch(monkeypatch):
     for name, value in {"memory_reserved": 7, "memory_allocated": 4}.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 200))
     assert free_memory(torch.device("cuda", 0)) == 103
 
 
-# --- with which products --------------------------------------------------------------------------
+# --- TF32 -----------------------------------------------------------------------------------------
 
 
 class Tf32(TorchDispatchMode):
-    """Rounds the factors of every matrix product as TF32 does: to ten binary digits behind the point."""
+    """Rounds the factors of every matrix product as TF32 does, to ten binary digits after the point."""
 
     PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
@@ -95,18 +95,18 @@ class Tf32(TorchDispatchMode):
         name = function._schema.name.removeprefix("aten::")
         if name in self.PRODUCTS:
             self.products[name] += 1
-            added = args[: len(args) - 2]  # what a product is added to stays as it is
+            added = args[: len(args) - 2]  # the addend of a product is not rounded
             args = (*added, *tree_map_only(torch.Tensor, self.rounded, args[len(added) :]))
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("mixer", sorted(TF32_MIXERS))
-def test_products_of_tf32_move_predictions_by_little(mixer, make_predictor, demo_smiles, references):
-    """By less than a hundredth of their spread."""
+def test_tf32_changes_predictions_by_less_than_a_hundredth(mixer, make_predictor, demo_smiles, references):
+    """In standard deviations of the predictions."""
     model = make_predictor(8.0, mixer=mixer, layers=4, dim=64, heads=8, ffn_dim=64, readout="mean+max").model.eval()
     graphs = [gs.smiles_to_graph(smiles) for smiles in demo_smiles[:48]]
     batch = collate_rows(GraphStore.from_graphs(graphs), np.arange(len(graphs)))
-    with torch.no_grad():  # inference mode shows linear maps as a whole
+    with torch.no_grad():  # in inference mode linear maps are not split into matrix products
         exact = model(batch)
         with Tf32() as mode:
             rounded = model(batch)
@@ -119,7 +119,7 @@ def setting() -> object:
     return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32
 
 
-def test_the_precision_of_products_is_set_back():
+def test_precision_of_products_is_restored():
     before, within = setting(), []
     with pytest.raises(ZeroDivisionError), tf32_matmul(torch.device("cuda"), "softmax"):
         within.append(setting())
@@ -127,18 +127,18 @@ def test_the_precision_of_products_is_set_back():
     assert within in (["tf32"], [True]) and setting() == before
 
 
-@pytest.mark.parametrize(("device", "mixer"), [("cpu", "softmax"), ("cuda", "csp"), ("cuda", "one of the user's own")])
-def test_products_as_they_are(device, mixer):
+@pytest.mark.parametrize(("device", "mixer"), [("cpu", "softmax"), ("cuda", "csp"), ("cuda", "custom mixer")])
+def test_precision_of_products_is_unchanged(device, mixer):
     before = setting()
     with tf32_matmul(torch.device(device), mixer):
         assert setting() == before
 
 
-# --- both in a predictor --------------------------------------------------------------------------
+# --- predictor ------------------------------------------------------------------------------------
 
 
-def test_a_predictor_on_a_gpu(make_predictor, demo_smiles, monkeypatch):
-    """The tensors stay where they are, while the predictor takes itself to be on a GPU of much memory."""
+def test_predictor_on_a_simulated_gpu(make_predictor, demo_smiles, monkeypatch):
+    """The tensors stay on the CPU, while the device of the predictor is a GPU with 80 GiB."""
     model = make_predictor(mixer="softmax")
     expected = model.predict(demo_smiles[:300])
     sizes, settings = [], []

@@ -1,4 +1,4 @@
-"""Tables in, the same tables with predictions out."""
+"""Prediction of files: formats, columns, malformed rows and atomic writes."""
 
 from __future__ import annotations
 
@@ -23,35 +23,34 @@ from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
 
 
-def test_a_file(predictor, tmp_path):
+def test_output_has_the_input_columns_and_predictions(predictor, tmp_path):
     table = pd.DataFrame({"id": ["007", "a,b", "x"], "smiles": ["CCO", "oops", "C"], "note": ["", 'q"', "two\nlines"]})
     table.to_csv(tmp_path / "in.csv", index=False)
     report = predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
     assert (report.rows, report.failed) == (3, 1) and report.first_error.startswith("not a possible molecule")
-    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
-    assert list(found) == ["id", "smiles", "note", "gap_ev_pred", "error"]
+    output = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert list(output) == ["id", "smiles", "note", "gap_ev_pred", "error"]
     assert pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)[list(table)].equals(table.astype(str))
     values = predictor.predict(table["smiles"])[:, 0]
-    assert found["gap_ev_pred"].tolist()[1] == "" and found["error"].tolist()[::2] == ["", ""]
-    assert [float(x) for x in found["gap_ev_pred"][::2]] == pytest.approx(values[::2].tolist(), rel=1e-6)
-    assert found["error"][1] == report.first_error
+    assert output["gap_ev_pred"].tolist()[1] == "" and output["error"].tolist()[::2] == ["", ""]
+    assert [float(x) for x in output["gap_ev_pred"][::2]] == pytest.approx(values[::2].tolist(), rel=1e-6)
+    assert output["error"][1] == report.first_error
 
 
-def test_a_file_is_streamed(predictor, tmp_path, monkeypatch):
-    """Chunk by chunk, whatever the chunks are, in the order of the rows."""
+def test_files_are_predicted_in_chunks_in_the_order_of_the_rows(predictor, tmp_path, monkeypatch):
     smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
     pd.DataFrame({"n": range(50), "smiles": smiles}).to_csv(tmp_path / "in.csv", index=False)
     monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
     done = []
     report = predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.parquet", progress=done.append)
     assert done == [8] * 6 + [2] and (report.rows, report.failed) == (50, 8)
-    found = pd.read_parquet(tmp_path / "out.parquet")
-    assert found["n"].tolist() == [str(n) for n in range(50)] and found["smiles"].tolist() == smiles
-    np.testing.assert_allclose(found["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
-    assert (found["error"].notna() == (found["smiles"] == "oops")).all()
+    output = pd.read_parquet(tmp_path / "out.parquet")
+    assert output["n"].tolist() == [str(n) for n in range(50)] and output["smiles"].tolist() == smiles
+    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
+    assert (output["error"].notna() == (output["smiles"] == "oops")).all()
 
 
-def test_a_long_file_is_read_in_chunks(predictor, tmp_path):
+def test_long_file_is_read_in_chunks(predictor, tmp_path):
     (tmp_path / "in.smi").write_text("C\n" * 9_000)
     done = []
     report = predict_file(predictor, tmp_path / "in.smi", tmp_path / "out.csv", progress=done.append)
@@ -59,7 +58,7 @@ def test_a_long_file_is_read_in_chunks(predictor, tmp_path):
 
 
 @pytest.mark.parametrize("stops", [0, 2])
-def test_written_whole_or_not_at_all(stops, predictor, tmp_path, monkeypatch):
+def test_interrupted_prediction_keeps_the_former_output(stops, predictor, tmp_path, monkeypatch):
     pd.DataFrame({"smiles": ["C"] * 50}).to_csv(tmp_path / "in.csv", index=False)
     (tmp_path / "out.csv").write_text("the old file")
     monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
@@ -77,7 +76,7 @@ def test_written_whole_or_not_at_all(stops, predictor, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("link", ["same", "symlink", "hardlink"])
-def test_the_output_is_the_input(link, predictor, tmp_path):
+def test_output_must_not_be_the_input(link, predictor, tmp_path):
     source, out = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text("smiles\nC\n")
     if link == "same":
@@ -91,7 +90,7 @@ def test_the_output_is_the_input(link, predictor, tmp_path):
     assert source.read_text() == "smiles\nC\n"
 
 
-def test_the_output_is_a_file_of_the_folder(predictor, tmp_path):
+def test_output_must_not_be_a_file_of_the_input_folder(predictor, tmp_path):
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text("smiles\nC\n")
     with pytest.raises(InputError, match=r"b\.csv is an input file"):
@@ -100,14 +99,14 @@ def test_the_output_is_a_file_of_the_folder(predictor, tmp_path):
 
 
 @pytest.mark.parametrize("column", ["gap_ev_pred", "error"])
-def test_a_column_that_would_be_there_twice(column, predictor, tmp_path):
+def test_input_must_not_have_an_output_column(column, predictor, tmp_path):
     (tmp_path / "in.csv").write_text(f"smiles,{column}\nC,1\n")
-    with pytest.raises(InputError, match=f"has a column '{column}' already"):
+    with pytest.raises(InputError, match=f"already has a column '{column}'"):
         predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_bytes_stay_bytes_and_texts_become_texts(predictor, tmp_path):
+def test_binary_and_text_columns_keep_their_values(predictor, tmp_path):
     blobs = [b"\x89PNG\xff", None, b"text"]
     pq.write_table(pa.table({"smiles": ["C", "CC", "CCO"], "blob": blobs}), tmp_path / "in.parquet")
     (tmp_path / "in.csv").write_text("smiles,name\nC,é\n", encoding="utf-8")
@@ -117,20 +116,20 @@ def test_bytes_stay_bytes_and_texts_become_texts(predictor, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.csv.gz", "in.parquet", "in.smi"])
-def test_files_of_every_kind(name, predictor, tmp_path):
+def test_every_file_format(name, predictor, tmp_path):
     table = pd.DataFrame({"smiles": ["CCO", "C"], "name": ["a", "b"]})
     if name.endswith("parquet"):
         table.to_parquet(tmp_path / name)
     else:
         table.to_csv(tmp_path / name, sep="," if "csv" in name else "\t", index=False, header="smi" not in name)
     predict_file(predictor, tmp_path / name, tmp_path / "out.csv")
-    found = pd.read_csv(tmp_path / "out.csv")
-    assert list(found) == ["smiles", "name", "gap_ev_pred", "error"] and found["name"].tolist() == ["a", "b"]
-    np.testing.assert_allclose(found["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
+    output = pd.read_csv(tmp_path / "out.csv")
+    assert list(output) == ["smiles", "name", "gap_ev_pred", "error"] and output["name"].tolist() == ["a", "b"]
+    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
 
 
-def test_a_folder_of_tables(predictor, tmp_path, monkeypatch):
-    """One table out, in the order of the files' names, with their columns and types."""
+def test_folder_is_predicted_into_one_table(predictor, tmp_path, monkeypatch):
+    """Files are read in the order of their names; columns keep their types."""
     smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
     table = pd.DataFrame({"n": range(50), "smiles": smiles})
     (tmp_path / "tables").mkdir()
@@ -140,13 +139,13 @@ def test_a_folder_of_tables(predictor, tmp_path, monkeypatch):
     monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
     report = predict_file(predictor, tmp_path / "tables", tmp_path / "out.parquet")
     assert (report.rows, report.failed) == (50, 8)
-    found = pd.read_parquet(tmp_path / "out.parquet")
-    assert list(found) == ["n", "smiles", "gap_ev_pred", "error"] and found[["n", "smiles"]].equals(table)
-    np.testing.assert_allclose(found["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
+    output = pd.read_parquet(tmp_path / "out.parquet")
+    assert list(output) == ["n", "smiles", "gap_ev_pred", "error"] and output[["n", "smiles"]].equals(table)
+    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
 
 
-def test_a_folder_of_tables_that_differ(predictor, tmp_path):
-    """Known only on the way: still, nothing is written."""
+def test_folder_with_different_columns_is_rejected(predictor, tmp_path):
+    """The difference is noticed during prediction; no output remains."""
     (tmp_path / "tables").mkdir()
     pd.DataFrame({"smiles": ["C"]}).to_parquet(tmp_path / "tables" / "a.parquet")
     pd.DataFrame({"smi": ["C"]}).to_parquet(tmp_path / "tables" / "b.parquet")
@@ -155,8 +154,8 @@ def test_a_folder_of_tables_that_differ(predictor, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 
 
-def test_a_folder_of_tables_of_other_types(predictor, tmp_path):
-    """Whole numbers in one, fractions in the next: the column holds both."""
+def test_folder_with_different_column_types_is_promoted(predictor, tmp_path):
+    """A column of integers and one of fractions become floating point."""
     (tmp_path / "tables").mkdir()
     for name, value in {"a": 1, "b": 1.5}.items():
         pd.DataFrame({"smiles": ["C"], "n": [value]}).to_parquet(tmp_path / "tables" / f"{name}.parquet")
@@ -164,45 +163,45 @@ def test_a_folder_of_tables_of_other_types(predictor, tmp_path):
     assert pd.read_parquet(tmp_path / "out.parquet")["n"].tolist() == [1.0, 1.5]
 
 
-def test_the_first_of_two_columns_of_a_name(predictor, tmp_path):
+def test_first_of_two_smiles_columns_is_used(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("smiles,smiles\nCCO,oops\n")
     predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("CCO,oops,")
 
 
-def test_the_given_column(predictor, tmp_path):
+def test_smiles_column_argument(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("smiles,other\noops,CCO\n")
     predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv", smiles_column="other")
     assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
 
 
-def test_the_column_that_was_learned(predictor, tmp_path, monkeypatch):
+def test_smiles_column_of_the_training_is_the_default(predictor, tmp_path, monkeypatch):
     data = replace(predictor.config.data, smiles_column="other")
     monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
     (tmp_path / "in.csv").write_text("smiles,other\noops,CCO\n")
     predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
-    found = pd.read_csv(tmp_path / "out.csv")
-    assert found["gap_ev_pred"].notna().all()
+    output = pd.read_csv(tmp_path / "out.csv")
+    assert output["gap_ev_pred"].notna().all()
     data = replace(data, smiles_column="name")
     monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
-    (tmp_path / "in.smi").write_text("CCO C\n")  # which has columns, but no names of them
+    (tmp_path / "in.smi").write_text("CCO C\n")  # a .smi file has no header
     predict_file(predictor, tmp_path / "in.smi", tmp_path / "smi.csv")
-    assert pd.read_csv(tmp_path / "smi.csv")["gap_ev_pred"].tolist() == found["gap_ev_pred"].tolist()
+    assert pd.read_csv(tmp_path / "smi.csv")["gap_ev_pred"].tolist() == output["gap_ev_pred"].tolist()
     (tmp_path / "without.csv").write_text("smiles\nCCO\n")
     predict_file(predictor, tmp_path / "without.csv", tmp_path / "out.csv")
     assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
 
 
-def test_a_store(predictor, demo_csv, demo_rows, tmp_path):
+def test_preprocessed_dataset(predictor, demo_csv, demo_rows, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "in.arrow", workers=1)
     report = predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv")
-    found = pd.read_csv(tmp_path / "out.csv")
-    assert (report.rows, report.failed) == (60, 0) and list(found) == ["row", "gap_ev_pred", "error"]
-    assert found["row"].tolist() == list(range(1, 61))
-    np.testing.assert_allclose(found["gap_ev_pred"], predictor.predict(demo_rows["smiles"])[:, 0], rtol=1e-5)
+    output = pd.read_csv(tmp_path / "out.csv")
+    assert (report.rows, report.failed) == (60, 0) and list(output) == ["row", "gap_ev_pred", "error"]
+    assert output["row"].tolist() == list(range(1, 61))
+    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(demo_rows["smiles"])[:, 0], rtol=1e-5)
 
 
-def test_a_table_without_smiles(predictor, tmp_path):
+def test_table_without_smiles_column_is_rejected(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("id,y\n1,2\n")
     with pytest.raises(InputError, match=r"in\.csv: which column holds the SMILES.*there are 'id', 'y'"):
         predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
@@ -213,18 +212,18 @@ MALFORMED = 'id,smiles,note\n1,CCO,a\n2,C\n3,CC,b,c\n4,CCC,"d\n5,CCCC,e\n'
 
 @pytest.mark.parametrize("rows", [2, 8192])
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
-def test_malformed_rows(name, rows, predictor, tmp_path, monkeypatch):
-    """They keep their place and the cells that they have; the others are answered."""
+def test_malformed_rows_get_an_error_message(name, rows, predictor, tmp_path, monkeypatch):
+    """Malformed rows keep their position and cells; the other rows are predicted."""
     monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=rows))
     (tmp_path / "in.csv").write_text(MALFORMED)
     report = predict_file(predictor, tmp_path / "in.csv", tmp_path / name)
     assert (report.rows, report.failed) == (5, 3)
-    found = pd.read_parquet(tmp_path / name) if "parquet" in name else pd.read_csv(tmp_path / name)
-    assert list(found) == ["id", "smiles", "note", "gap_ev_pred", "error"]
-    assert found["id"].astype(int).tolist() == [1, 2, 3, 4, 5]
-    assert found["smiles"].tolist() == ["CCO", "C", "CC", "CCC", "CCCC"]
-    assert found["note"].fillna("").tolist() == ["a", "", "b", "d", "e"]
-    assert found["error"].fillna("").tolist() == [
+    output = pd.read_parquet(tmp_path / name) if "parquet" in name else pd.read_csv(tmp_path / name)
+    assert list(output) == ["id", "smiles", "note", "gap_ev_pred", "error"]
+    assert output["id"].astype(int).tolist() == [1, 2, 3, 4, 5]
+    assert output["smiles"].tolist() == ["CCO", "C", "CC", "CCC", "CCCC"]
+    assert output["note"].fillna("").tolist() == ["a", "", "b", "d", "e"]
+    assert output["error"].fillna("").tolist() == [
         "",
         "2 fields where the header has 3 (line 3 of in.csv)",
         "4 fields where the header has 3 (line 4 of in.csv)",
@@ -232,10 +231,10 @@ def test_malformed_rows(name, rows, predictor, tmp_path, monkeypatch):
         "",
     ]
     expected = predictor.predict(["CCO", "", "", "", "CCCC"])[:, 0]
-    np.testing.assert_allclose(found["gap_ev_pred"].astype(float), expected, rtol=1e-5)
+    np.testing.assert_allclose(output["gap_ev_pred"].astype(float), expected, rtol=1e-5)
 
 
-def test_a_text_as_long_as_no_molecule(predictor, tmp_path):
+def test_very_long_cells(predictor, tmp_path):
     (tmp_path / "in.csv").write_text(f"smiles,note\nCC,{'x' * 200_000}\n{'C' * 200_000},\n")
     assert predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv").failed == 1
     with open_table(tmp_path / "out.csv") as table:
@@ -251,8 +250,8 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=max(40, settings().max_examples // 10))
 @given(st.lists(PIECES, max_size=20).map(b"".join))
-def test_arbitrary_rows(predictor, content):
-    """As many rows come out as go in, each with an answer or a reason, and never both."""
+def test_every_row_has_a_prediction_or_an_error(predictor, content):
+    """Output has as many rows as the input, each with either a prediction or an error message."""
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "in.csv", Path(folder) / "out.csv"
         source.write_bytes(b"smiles,y\nCC,1\n" + content)
@@ -260,6 +259,6 @@ def test_arbitrary_rows(predictor, content):
         with open_table(source) as table:
             rows = sum(map(len, table.chunks))
         with out.open(newline="", encoding="latin-1") as file:
-            found = list(csv.DictReader(file))
-    assert len(found) == report.rows == rows and found[0]["gap_ev_pred"]
-    assert all((row["gap_ev_pred"] == "") == (row["error"] != "") for row in found)
+            output = list(csv.DictReader(file))
+    assert len(output) == report.rows == rows and output[0]["gap_ev_pred"]
+    assert all((row["gap_ev_pred"] == "") == (row["error"] != "") for row in output)

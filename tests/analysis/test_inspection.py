@@ -109,7 +109,7 @@ def test_only_the_first_molecules_are_drawn(make_predictor, tmp_path, monkeypatc
 def test_everything_of_an_ensemble_raises(make_predictor, tmp_path):
     ensemble = Predictor(make_predictor().checkpoints * 2, "cpu")
     assert len(inspect(ensemble, ["CC"], tmp_path / "maps").files) == 3
-    with pytest.raises(InputError, match="2 models answer together"):
+    with pytest.raises(InputError, match="an ensemble of 2 models"):
         inspect(ensemble, ["CC"], tmp_path / "all", everything=True)
     assert not (tmp_path / "all").exists()
 

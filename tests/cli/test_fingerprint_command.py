@@ -59,7 +59,7 @@ def test_bad_input(cli, run_directory, table, tmp_path):
     for arguments, what in (
         ((run_directory, tmp_path / "absent.csv"), "absent.csv"),
         ((run_directory, table, "-o", table), "is an input file"),
-        ((run_directory, tmp_path / "taken.csv"), "has a column 'embedding_3' already"),
+        ((run_directory, tmp_path / "taken.csv"), "already has a column 'embedding_3'"),
         ((run_directory, tmp_path / "none.csv"), "none of the 1 rows is a molecule"),
         ((tmp_path, table), "no"),
         ((run_directory, "CCO", table), "stands among other molecules"),

@@ -97,7 +97,7 @@ def test_two_models_are_explained_by_their_mean(ensemble, cli, tmp_path):
     code, out, _ = cli("inspect", ensemble, "CCO", "-o", tmp_path / "maps")
     assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
     code, out, err = cli("inspect", ensemble, "CCO", "--all", "-o", tmp_path / "all")
-    assert (code, out) == (2, "") and "2 models answer together" in err and "member-1" in err
+    assert (code, out) == (2, "") and "an ensemble of 2 models" in err and "member-1" in err
 
 
 def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):

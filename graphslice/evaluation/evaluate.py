@@ -73,7 +73,7 @@ def load_evaluation_data(
         if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
             overrides = {name: value for name, value in overrides.items() if name != "targets"}
         # Auxiliary labels count in the fingerprint of the training data, but are not evaluated.
-        defaults = {"targets": trained.targets or join_names(predictor.targets)}
+        defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
         defaults = {"root": trained.root, "features": trained.features, "level": predictor.level}

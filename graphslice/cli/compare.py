@@ -10,42 +10,42 @@ from rich.console import Console
 from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config
 from graphslice.errors import InputError
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.compare"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice compare [--dataset TABLE] [--mixers NAMES] [--tune OPTION=A,B] [options]"
-    parser.add_argument("--mixers", help="names separated by commas; settings of their own as csp:groups=2 (all)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each mixer (default: 3)")
+    parser.add_argument("--mixers", help="mixers, separated by commas, with settings as in csp:groups=2 (default: all)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs per mixer (default: 3)")
     parser.add_argument(
-        "--budget", default="10m", help="of each run: 90s, 10m, 2h, 5000steps or 20epochs (default: 10m)"
+        "--budget", default="10m", help="length of each run: 90s, 10m, 2h, 5000steps or 20epochs (default: 10m)"
     )
     parser.add_argument(
         "--vary",
         action="append",
         metavar="OPTION=A,B",
-        help="try every mixer with each of these values, as model.distance_start=false,true; can be repeated",
+        help="train every mixer with each of these values, as model.distance_start=false,true; repeatable",
     )
     parser.add_argument(
         "--tune",
         action="append",
         metavar="OPTION=A,B",
-        help="let every mixer choose among these values by the validation error of its first seed, as "
-        "optimizer.peak_lr=2e-3,4e-3; can be repeated",
+        help="select a value for each mixer by the validation error of its first seed, as "
+        "optimizer.peak_lr=2e-3,4e-3; repeatable",
     )
     parser.add_argument(
         "--jobs",
         type=int | None,
-        help="runs at a time, each with its share of the cores and one GPU (default: one a GPU, or 1)",
+        help="parallel runs, each with its share of the cores and one GPU (default: one per GPU, or 1)",
     )
-    parser.add_argument("-o", "--out", help="the folder (default: comparisons/ and the name of the data)")
+    parser.add_argument("-o", "--out", help="output directory (default: comparisons/NAME, by the dataset)")
     add_config_options(parser, arguments)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Train every variant, and print the table; raises InputError for what cannot be used."""
+    """Train every variant and print the table; raise InputError for unusable input."""
     from graphslice.compare import compare, parse_variants, table
     from graphslice.compare.plan import FIXED_OPTIONS
     from graphslice.nn.mixers import MIXERS
@@ -62,6 +62,6 @@ def run(options: Namespace, arguments: list[str]) -> None:
     try:
         result = compare(config, variants, options.seeds, options.budget, out, jobs=options.jobs, console=console)
     except KeyboardInterrupt:
-        console.print("stopped; the same command continues", highlight=False)
+        console.print("stopped; run the same command to continue", highlight=False)
         raise
     print(table(result), end="")

@@ -16,22 +16,32 @@ if TYPE_CHECKING:
     from graphslice.doctor.diagnosis import Diagnosis
     from graphslice.doctor.operators import OperatorCheck
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.doctor.diagnosis"
 
 
-_STEP_COLUMNS = ("batch", "ms a step", "molecules/s", "MB a molecule", "largest batch", "s to compile", "compiled is")
+_STEP_COLUMNS = (
+    "batch",
+    "ms a step",
+    "molecules/s",
+    "MB a molecule",
+    "largest batch",
+    "s to compile",
+    "compiled speed",
+)
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("--device", help="cpu or cuda; a GPU where there is one")
-    parser.add_argument("--preset", nargs="+", help=f"whose steps are tried (default: all of {', '.join(PRESETS)})")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    parser.add_argument(
+        "--preset", nargs="+", help=f"presets whose training steps are tried (default: {', '.join(PRESETS)})"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
 def run(options: Namespace, arguments: list[str]) -> int:
-    """Print what this machine has and how it does; returns 1 where a check failed, else 0."""
+    """Print hardware, operator checks and training steps; return 1 if a check failed, else 0."""
     from rich.console import Console
 
     from graphslice.cli.options import parse_device

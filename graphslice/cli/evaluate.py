@@ -9,20 +9,20 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_data_options, add_model, load_model
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.evaluation.evaluate"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_data_options(parser)
-    parser.add_argument("--split", help="train, valid, test or all (default: test, or all of an unsplit file)")
-    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+    parser.add_argument("--split", help="train, valid, test or all (default: test, or all of a file without splits)")
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Print the scores of a model on a split; raises InputError for what cannot be used."""
+    """Print the metrics of a model on a split; raise InputError for unusable input."""
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_coverage, describe_scores
@@ -37,12 +37,12 @@ def run(options: Namespace, arguments: list[str]) -> None:
         print(line)
     if lost := dataset.unreadable():
         row, reason = next(iter(lost.items()))
-        print(f"{len(lost):,} rows are left out; the first, row {row + 1}: {reason}", file=sys.stderr)
+        print(f"{len(lost):,} rows are not usable; the first, row {row + 1}: {reason}", file=sys.stderr)
     if split != "train" and (learned := result.get("learned")):
         print(
-            f"at least {learned:,} of the molecules have the fingerprint of one that the model learned (it keeps "
-            "10,000 at most): on such it errs less than on new ones",
+            f"at least {learned:,} of the molecules have the fingerprint of a training molecule (the model keeps at "
+            "most 10,000): the error on these is smaller than on new molecules",
             file=sys.stderr,
         )
     if result["unanswered"]:
-        print(f"{result['unanswered']:,} molecules have no prediction and are left out", file=sys.stderr)
+        print(f"{result['unanswered']:,} molecules have no prediction and are not evaluated", file=sys.stderr)

@@ -12,28 +12,30 @@ from graphslice.cli.options import add_engine_options, add_features_option
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.progress import molecule_progress
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.data.featurize"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of such")
-    parser.add_argument("-o", "--out", required=True, help="the file, NAME.arrow; an interrupted call is continued")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file of that name")
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument(
-        "--root", default="dataset", help="where OGB's data folders lie or are downloaded to (default: dataset)"
+        "dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of these"
     )
-    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES; found by its name")
-    parser.add_argument("--targets", help="columns that are labels, separated by commas (default: none)")
+    parser.add_argument("-o", "--out", required=True, help="output file, NAME.arrow; an interrupted call is continued")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    parser.add_argument(
+        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: dataset)"
+    )
+    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES (default: by usual names)")
+    parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
     add_features_option(parser)
-    parser.add_argument("--split", help="the column that says train, valid or test; 'split' where there is one")
+    parser.add_argument("--split", help="column with train, valid or test (default: split, if there is one)")
     add_engine_options(parser)
     parser.add_argument("--graph", type=GraphConfig)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write a store, and print its rows and its size; raises InputError for what cannot be used."""
+    """Write a preprocessed dataset and print its rows and size; raise InputError for unusable input."""
     from graphslice.data.featurize import featurize_dataset
     from graphslice.data.tables import count_rows
 
@@ -55,4 +57,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
     rows, size = len(report.store), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if report.failed:
-        print(f"{report.failed:,} of {rows:,} rows cannot be used: the column 'error' says why", file=sys.stderr)
+        print(f"{report.failed:,} of {rows:,} rows are not usable: see the column 'error'", file=sys.stderr)

@@ -12,24 +12,24 @@ from graphslice.cli.options import add_model, add_smiles_column, load_model, tab
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.inference.embedding"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
-    parser.add_argument("molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, or SMILES")
+    parser.add_argument("molecules", nargs="+", help="CSV, TSV, Parquet or .smi file, folder of these, or SMILES")
     parser.add_argument(
-        "-o", "--out", help="a .npy file of the matrix alone, or a CSV, TSV or Parquet file; standard output otherwise"
+        "-o", "--out", help=".npy file (the matrix only), or CSV, TSV or Parquet file (default: standard output)"
     )
     add_smiles_column(parser)
-    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
-    parser.add_argument("--workers", type=int | None, help="processes; every core by default")
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+    parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write the embeddings of molecules; raises InputError for what cannot be used."""
+    """Write the embeddings of molecules; raise InputError for unusable input."""
     from graphslice.data.tables import count_rows
     from graphslice.inference.embedding import embed_file
 
@@ -49,6 +49,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if report.failed == report.rows:
-        raise InputError(f"none of the {report.rows:,} rows is a molecule; the first: {report.first_error}")
+        raise InputError(f"none of the {report.rows:,} rows is a valid molecule; the first error: {report.first_error}")
     if report.failed:
-        print(f"{report.failed:,} of {report.rows:,} rows are no molecules, and have no numbers", file=sys.stderr)
+        print(
+            f"{report.failed:,} of {report.rows:,} rows are not valid molecules and have no embedding", file=sys.stderr
+        )

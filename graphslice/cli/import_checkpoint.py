@@ -9,30 +9,32 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.errors import InputError
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.originals"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument(
         "file",
-        help="a checkpoint of Graphormer v1, Sliceformer or fairseq's Graphormer, a Hugging Face folder, or the name "
-        "of a published one (a wrong name lists them)",
+        help="checkpoint of Graphormer v1, Sliceformer or fairseq's Graphormer, Hugging Face folder, or name of a "
+        "published checkpoint (an unknown name lists them)",
     )
-    parser.add_argument("-o", "--out", required=True, help="the run folder")
-    parser.add_argument("--mixer", help="softmax is recognised; for Sliceformer slice-released is assumed")
+    parser.add_argument("-o", "--out", required=True, help="run directory")
+    parser.add_argument(
+        "--mixer", help="mixer of the checkpoint (default: softmax if recognised, slice-released for Sliceformer)"
+    )
     parser.add_argument("--target", default="homolumogap", help="name of the predicted column (default: homolumogap)")
     parser.add_argument(
         "--atom_rows",
         "--atom-rows",
-        help="fairseq, or huggingface for a model that was fine-tuned with Hugging Face's collator (default: fairseq)",
+        help="fairseq, or huggingface for a model fine-tuned with Hugging Face's collator (default: fairseq)",
     )
-    parser.add_argument("--cache", help="folder that keeps what is downloaded (default: the user's cache folder)")
+    parser.add_argument("--cache", help="directory of downloads (default: the user's cache)")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write a run folder, and print what was taken; raises InputError for what cannot be used."""
+    """Write a run directory and print what was converted; raise InputError for unusable input."""
     from graphslice.checkpoint import write_run_directory
     from graphslice.data.featurize.cache import default_cache
     from graphslice.errors import nearest
@@ -43,7 +45,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if not path.exists():
         if options.file not in PUBLISHED:
             raise InputError(
-                f"no checkpoint at {path}, and none is published by that name{nearest(options.file, PUBLISHED)}: "
+                f"no checkpoint at {path}, and no published checkpoint of that name{nearest(options.file, PUBLISHED)}: "
                 f"give a file, a folder, or one of {', '.join(PUBLISHED)}"
             )
         path = download(

@@ -18,33 +18,36 @@ from graphslice.run_files import run_directory_of
 if TYPE_CHECKING:
     from graphslice.analysis.inspection import Inspected, Inspection
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.analysis.inspection"
-# Reasons that are printed one by one.
+# Errors printed one by one.
 _REASONS = 5
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     parser.add_argument(
-        "molecules", nargs="*", help="SMILES, and CSV, TSV, Parquet or .smi files; the first 100 molecules are drawn"
+        "molecules", nargs="*", help="SMILES, or CSV, TSV, Parquet or .smi files; the first 100 molecules are drawn"
     )
-    parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # as it was called once
-    parser.add_argument("-o", "--out", help="the folder of tables and pictures (default: inspect in the run folder)")
-    parser.add_argument("--target", help="whose contributions are drawn, or a part of its name (default: the first)")
+    parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # former name
+    parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
+    parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
     parser.add_argument(
-        "--all", action="store_true", help="also spectra, residuals and attention maps of what is inside the network"
+        "--all", action="store_true", help="also write spectra, residuals and attention maps of the layers"
     )
     add_smiles_column(parser)
     parser.add_argument(
-        "--orders", type=int, default=256, help="in which the atoms appear: more for smaller errors (default: 256)"
+        "--orders",
+        type=int,
+        default=256,
+        help="number of sampled atom permutations (default: 256); more reduces the standard error",
     )
-    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write pictures and tables, and print what each atom adds; raises InputError for what cannot be used."""
+    """Write pictures and tables, and print the contribution of each atom; raise InputError for unusable input."""
     from graphslice.analysis.inspection import MAX_DRAWN, check_output_table, inspect, read_input_molecules
 
     if options.orders < 2:
@@ -57,7 +60,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     predictor = load_model(options)
     console = Console(stderr=True)
     with molecule_progress("explaining", None, console) as advance:
-        found = inspect(
+        inspection = inspect(
             predictor,
             read_input_molecules(predictor, words, options.smiles_column),
             out,
@@ -66,16 +69,16 @@ def run(options: Namespace, arguments: list[str]) -> None:
             everything=options.all,
             progress=advance,
         )
-    for one in found.found:
-        _print_molecule(one, found.target)
-    _print_summary(found, predictor.targets)
-    if found.more:
-        print(f"the first {MAX_DRAWN} molecules are drawn; there are more")
-    print(f"{len(found.files)} files in {out}")
+    for one in inspection.found:
+        _print_molecule(one, inspection.target)
+    _print_summary(inspection, predictor.targets)
+    if inspection.more:
+        print(f"only the first {MAX_DRAWN} molecules are drawn")
+    print(f"{len(inspection.files)} files in {out}")
 
 
 def _print_molecule(one: Inspected, target: int) -> None:
-    """What is in the picture of a molecule, in words."""
+    """Print the contributions that the picture of a molecule shows."""
     explanations = one.explanations[target]
     values = [
         f"{element} {explanations.digits.text(value, sign=True)}"
@@ -83,27 +86,31 @@ def _print_molecule(one: Inspected, target: int) -> None:
     ]
     lines = [
         f"{explanations.quantity}: {explanations.sum}"
-        + (f"; the model answers: {explanations.model_prediction}" if explanations.model_prediction else ""),
+        + (f"; prediction of the model: {explanations.model_prediction}" if explanations.model_prediction else ""),
         f"{' '.join(values)}{explanations.digits.times}"
         + (f"; {explanations.error_bound_text}" if explanations.error_bound_text else ""),
     ]
     print(one.smiles, *(line.replace("\N{MINUS SIGN}", "-") for line in lines), sep="\n  ")
 
 
-def _print_summary(found: Inspection, targets: list[str]) -> None:
-    """What is to be known of them all."""
+def _print_summary(inspection: Inspection, targets: list[str]) -> None:
+    """Print the legend, warnings and the molecules left out."""
     from graphslice.analysis.formatting import SEVERAL_CLASSES
 
-    for _, text, reason in found.left_out[:_REASONS]:
+    for _, text, reason in inspection.left_out[:_REASONS]:
         print(f"left out {text!r}: {reason}", file=sys.stderr)
-    if (others := len(found.left_out) - _REASONS) > 0:
-        print(f"left out {others:,} more that cannot be read", file=sys.stderr)
-    explanations = found.found[0].explanations[found.target]
+    if (others := len(inspection.left_out) - _REASONS) > 0:
+        print(f"left out {others:,} more that are not valid", file=sys.stderr)
+    explanations = inspection.found[0].explanations[inspection.target]
     legend, up, down = explanations.legend, explanations.up, explanations.down
-    if len({one.explanations[found.target].quantity for one in found.found}) > 1:  # of several classes each has its own
+    if (
+        len({one.explanations[inspection.target].quantity for one in inspection.found}) > 1
+    ):  # multiclass: one legend per class
         legend, down, up = SEVERAL_CLASSES
     print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in explanations.notes))
     if explanations.warning:
         print(explanations.warning, file=sys.stderr)
     if len(targets) > 1:
-        print(f"drawn: {targets[found.target]} of {len(targets)} targets (--target names another); atoms.csv has all")
+        print(
+            f"drawn: {targets[inspection.target]} of {len(targets)} targets (--target names another); atoms.csv has all"
+        )

@@ -1,11 +1,11 @@
-"""The command line: finds the command, and says in one sentence what is wrong."""
+"""Entry point of the command line: dispatches to a command and reports bad input in one sentence."""
 
 from __future__ import annotations
 
 import os
 
-# OpenMP's threads spin while they wait, which brings a busy machine to a halt: on two cores, training
-# beside one other process took four times as long. Read when torch is loaded, so set before.
+# OpenMP threads spin while they wait: on two cores, training next to one other process took four times as long.
+# torch reads the variable when it is loaded, so it is set first.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
@@ -25,35 +25,35 @@ from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
 from graphslice.errors import InputError, nearest
 
-#: Each command, and what it is for. Its file here has the same name, and is read when it is called:
-#: ``add_arguments(parser, arguments)``, ``run(options, arguments)``, which may return an exit code, and ``MODULE``.
+#: Help line of each command. The module of the same name defines ``add_arguments(parser, arguments)``,
+#: ``run(options, arguments)``, which may return an exit code, and ``MODULE``; only the called one is imported.
 COMMANDS = {
-    "train": "Train a model into a run folder.",
-    "compare": "Train several mixers on the same data, with the same budget and the same seeds.",
-    "pretrain": "Train a model on what can be computed of many molecules, for others to start from.",
-    "predict": "Predict a file of molecules, or some SMILES.",
-    "fingerprint": "Turn molecules into the numbers that a model's last layer reads, for other models.",
-    "report": "Write the report of a run, one page to read and to send, again.",
-    "evaluate": "Judge a model on labelled molecules; on PCQM4M-LSC by OGB's evaluator.",
-    "submit": "Write the files that OGB-LSC takes.",
-    "featurize": "Turn the SMILES of a data set into a file that train and evaluate read at once.",
-    "inspect": "Explain answers: what each atom adds to a prediction, drawn on the molecule.",
-    "doctor": "Check what this machine has, that everything computes right on it, and how fast.",
-    "import-checkpoint": "Make a run folder of a checkpoint of Graphormer or Sliceformer, a file or a published one.",
-    "export-checkpoint": "Write a model as the original systems read it.",
+    "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
+    "compare": "Compare mixers: same data, same budget, same seeds.",
+    "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
+    "predict": "Predict properties of a file of molecules, or of SMILES.",
+    "fingerprint": "Compute learned embeddings of molecules.",
+    "report": "Regenerate the HTML report of a run.",
+    "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",
+    "submit": "Write OGB-LSC submission files.",
+    "featurize": "Preprocess a dataset into a memory-mapped Arrow file.",
+    "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
+    "doctor": "Check the hardware, the correctness of compiled kernels on it, and their speed.",
+    "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint, file or published, to a run directory.",
+    "export-checkpoint": "Convert a model to a checkpoint of Graphormer v1 or Hugging Face.",
 }
-# What the types of options are called.
+# Types of options in messages.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns its exit code: 0 or the command's own, 2 for input that cannot be used, 130 for Ctrl-C."""
+    """Run a command and return its exit code: 0, 2 for unusable input, 130 after Ctrl-C, or the command's own."""
     arguments = sys.argv[1:] if arguments is None else arguments
     configure_malloc()
     try:
         parser, command = _parser(arguments)
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
-        assert command is not None  # the parser has refused everything else
+        assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
         code = command.run(options[options.command], arguments)
         sys.stdout.flush()
@@ -65,22 +65,22 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("graphslice: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
             raise
-        return _fail("the GPU is short of memory: train with a smaller --trainer.batch_size, predict with --device cpu")
+        return _fail("out of GPU memory: train with a smaller --batch-size, predict with --device cpu")
     except MemoryError:
-        return _fail("there is not enough memory: give fewer molecules at a time, or fewer --workers")
-    except OSError as error:  # a full disk, say
-        name = error.filename2 or error.filename  # where a temporary file was to go, rather than that file
+        return _fail("out of memory: give fewer molecules at a time, or fewer --workers")
+    except OSError as error:  # such as a full disk
+        name = error.filename2 or error.filename  # the output file rather than its temporary file
         return _fail(f"{error.strerror or error}{f': {name}' if name else ''}")
 
 
 class PlainHelp(DefaultHelpFormatter):
-    """Help that says of an option what its text says, and names it once."""
+    """Help formatter that prints the help text as it is and each option in one spelling."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         return action.help or ""
@@ -94,7 +94,7 @@ class PlainHelp(DefaultHelpFormatter):
 
 
 def configure_malloc() -> None:
-    """Let glibc keep what was freed: every batch asks for the same again, and new pages cost time."""
+    """Let glibc keep freed memory: every batch allocates the same sizes again, and new pages cost time."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         for option, size in ((-1, 1 << 30), (-2, 1 << 26), (-3, 1 << 25)):  # trim threshold, top pad, mmap threshold
@@ -102,12 +102,13 @@ def configure_malloc() -> None:
 
 
 def _load(module: str) -> None:
-    """Import a module and all that it needs, without Python's garbage collector: it would look at a million objects
-    again and again, and free none. Ctrl-C waits until then: libraries that are half loaded answer it with errors of
-    their own.
+    """Import a module with garbage collection off and Ctrl-C deferred.
+
+    Collections during imports scan a million objects and free none. Half-loaded libraries turn an interrupt into
+    errors of their own.
 
     Raises:
-        KeyboardInterrupt: if it came.
+        KeyboardInterrupt: after the import, if Ctrl-C was pressed.
     """
     stopped: list[int] = []
     before = signal.getsignal(signal.SIGINT)
@@ -131,7 +132,7 @@ def _fail(message: str) -> int:
 
 
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
-    """The parser, and the module of the command that is called: the others are listed, and not read."""
+    """Build the parser; return it with the module of the called command. Other commands are listed, not imported."""
     formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
@@ -155,7 +156,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
 
 
 def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
-    """The parser's complaint, in one sentence with the nearest right name."""
+    """Turn an error of the parser into one sentence with the nearest valid name."""
     known = [option for action in _actions(parser, arguments) for option in action.option_strings]
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
@@ -176,7 +177,7 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
 
 
 def _type_error_message(message: str) -> str | None:
-    """The parser's words on a value of another type than an option has, in short; None of other complaints."""
+    """Shorten an error of the parser about the type of a value; None for other errors."""
     value = re.search(r"(?:Given|Got) value: (.*)", message, re.DOTALL)
     wanted = re.findall(r"[Ee]xpected an? <class '(\w+)'>", message)
     kinds = list(dict.fromkeys(_KINDS[name] for name in wanted if name in _KINDS))
@@ -198,6 +199,6 @@ def _subcommands(parser: ArgumentParser) -> list[argparse._SubParsersAction]:
 def console() -> None:
     """Entry point of the command ``graphslice``."""
     code = main()
-    if "triton" not in sys.modules:  # it prints what was not freed at the end
-        gc.freeze()  # the process ends here: looking for what could be freed takes half a second
+    if "triton" not in sys.modules:  # it reports unfreed objects at exit
+        gc.freeze()  # a last collection would take half a second
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they make."""
+"""Command-line options that several commands share, and the configuration that they make."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
-# Options by the name of their group and their own; the names are those of the fields that they set.
+# Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {
-    "the table": {
-        "targets": "columns to predict, separated by commas (default: the only one)",
-        "level": "molecule, atom or bond: what the targets are of; of atoms and bonds cells are lists of numbers",
-        "task": "regression, binary or multiclass, or TARGET=binary,... (default: found from the values)",
-        "transform": "log, or TARGET=log,...: learn logarithms; answers are in the target's own unit",
-        "features": "what is read beside the graph: morgan, rdkit2d, numeric columns; separated by commas",
-        "smiles_column": "column of the SMILES (default: found by its name)",
-        "rejected": "any: train even where fewer than half of the rows with a label can be used (default: few)",
+    "columns and tasks": {
+        "targets": "columns to predict, separated by commas (default: the only candidate)",
+        "level": "molecule, atom or bond (default: molecule); atom- and bond-level cells are lists of numbers",
+        "task": "regression, binary or multiclass, or TARGET=binary,... (default: inferred from the values)",
+        "transform": "log, or TARGET=log,...: train on logarithms; predictions keep the unit of the target",
+        "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
+        "smiles_column": "column of the SMILES (default: by usual names, such as smiles)",
+        "rejected": "any: train even if fewer than half of the labelled rows are usable (default: few)",
     },
-    "how it is split": {
-        "split": "random, scaffold, cluster, or a column that says train, valid, test (default: the column split)",
-        "valid_file": "a table of the molecules for validation",
-        "test_file": "a table of the molecules for the test",
-        "folds": "5, or 5x3 for three times five: cross-validation, a model for each fold",
-        "duplicates": "merge training rows of one molecule into one (default: keep)",
-        "seed": "of the split (default: 0)",
+    "splitting": {
+        "split": "random, scaffold, cluster, or a column of train, valid, test (default: column split, else random)",
+        "valid_file": "table of the validation set",
+        "test_file": "table of the test set",
+        "folds": "cross-validation with this many folds, or 5x3 for three repeats of five; one model per fold",
+        "duplicates": "merge: average training rows of the same molecule into one (default: keep)",
+        "seed": "random seed of the split (default: 0)",
     },
 }
 #: Short names of settings, by the option that they stand for.
@@ -73,18 +73,19 @@ _TRAINING_OPTIONS = {
     "lr": "peak learning rate (default: by the preset, or by the run that weights are taken from)",
 }
 _TRAINER_OPTIONS = {
-    "metric": "what chooses the best epoch: mae, rmse, spearman, auroc, auprc, ... (default: by the task)",
-    "ensemble": "train so many models, whose mean is the prediction and whose deviation its spread",
-    "baselines": "on or off: a forest and boosting beside the network, compared and blended (default: on small tables)",
+    "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: by the task)",
+    "ensemble": "number of ensemble members; their mean is predicted, their standard deviation reported (default: 1)",
+    "baselines": "on or off: add a random forest and gradient boosting to a weighted ensemble "
+    "(default: on for small tables)",
 }
 
 
 def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
-    """All that makes a :class:`RunConfig`: flags of the data, a preset, a file, and each setting of its sections."""
-    where = parser.add_argument_group("where the molecules are")
+    """Add every option of a :class:`RunConfig`: data, preset, YAML file, and each setting of its sections."""
+    where = parser.add_argument_group("input")
     where.add_argument("--dataset", help=_DATASET)
     where.add_argument("--root", help=_ROOT)
-    where.add_argument("--cache", help="folder that keeps featurized molecules (default: the user's cache folder)")
+    where.add_argument("--cache", help="directory of the cache of featurized molecules (default: the user's cache)")
     for title, options in _DATA_OPTIONS.items():
         group = parser.add_argument_group(title)
         for name, text in options.items():
@@ -93,10 +94,12 @@ def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
-    """A preset, a file, each setting of the sections of a :class:`RunConfig`; and more options with their help."""
-    group = parser.add_argument_group("the model")
-    group.add_argument("--preset", help=f"ready-made or published settings: {', '.join(PRESETS)}")
-    group.add_argument("--config", help="a YAML file with the sections of config.yaml of a run folder")
+    """Add a preset, a YAML file, every setting of a :class:`RunConfig`, and ``more`` options with their help."""
+    group = parser.add_argument_group("model and training")
+    group.add_argument(
+        "--preset", help=f"named settings (default: small, or pcqm4m-slice for pcqm4m): {', '.join(PRESETS)}"
+    )
+    group.add_argument("--config", help="YAML file with sections as in config.yaml of a run directory")
     kinds = {"ensemble": int | None, "epochs": int | None, "batch_size": int | None, "lr": float | None}
     for name, text in {**_TRAINING_OPTIONS, **more}.items():
         group.add_argument(*_option_strings(name), type=kinds.get(name, str), help=text)
@@ -110,12 +113,12 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
 
 
 def _option_strings(name: str) -> list[str]:
-    """The ways to write an option: with underscores, as in a file, and with dashes."""
+    """Return both forms of an option: with underscores, as in a YAML file, and with dashes."""
     return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
 
 
 def _hide_sections(parser: ArgumentParser) -> None:
-    """Leave the settings of the sections out of the help, but for a line that says how to see them."""
+    """Hide the settings of the sections from the help; a line at its end says how to list them."""
     for action in parser._actions:
         if action.dest.split(".")[0] in _SECTIONS:
             action.help = argparse.SUPPRESS
@@ -124,18 +127,18 @@ def _hide_sections(parser: ArgumentParser) -> None:
             group.title = group.description = None
     parser.epilog = (
         f"{HELP_ALL} lists every setting of the graph, the model, the optimizer and the trainer, such as "
-        "--model.mixer, --optimizer.peak_lr and --trainer.max_minutes. graphslice compare tries several mixers, and "
-        "with --tune several values of a setting."
+        "--model.mixer, --optimizer.weight_decay and --trainer.max_minutes. graphslice compare trains several mixers "
+        "and, with --tune, several values of a setting."
     )
 
 
 def build_config(options: Namespace) -> RunConfig:
-    """The configuration that the options of :func:`add_config_options` or :func:`add_settings` make."""
+    """Build the configuration from the options of :func:`add_config_options` or :func:`add_settings`."""
     config = _base_config(options.preset, options.config, options.get("dataset"), options.get("init_from"))
     names = ["dataset", "root", "cache", *(name for group in _DATA_OPTIONS.values() for name in group)]
     given = {key: options[key] for key in names if options.get(key) is not None}
     sections: dict[str, Any] = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
-    if settings := sections["model"].mixer_settings:  # given one by one, --model.mixer_settings.groups 2 is a text
+    if settings := sections["model"].mixer_settings:  # --model.mixer_settings.groups 2 arrives as a string
         typed = {key: parse_value(value) if isinstance(value, str) else value for key, value in settings.items()}
         sections["model"] = replace(sections["model"], mixer_settings=typed)
     for name, setting in SHORT_OPTIONS.items():
@@ -145,42 +148,45 @@ def build_config(options: Namespace) -> RunConfig:
     return replace(config, data=replace(config.data, **given), **sections)
 
 
-_DATASET = "demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of such, or a store (default: demo)"
-_ROOT = "where OGB's data folders lie or are downloaded to (default: dataset)"
+_DATASET = (
+    "demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of these, or a preprocessed dataset (default: demo)"
+)
+_ROOT = "directory of OGB's data, downloaded if missing (default: dataset)"
 
 
 def add_data_options(parser: ArgumentParser) -> None:
-    """Which labelled molecules."""
+    """Add the options that name a labelled dataset."""
     parser.add_argument("--dataset", help=_DATASET.replace(" (default: demo)", ""))
     parser.add_argument("--root", help=_ROOT)
     add_smiles_column(parser)
     parser.add_argument(
-        "--targets", help="columns of the labels, separated by commas: some of the model's targets, or as many others"
+        "--targets",
+        help="label columns, separated by commas: some of the model's targets, or as many other columns in their order",
     )
 
 
-def add_smiles_column(parser: Any, where: str = "default: that of the training, else found by its name") -> None:
-    """Where a file that a model is asked about has its SMILES; ``parser`` may be a group of one."""
+def add_smiles_column(parser: Any, where: str = "default: that of training, else by usual names") -> None:
+    """Add --smiles-column; ``parser`` may be an argument group."""
     parser.add_argument(*_option_strings("smiles_column"), help=f"column of the SMILES ({where})")
 
 
 def add_features_option(parser: ArgumentParser) -> None:
-    """Which descriptors."""
-    parser.add_argument("--features", help=_DATA_OPTIONS["the table"]["features"])
+    """Add --features."""
+    parser.add_argument("--features", help=_DATA_OPTIONS["columns and tasks"]["features"])
 
 
 def _base_config(preset: str | None, file: str | None, dataset: str | None, init_from: str | None = None) -> RunConfig:
-    """The configuration before the flags: a preset, then the run that is started from, then a file."""
+    """Build the configuration before flags: preset, then the run that weights are taken from, then the YAML file."""
     from_file = read_yaml(Path(file)) if file is not None else {}
     check_keys(from_file, RunConfig)
-    if init_from is not None:  # what is given last counts
+    if init_from is not None:  # the flag overrides the file
         from_file = {name: value for name, value in from_file.items() if name != "init_from"}
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
     usual = _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
     merged = read_preset(preset or usual)
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
-            raise InputError("--init-from brings its own model: leave out --preset")
+            raise InputError("--init-from sets the architecture: leave out --preset")
         from graphslice.checkpoint import fine_tuning_preset
 
         merged = fine_tuning_preset(merged, init_from)
@@ -194,8 +200,8 @@ def _flat(config: RunConfig) -> dict[str, object]:
 
 
 def _given_value(arguments: list[str], *options: str) -> str | None:
-    """The value given to an option, before the parser that depends on it is built."""
-    value = None  # the last one counts, as for the parser
+    """Return the value of an option, or None; needed before the parser, whose defaults depend on it, is built."""
+    value = None  # the last one wins, as in argparse
     for i, argument in enumerate(arguments):
         if argument in options and i + 1 < len(arguments):
             value = arguments[i + 1]
@@ -205,27 +211,27 @@ def _given_value(arguments: list[str], *options: str) -> str | None:
 
 
 def add_engine_options(parser: ArgumentParser) -> None:
-    """On what the work is done."""
-    parser.add_argument("--workers", type=int | None, help="processes; every core by default")
+    """Add --workers and --engine."""
+    parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
     parser.add_argument(
         "--engine",
         choices=("local", "ray"),
         default="local",
-        help="local (default), or ray: on a cluster (pip install graphslice[ray])",
+        help="local, or ray for a Ray cluster, which needs graphslice[ray] (default: local)",
     )
 
 
 def add_model(parser: ArgumentParser) -> None:
-    """The argument that :func:`load_model` reads."""
-    shipped = f", or a model that comes with the package: {', '.join(MODELS)}" if MODELS else ""
-    parser.add_argument("model", help=f"a run folder, a checkpoint{shipped}")
+    """Add the model argument, which :func:`load_model` reads."""
+    shipped = f", or a packaged model: {', '.join(MODELS)}" if MODELS else ""
+    parser.add_argument("model", help=f"run directory, checkpoint{shipped}")
 
 
 def table_path(molecules: Sequence[str]) -> Path | None:
-    """The file or folder that the molecules of a command are in; None where they are SMILES.
+    """Return the file or folder that holds the molecules; None if the arguments are SMILES.
 
     Raises:
-        InputError: for a file among several molecules.
+        InputError: if a file is given together with other arguments.
     """
     from graphslice.data.tables import is_table_name
 
@@ -233,19 +239,21 @@ def table_path(molecules: Sequence[str]) -> Path | None:
         name = molecules[0]
         return Path(name) if is_table_name(name) or os.path.exists(name) else None
     if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
-        raise InputError(f"{files[0]} stands among other molecules: give one file, or a folder of files, or SMILES")
+        raise InputError(
+            f"{files[0]} is given together with other arguments: give one file, one folder of files, or SMILES only"
+        )
     return None
 
 
 def load_model(options: Namespace) -> Predictor:
-    """The model that a command names, on the device that it names."""
+    """Load the model of the command line onto its device."""
     from graphslice.inference import load
 
     return load(options.model, parse_device(options.device))
 
 
 def parse_device(name: str | None) -> torch.device | None:
-    """The device of an option; None where it is not given; raises InputError for one that this machine lacks."""
+    """Return the torch device of --device, or None; raise InputError if this machine does not have it."""
     import torch
 
     if not name:
@@ -255,4 +263,4 @@ def parse_device(name: str | None) -> torch.device | None:
         torch.zeros(1, device=device).item()
         return device
     except (RuntimeError, AssertionError):
-        raise InputError(f"this machine has no device {name!r}") from None
+        raise InputError(f"--device: this machine has no device {name!r}") from None

@@ -13,32 +13,32 @@ from graphslice.errors import InputError
 from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 from graphslice.progress import molecule_progress
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.inference.files"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     parser.add_argument(
-        "molecules", nargs="+", help="a CSV, TSV, Parquet or .smi file, a folder of such, a store, or SMILES"
+        "molecules", nargs="+", help="CSV, TSV, Parquet or .smi file, folder of these, preprocessed dataset, or SMILES"
     )
-    parser.add_argument("-o", "--out", help="a CSV, TSV or Parquet file; standard output when not given")
+    parser.add_argument("-o", "--out", help="CSV, TSV or Parquet file (default: standard output)")
     add_smiles_column(parser)
     parser.add_argument(
         "--interval",
         type=float,
         metavar="PERCENT",
-        help="such as 90: also say between which numbers, or among which classes, so many of the true values lie, and "
-        "how similar the nearest training molecule is",
+        help="coverage in percent, such as 90: add conformal prediction intervals (or prediction sets of classes), "
+        "similarity and in_domain",
     )
-    parser.add_argument("--nearest", action="store_true", help="also name the nearest training molecule")
-    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+    parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
     add_engine_options(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Predict, and write a table to a file or to standard output; raises InputError for what cannot be used."""
+    """Predict and write a table to a file or to standard output; raise InputError for unusable input."""
     import pyarrow as pa
 
     from graphslice.calibration import coverage_of_level, min_calibration_molecules
@@ -48,9 +48,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.inference.files import predict_file, with_predictions
 
     if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
-        raise InputError(
-            f"{PRETRAINED_MODEL} is what training starts from, and answers no question of its own: predict with gap"
-        )
+        raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
     predictor = load_model(options)
     molecules = options.molecules
     out = Path(options.out) if options.out else None
@@ -72,24 +70,24 @@ def run(options: Namespace, arguments: list[str]) -> None:
         rows, failed, reason, notes = report.rows, report.failed, report.first_error, report.notes
     else:
         if options.smiles_column is not None:
-            raise InputError("--smiles-column names a column of a table, and these are SMILES: leave it out")
-        answers = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
+            raise InputError("--smiles-column names a column of a table, but the input is SMILES: leave it out")
+        predictions = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
         with write_table(out) as sink:
-            sink.write(with_predictions(pa.table({"smiles": text_array(molecules)}), answers))
-        failures = [reason for reason in answers.errors if reason]
+            sink.write(with_predictions(pa.table({"smiles": text_array(molecules)}), predictions))
+        failures = [reason for reason in predictions.errors if reason]
         rows, failed, reason, notes = len(molecules), len(failures), failures[0] if failures else None, []
     sys.stdout.flush()
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if options.interval is not None and predictor.calibration is not None:
         coverage = coverage_of_level(options.interval)
-        if endless := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
+        if unbounded := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
             print(
-                f"intervals of {quoted_list(endless)} have no end: for {options.interval:g}% the model would have to "
-                f"be calibrated on {min_calibration_molecules(coverage):,} molecules at least",
+                f"intervals of {quoted_list(unbounded)} are unbounded: {options.interval:g}% coverage needs at least "
+                f"{min_calibration_molecules(coverage):,} calibration molecules",
                 file=sys.stderr,
             )
     if failed == rows:
-        raise InputError(f"none of the {rows:,} rows could be predicted; the first: {reason}")
+        raise InputError(f"none of the {rows:,} rows could be predicted; the first error: {reason}")
     if failed:
-        print(f"{failed:,} of {rows:,} rows have no prediction: the column 'error' says why", file=sys.stderr)
+        print(f"{failed:,} of {rows:,} rows have no prediction: see the column 'error'", file=sys.stderr)

@@ -10,29 +10,34 @@ from rich.console import Console
 
 from graphslice.cli.options import add_settings, add_smiles_column, build_config
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.pretraining.run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice pretrain TABLE [TABLE ...] -o RUN [options]"
     parser.add_argument("tables", nargs="+", metavar="TABLE", help="files or folders of molecules")
-    run = parser.add_argument_group("the run")
-    run.add_argument("-o", "--out", required=True, help="the run folder, which other runs take with --init-from")
-    run.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
+    run = parser.add_argument_group("input and output")
+    run.add_argument("-o", "--out", required=True, help="run directory, for --init-from of other runs")
+    run.add_argument("--overwrite", action="store_true", help="replace an existing run")
     run.add_argument(
         "--targets",
-        help="columns that are learned too, separated by commas: of numbers, or of lists, one for each atom or bond",
+        help="additional target columns, separated by commas: numbers, or lists with one number per atom or bond",
     )
-    run.add_argument("--without", nargs="+", metavar="TABLE", help="molecules that are left out: those of a test, say")
-    add_smiles_column(run, "in the tables that have it; else found by its name")
-    run.add_argument("--cache", help="folder that keeps what is computed (default: the user's cache folder)")
+    run.add_argument(
+        "--without",
+        nargs="+",
+        metavar="TABLE",
+        help="tables of molecules to exclude, with their families: for example a test set",
+    )
+    add_smiles_column(run, "in the tables that have it; else by usual names")
+    run.add_argument("--cache", help="directory of the cache (default: the user's cache)")
     add_settings(parser, arguments)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Train a model on a corpus; raises InputError for what cannot be used."""
+    """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.labels import target_names
     from graphslice.pretraining.run import pretrain
     from graphslice.training.run import Interrupted, is_first_process

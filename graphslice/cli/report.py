@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.report.write"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("run", help="a run folder; report.html is written there")
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    parser.add_argument("run", help="run directory, where report.html is written")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write the report of a run again; raises InputError for what cannot be used."""
+    """Regenerate the report of a run; raise InputError for unusable input."""
     from graphslice.report.write import write_report
 
     print(write_report(options.run))

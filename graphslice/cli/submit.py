@@ -6,23 +6,23 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import load_model
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.evaluation.submission"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
-    parser.add_argument("model", help="a run folder or a checkpoint")
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    parser.add_argument("model", help="run directory or checkpoint")
     parser.add_argument("--dataset", required=True, help="pcqm4m (test) or pcqm4mv2 (test-dev, test-challenge)")
     parser.add_argument(
-        "--root", default="dataset", help="where OGB's data folders lie or are downloaded to (default: dataset)"
+        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: dataset)"
     )
-    parser.add_argument("-o", "--out", default="submission", help="the folder of the files (default: submission)")
-    parser.add_argument("--device", help="cpu, cuda, mps; a GPU where there is one")
+    parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Write the files, and print their paths; raises InputError for what cannot be used."""
+    """Write the files and print their paths; raise InputError for unusable input."""
     from graphslice.evaluation.submission import submit
 
     for path in submit(load_model(options), options.dataset, options.root, options.out):

@@ -12,31 +12,32 @@ from graphslice.cli.options import add_config_options, build_config
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS
 
-_SHIPPED = f", or of what comes with the package: {', '.join(MODELS)}" if MODELS else ""
+_SHIPPED = f", or of a packaged model ({', '.join(MODELS)})" if MODELS else ""
 
-#: The module that :func:`run` works with.
+#: Module that :func:`run` imports.
 MODULE = "graphslice.training.train_run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """The options of the command; ``arguments`` are the words that follow its name."""
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice train [--dataset TABLE] [--targets COLUMNS] [options]"
-    run = parser.add_argument_group("the run")
-    run.add_argument("-o", "--out", help="the run folder (default: runs/ and the name of the data)")
-    run.add_argument("--overwrite", action="store_true", help="replace the run that the folder holds")
-    run.add_argument("--resume", metavar="DIR", help="continue the run in this folder; takes no other option")
+    run = parser.add_argument_group("output")
+    run.add_argument("-o", "--out", help="run directory (default: runs/NAME, by the dataset)")
+    run.add_argument("--overwrite", action="store_true", help="replace an existing run")
+    run.add_argument("--resume", metavar="DIR", help="continue an interrupted run; no other option is allowed")
     run.add_argument(
         "--init_from",
         "--init-from",
         metavar="RUN",
-        help=f"start from the weights of this run or checkpoint{_SHIPPED}; none for random ones",
+        help=f"fine-tune from the weights of a run or checkpoint{_SHIPPED}; none trains from scratch "
+        "(default: small for small tables)",
     )
-    run.add_argument("--profile", action="store_true", help="report at the end where the time of training went")
+    run.add_argument("--profile", action="store_true", help="print a profile of the training time at the end")
     add_config_options(parser, arguments)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
-    """Train a model into a run folder, or continue one; raises InputError for what cannot be used."""
+    """Train a model into a run directory, or resume one; raise InputError for unusable input."""
     from graphslice.report.write import report_after_training
     from graphslice.training.run import Interrupted, is_first_process
     from graphslice.training.run_directory import default_run_directory
@@ -70,4 +71,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
 def _check_only_resume(arguments: list[str]) -> None:
     others = [a for i, a in enumerate(arguments) if a.startswith("-") and not a.startswith("--resume")]
     if others:
-        raise InputError(f"--resume continues a run as it was begun, and takes no other option such as {others[0]}")
+        raise InputError(f"--resume continues a run with its own settings: leave out {others[0]}")

@@ -18,7 +18,7 @@ def table(tmp_path):
 
 def test_a_matrix(cli, run_directory, table, tmp_path):
     code, said, errors = cli("fingerprint", run_directory, table, "-o", tmp_path / "found.npy")
-    assert code == 0 and said == "" and "2 of 6 rows are no molecules" in errors
+    assert code == 0 and said == "" and "2 of 6 rows are not valid molecules" in errors
     found = np.load(tmp_path / "found.npy")
     expected = gs.load(run_directory, device="cpu").embed(SMILES)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -46,7 +46,7 @@ def test_standard_output_and_malformed_rows(cli, run_directory, tmp_path):
 
 def test_smiles_in_place_of_a_table(cli, run_directory, tmp_path):
     code, said, errors = cli("fingerprint", run_directory, *SMILES[:3], "-o", tmp_path / "found.npy")
-    assert (code, said) == (0, "") and "1 of 3 rows are no molecules" in errors
+    assert (code, said) == (0, "") and "1 of 3 rows are not valid molecules" in errors
     np.testing.assert_allclose(
         np.load(tmp_path / "found.npy"), gs.load(run_directory, "cpu").embed(SMILES[:3]), atol=1e-6
     )
@@ -62,8 +62,8 @@ def test_bad_input(cli, run_directory, table, tmp_path):
         ((run_directory, tmp_path / "taken.csv"), "already has a column 'embedding_3'"),
         ((run_directory, tmp_path / "none.csv"), "none of the 1 rows is a molecule"),
         ((tmp_path, table), "no"),
-        ((run_directory, "CCO", table), "stands among other molecules"),
-        ((run_directory, "oops"), "none of the 1 rows is a molecule; the first: not a possible molecule"),
+        ((run_directory, "CCO", table), "is given together with other arguments"),
+        ((run_directory, "oops"), "none of the 1 rows is a valid molecule; the first error: not a possible molecule"),
         ((run_directory, table, "-o", table / "below.npy"), "cannot write"),
     ):
         code, _, said = cli("fingerprint", *arguments)

@@ -32,10 +32,10 @@ def test_everything_inside(cli, run_directory, tmp_path):
 
 def test_molecules_that_are_explained_for_different_classes(capsys):
     def one(name: str) -> SimpleNamespace:
-        told = SimpleNamespace(
+        explanation = SimpleNamespace(
             quantity=name, legend=f"logit of {name}", up=f"towards {name}", down="away", notes=["a note"], warning=None
         )
-        return SimpleNamespace(told=[told])
+        return SimpleNamespace(explanations=[explanation])
 
     for names, said in (
         (("low", "low"), "logit of low: red towards low, blue away; a note\n"),
@@ -70,7 +70,7 @@ def test_many_molecules(cli, run_directory, tmp_path, monkeypatch):
     smiles = ["oops"] * 7 + ["C" * n for n in range(1, 5)]
     pd.DataFrame({"smiles": smiles}).to_csv(tmp_path / "m.csv", index=False)
     code, out, err = cli("inspect", run_directory, tmp_path / "m.csv", "-o", tmp_path / "i")
-    assert code == 0 and "the first 2 molecules are drawn; there are more" in out
+    assert code == 0 and "only the first 2 molecules are drawn" in out
     assert err.count("left out 'oops'") == 5 and "left out 2 more" in err
 
 

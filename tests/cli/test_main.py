@@ -109,7 +109,7 @@ def test_a_gpu_that_is_full(cli, run_directory, monkeypatch):
     monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
     code, out, err = cli("predict", run_directory, "CCO")
     assert (
-        (code, out) == (2, "") and err.startswith("graphslice: the GPU is short of memory: ") and err.count("\n") == 1
+        (code, out) == (2, "") and err.startswith("graphslice: out of GPU memory: ") and err.count("\n") == 1
     )
 
 
@@ -119,7 +119,7 @@ def test_too_little_memory(cli, run_directory, monkeypatch):
 
     monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
     code, _, err = cli("predict", run_directory, "CCO")
-    assert code == 2 and err.startswith("graphslice: there is not enough memory: ") and err.count("\n") == 1
+    assert code == 2 and err.startswith("graphslice: out of memory: ") and err.count("\n") == 1
 
 
 def test_a_full_disk_is_said_of_the_file_and_not_of_its_temporary_copy(cli, run_directory, monkeypatch):

@@ -17,7 +17,7 @@ def test_smiles_to_stdout(cli, run_directory, predictor):
     values = predictor.predict(["CCO", "c1ccccc1"])[:, 0]
     assert [float(lines[1][1]), float(lines[3][1])] == pytest.approx(values.tolist(), rel=1e-6)
     assert lines[2][1] == "" and lines[2][2].startswith("not a possible") and lines[1][2] == ""
-    assert err == "1 of 3 rows have no prediction: the column 'error' says why\n"
+    assert err == "1 of 3 rows have no prediction: see the column 'error'\n"
 
 
 @pytest.mark.parametrize("out_name", ["out.csv", "out.tsv", "out.parquet", "new/folder/out.csv.gz", None])
@@ -57,6 +57,6 @@ def test_evaluate_says_which_rows_it_leaves_out(cli, run_directory, tmp_path):
     code, out, err = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
     assert code == 0 and "on 1 molecule" in out
     assert err.splitlines() == [
-        "2 rows are left out; the first, row 2: 1 field where the header has 2 (line 3 of t.csv)",
-        "1 molecules have no prediction and are left out",
+        "2 rows are not usable; the first, row 2: 1 field where the header has 2 (line 3 of t.csv)",
+        "1 molecules have no prediction and are not evaluated",
     ]

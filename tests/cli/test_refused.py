@@ -140,10 +140,10 @@ REFUSED = {
     "train-flag": (["train", "--dataset", "demo", "--model.bond_messages", "maybe"], "'maybe' is not true or false"),
     "predict-no-molecules": (["predict", "{run}"], "molecules"),
     "predict-missing-file": (predict_of("absent.csv"), "no file at"),
-    "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv stands among other molecules"),
+    "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
     "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
-    "predict-start": (["predict", "small", "CCO"], "predict with gap"),
-    "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "these are SMILES: leave it out"),
+    "predict-start": (["predict", "small", "CCO"], "use gap"),
+    "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "the input is SMILES: leave it out"),
     "predict-column-of-store": (
         predict_of("text.arrow", "--smiles-column", "y"),
         "is a preprocessed dataset, which has no columns",
@@ -237,4 +237,4 @@ def test_no_row_could_be_predicted(cli, run_directory, bad_inputs, tmp_path):
     ):
         code, _, err = cli("predict", run_directory, *molecules, "-o", tmp_path / "out.csv")
         assert code == 2 and len(err.splitlines()) == 1
-        assert re.search(rf"none of the \d rows could be predicted; the first: {reason}", err)
+        assert re.search(rf"none of the \d rows could be predicted; the first error: {reason}", err)

@@ -55,7 +55,7 @@ def test_infinite_intervals_are_reported(run_directory, cli):
     assert molecules < 19
     code, out, err = cli("predict", run_directory, "CCO", "--interval", "95")
     assert code == 0 and "inf" in out
-    assert "intervals of 'gap_ev' have no end: for 95% the model would have to be calibrated on 19 molecules" in err
+    assert "intervals of 'gap_ev' are unbounded: 95% coverage needs at least 19 calibration molecules" in err
 
 
 def test_intervals_cover_the_validation_set(calibrated):

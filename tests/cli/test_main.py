@@ -108,9 +108,7 @@ def test_a_gpu_that_is_full(cli, run_directory, monkeypatch):
 
     monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
     code, out, err = cli("predict", run_directory, "CCO")
-    assert (
-        (code, out) == (2, "") and err.startswith("graphslice: out of GPU memory: ") and err.count("\n") == 1
-    )
+    assert (code, out) == (2, "") and err.startswith("graphslice: out of GPU memory: ") and err.count("\n") == 1
 
 
 def test_too_little_memory(cli, run_directory, monkeypatch):

@@ -143,7 +143,7 @@ REFUSED = {
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
     "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
     "predict-start": (["predict", "small", "CCO"], "use gap"),
-    "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "the input is SMILES: leave it out"),
+    "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "the input is SMILES"),
     "predict-column-of-store": (
         predict_of("text.arrow", "--smiles-column", "y"),
         "is a preprocessed dataset, which has no columns",

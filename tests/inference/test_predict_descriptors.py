@@ -72,7 +72,8 @@ def test_every_value_of_a_feature_column_gives_a_prediction(demo_smiles):
     values = [0, 5, 10, 1e30, np.inf, -np.inf, np.nan, None, "7", 5.0]
     predictions = model.predict(["CCO"] * len(values), columns={"t": values})[:, 0]
     assert np.isfinite(predictions).all() and len(set(predictions[:3])) == 3
-    assert len(set(predictions[[1, 4, 5, 6, 7, 9]])) == 1  # unknown: the mean
+    # Unknown values are the mean. Rows of one product may differ in the last digit.
+    np.testing.assert_allclose(predictions[[4, 5, 6, 7, 9]], predictions[1], rtol=1e-6)
     assert predictions[3] == predictions[2] or abs(predictions[3]) < 1e6
 
 

@@ -1,4 +1,4 @@
-"""The parts of the transformer: a block (mixer, feed-forward network, sums and norms) and the heads."""
+"""Transformer blocks: mixer, feed-forward network, message passing along bonds, residual connections and MLP head."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from graphslice.ops.tracer import Tracer
 
 
 class AddNorm(nn.LayerNorm):
-    """``x + dropout(y)`` and the layer norm of it: a residual connection and the norm after it, as one operation.
+    """Residual connection followed by layer normalisation, as one fused operation.
+
+    ``s = x + Dropout(y)`` and ``LN(s) = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the channels.
 
     Args:
-        dim: C.
-        dropout: of ``y``, while training.
+        dim: C, number of channels.
+        dropout: dropout rate of ``y`` in training mode.
     """
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
@@ -29,21 +31,29 @@ class AddNorm(nn.LayerNorm):
         self.dropout = dropout
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """The sum and its norm, ``[..., C]`` both; without ``y`` the sum is ``x``."""
+        """Add and normalise.
+
+        Args:
+            x: ``[..., C]``, the residual stream.
+            y: ``[..., C]``, the output of a branch; None for no addition, so that ``s = x``.
+
+        Returns:
+            ``s`` and ``LN(s)``, ``[..., C]`` each.
+        """
         if y is None:
             return x, F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         return add_norm(x, y, self.weight, self.bias, self.dropout if self.training else 0.0, self.eps)
 
     def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value]:
-        """:meth:`forward`, on a tape."""
+        """Trace :meth:`forward` into a program."""
         return tracer.add_norm(x, y, self, self.dropout if self.training else 0.0)
 
 
 class Add(nn.Module):
-    """``x + dropout(y)`` where no norm follows; takes and gives what :class:`AddNorm` does.
+    """Residual connection without normalisation, ``x + Dropout(y)``, with the interface of :class:`AddNorm`.
 
     Args:
-        dropout: of ``y``, while training.
+        dropout: dropout rate of ``y`` in training mode.
     """
 
     def __init__(self, dropout: float = 0.0) -> None:
@@ -51,27 +61,33 @@ class Add(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The sum, twice, ``[..., C]``; without ``y`` it is ``x``."""
+        """Return ``x + Dropout(y)`` twice, ``[..., C]`` each; ``x`` if ``y`` is None."""
         if y is not None:
             x = x + self.dropout(y)
         return x, x
 
     def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value]:
-        """:meth:`forward`, on a tape."""
+        """Trace :meth:`forward` into a program."""
         if y is not None:
             x = tracer.add(x, tracer.dropout(y, self.dropout.p if self.training else 0.0))
         return x, x
 
 
 class GELU(nn.Module):
-    """:func:`graphslice.ops.gelu`."""
+    """Exact GELU activation, :func:`graphslice.ops.gelu`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return gelu(x)
 
 
 class FeedForward(nn.Module):
-    """``dropout(GELU(x W1 + b1)) W2 + b2``."""
+    """Position-wise feed-forward network, ``Dropout(GELU(x W1 + b1)) W2 + b2``.
+
+    Args:
+        dim: C, number of input and output channels.
+        hidden: number of hidden channels.
+        dropout: dropout rate of the hidden activations in training mode.
+    """
 
     def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -81,10 +97,11 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the network to ``x``, ``[..., C]``; returns the same shape."""
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
     def trace(self, tracer: Tracer, x: Value) -> Value:
-        """:meth:`forward`, on a tape; raises NotTraceable for another activation."""
+        """Trace :meth:`forward` into a program; raises NotTraceable if the activation was replaced."""
         if type(self.activation) is not GELU:
             raise NotTraceable
         hidden = tracer.gelu(tracer.linear(x, self.expand))
@@ -92,10 +109,13 @@ class FeedForward(nn.Module):
 
 
 class BondMessages(nn.Module):
-    """``W sum_j relu(V x_j + e_ij)`` over the atoms j bonded to i; e embeds the bond's type and smallest ring (GINE).
+    """GINE-type message passing along bonds (Hu et al. 2020, "Strategies for Pre-training Graph Neural Networks").
+
+    ``y_i = W sum_{j in N(i)} ReLU(V x_j + e_ij)``, where N(i) are the atoms bonded to atom i and ``e_ij`` is the sum of
+    the embeddings of the bond's type and of the class of its smallest ring.
 
     Args:
-        dim: C.
+        dim: C, number of channels.
     """
 
     def __init__(self, dim: int) -> None:
@@ -106,26 +126,42 @@ class BondMessages(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """``[B, N, C]`` of ``x``, of the same shape."""
+        """Sum the messages of bonded atoms.
+
+        Args:
+            x: ``[B, N, C]``; row 0 is the graph token, which has no bonds.
+            context: the context of the batch, with ``bonds``.
+
+        Returns:
+            ``[B, N, C]``.
+
+        Raises:
+            ValueError: if the context has no bonds.
+        """
         if context.bonds is None:
-            raise ValueError("the model reads bonds, of which the context has none")
+            raise ValueError("message passing along bonds needs the bonds of the batch, but the context has none")
         v = self.value(x)
         return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype), self.ring().to(v.dtype)))
 
     def trace(self, tracer: Tracer, x: Value) -> Value:
-        """:meth:`forward`, on a tape."""
+        """Trace :meth:`forward` into a program."""
         return tracer.linear(tracer.bond_messages(tracer.linear(x, self.value), self.bond, self.ring), self.output)
 
 
 class Block(nn.Module):
-    """A mixer and a feed-forward network, each in a residual branch, with the norms before them or behind the sums.
+    """Transformer block: a token mixer and a feed-forward network in residual branches, pre-norm or post-norm.
 
-    Beside the mixer, where they are configured, the atoms tell their neighbours over their bonds: the two are added.
+    Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``. The last sum is deferred: the
+    block returns ``x`` and the branch output ``y`` separately, and the next block adds them, so that every sum and
+    the layer norm after it are one operation (:class:`AddNorm`).
 
-    Pre-norm: ``x += drop(Mixer(LN(x))); x += drop(FFN(LN(x)))``. Each sum is taken where it is read: ``y`` is what
-    the half before has still to add, so that a sum and the norm after it are one operation.
+    Post-norm: ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``. No sum is deferred.
 
-    Post-norm: ``x = LN(x + drop(Mixer(x))); x = LN(x + drop(FFN(x)))``; nothing is left to add.
+    With ``config.bond_messages`` the mixer branch is ``Mixer(x) + BondMessages(x)``.
+
+    Args:
+        config: architecture of the model.
+        layer: index of this block, from 1.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -146,7 +182,16 @@ class Block(nn.Module):
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout)
 
     def forward(self, x: Tensor, y: Tensor | None, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
-        """``x`` and ``y`` after the block, ``[B, N, C]`` both, given those before it (None: nothing to add)."""
+        """Apply the block.
+
+        Args:
+            x: ``[B, N, C]``, the residual stream.
+            y: ``[B, N, C]``, the output of the previous branch that is still to be added to ``x``; None for nothing.
+            context: the context of the batch.
+
+        Returns:
+            ``x`` and ``y`` after the block, ``[B, N, C]`` each; ``y`` is None for post-norm.
+        """
         if self.post_norm:
             _, x = self.mixer_norm(x, self._mix_and_messages(x, context))
             return self.ffn_norm(x, self.ffn(x))[1], None
@@ -156,7 +201,7 @@ class Block(nn.Module):
         return x, self.ffn(normed)
 
     def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value | None]:
-        """:meth:`forward`, on a tape."""
+        """Trace :meth:`forward` into a program."""
         if self.post_norm:
             _, x = self.mixer_norm.trace(tracer, x, self._trace_mix_and_messages(tracer, x))
             return self.ffn_norm.trace(tracer, x, self.ffn.trace(tracer, x))[1], None
@@ -166,7 +211,7 @@ class Block(nn.Module):
         return x, self.ffn.trace(tracer, normed)
 
     def output_maps(self) -> list[nn.Linear]:
-        """The linear maps that end its branches."""
+        """Return the last linear layers of the residual branches, which the balanced initialisation scales down."""
         return [self.mixer.output, self.ffn.contract, *([] if self.messages is None else [self.messages.output])]
 
     def _mix_and_messages(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -179,7 +224,13 @@ class Block(nn.Module):
 
 
 class MLPHead(nn.Module):
-    """``LN(GELU(x W1 + b1)) W2 + b2``: the head of the later Graphormer."""
+    """MLP output head of the second version of Graphormer, ``LN(GELU(x W1 + b1)) W2 + b2``.
+
+    Args:
+        inputs: number of input features.
+        dim: number of hidden features.
+        tasks: T, number of targets.
+    """
 
     def __init__(self, inputs: int, dim: int, tasks: int) -> None:
         super().__init__()
@@ -189,4 +240,5 @@ class MLPHead(nn.Module):
         self.output = nn.Linear(dim, tasks)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Predict standardised targets ``[..., T]`` from features ``[..., inputs]``."""
         return self.output(self.norm(self.activation(self.transform(x))))

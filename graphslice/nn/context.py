@@ -1,4 +1,4 @@
-"""AttentionContext: what a mixer reads of a batch beside its rows."""
+"""Graph tensors of a batch that the mixers of all layers share."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from torch import Tensor
 
 from graphslice.ops import aggregate, aggregate_sort, column_sort
 
-#: What a mixer can declare to read of the graph.
+#: Names that a mixer may declare in `reads`.
 GRAPH_TENSORS = ("attn_weights", "attn_bias")
 
 
 class AttentionContext:
-    """What a batch says about its samples, computed once and read by every layer.
+    """Lengths, mask and structural attention tensors of a batch, computed once and shared by all layers.
 
-    A mixer declares in :attr:`Mixer.reads` which tensors of the graph it needs; only these are computed, and
-    asking for another one is an error. Without a graph (plain sequences) there is nothing to declare:
-    the weights are the identity and the bias only masks the padding.
+    S is the spatial encoding and E the edge encoding of Graphormer (Ying et al. 2021, eqs. 6 and 7); both depend on the
+    graph alone. A mixer declares in :attr:`Mixer.reads` which of the graph tensors it needs. Only these are computed;
+    accessing another one raises RuntimeError. Without a graph (plain sequences) nothing need be declared: P is the
+    identity and the bias is 0, or -inf in the padding.
 
     Args:
-        lengths: int64 ``[B]``, the number of valid rows of each sample.
-        width: N, the number of rows, padding included.
-        attn_weights: ``P = Softmax(S + E)``, ``[B, H, N, N]``, one for all layers; 0 in the columns of the padding.
-        attn_bias: ``S + E``, ``[B, H, N, N]``, -inf in the columns of the padding.
-        bonds: int16 ``[B, N, N]``, the bonds of a batch, where blocks read them.
-        has_graph: whether the samples are graphs; True where a tensor is given.
-        reader: the name of the mixer, for messages.
+        lengths: int64 ``[B]``, number of valid rows of each sample.
+        width: N, number of rows, padding included.
+        attn_weights: ``P = Softmax(S + E)``, ``[B, H, N, N]``, the same for all layers; 0 in the columns of the
+            padding.
+        attn_bias: ``S + E``, ``[B, H, N, N]``; -inf in the columns of the padding.
+        bonds: int16 ``[B, N, N]``, bond codes as in ``GraphBatch.bonds``, for message passing along bonds.
+        has_graph: True if the samples are graphs; implied by ``attn_weights`` or ``attn_bias``.
+        mixer_name: name of the mixer in error messages.
 
     Attributes:
-        lengths: as given.
-        mask: bool ``[B, N]``, True for the valid rows.
-        bonds, has_graph: as given.
+        lengths, width, mixer_name, bonds, has_graph: the arguments.
+        mask: bool ``[B, N]``, True for valid rows.
     """
 
     def __init__(
@@ -50,11 +51,20 @@ class AttentionContext:
         self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
         self._attn_weights, self._attn_bias, self.bonds = attn_weights, attn_bias, bonds
-        self._cast: dict[tuple[bool, torch.dtype], Tensor] = {}  # by whether it is the bias
+        self._cast: dict[tuple[bool, torch.dtype], Tensor] = {}  # key: (is bias, dtype)
 
     @classmethod
     def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:
-        """The context of a bias ``[B, H, N, N]`` of one's own, which need not be masked."""
+        """Create a context from a given attention bias.
+
+        Args:
+            lengths: int64 ``[B]``, number of valid rows of each sample.
+            attn_bias: ``[B, H, N, N]``; it need not be masked.
+            reads: names of the graph tensors to provide, of :data:`GRAPH_TENSORS`.
+
+        Returns:
+            The context, with the columns of the padding masked.
+        """
         width = attn_bias.shape[-1]
         mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         masked = attn_bias.masked_fill(~mask[:, None, None, :], -torch.inf)
@@ -68,14 +78,22 @@ class AttentionContext:
 
     @property
     def attn_weights(self) -> Tensor | None:
-        """``P = Softmax(S + E)``, ``[B, H, N, N]``; None without a graph."""
+        """Structural attention weights ``P = Softmax(S + E)``, ``[B, H, N, N]``; None without a graph.
+
+        Raises:
+            RuntimeError: if the mixer did not declare ``attn_weights`` in ``reads``.
+        """
         if self._attn_weights is None and self.has_graph:
             raise self._undeclared("attn_weights")
         return self._attn_weights
 
     @property
     def attn_bias(self) -> Tensor:
-        """``S + E``, ``[B, H, N, N]``; without a graph 0, ``[B, 1, 1, N]``. -inf in the columns of the padding."""
+        """Attention bias ``S + E``, ``[B, H, N, N]``, or 0, ``[B, 1, 1, N]``, without a graph; -inf in padded columns.
+
+        Raises:
+            RuntimeError: if the mixer did not declare ``attn_bias`` in ``reads``.
+        """
         if self._attn_bias is not None:
             return self._attn_bias
         if self.has_graph:
@@ -89,50 +107,76 @@ class AttentionContext:
         )
 
     def aggregate(self, v: Tensor, dropout: float = 0.0) -> Tensor:
-        """``P V`` head by head for V ``[B, N, C]``, with dropout on P; V itself without a graph."""
+        """Aggregate values over the graph, ``P V`` head by head.
+
+        Args:
+            v: V, ``[B, N, C]``; head h multiplies its C / H channels by ``P[:, h]``.
+            dropout: dropout rate of P.
+
+        Returns:
+            ``[B, N, C]``; V itself without a graph.
+        """
         weights = self.attn_weights
         return v if weights is None else aggregate(self.cast(weights, v.dtype), v, dropout)
 
     def aggregate_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
-        """``Sort_col(P V)``: :meth:`aggregate`, then :func:`~graphslice.ops.column_sort`."""
+        """Aggregate values, then sort every channel over the valid rows, ``Sort_col(P V)``.
+
+        Args:
+            v: V, ``[B, N, C]``.
+            order: ``"ascending"``, ``"descending"``, or bool ``[C]``, True for descending channels, as for
+                :func:`~graphslice.ops.column_sort`.
+            dropout: dropout rate of P.
+
+        Returns:
+            ``[B, N, C]``.
+        """
         weights = self.attn_weights
         if weights is None:
             return column_sort(v, self.lengths, order)
         return aggregate_sort(self.cast(weights, v.dtype), v, self.lengths, order, dropout)
 
     def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weights or the bias in the dtype of a layer's V, as mixed precision has it; no gradient is rounded.
+        """Cast the attention weights or the bias to the dtype of a layer's values, for mixed precision.
 
-        All layers share one copy, but each has a gradient of its own: these add up in the dtype of ``tensor``, where
-        that of a shared copy would add up in ``dtype``.
+        All layers share one cast copy, but the gradient of each layer is cast back before accumulation: gradients are
+        summed in the dtype of ``tensor``, not in ``dtype``.
+
+        Args:
+            tensor: :attr:`attn_weights` or :attr:`attn_bias`.
+            dtype: target dtype.
+
+        Returns:
+            The tensor in ``dtype``, of the same shape.
         """
         if tensor.dtype == dtype:
             return tensor
-        if torch.compiler.is_compiling():  # it makes one copy for all layers by itself
+        if torch.compiler.is_compiling():  # the compiler shares the copy among layers itself
             return tensor.to(dtype)
         is_bias = tensor is self._attn_bias
-        if not (is_bias or tensor is self._attn_weights):  # without a graph, where no gradient goes
+        if not (is_bias or tensor is self._attn_weights):  # the constant mask without a graph has no gradient
             return tensor.to(dtype)
         key = (is_bias, dtype)
         if key not in self._cast:
             self._cast[key] = tensor.detach().to(dtype)
         return _Cast.apply(tensor, self._cast[key])
 
-    # --- as plain tensors, which are cut into shares, cast and traced --------------------------------
-
     def tensors(self) -> dict[str, Tensor]:
-        """The lengths and what was declared, each ``[B, ...]``."""
-        found = {
+        """Return the tensors of the context by argument name, each ``[B, ...]``, without those that are None.
+
+        Plain tensors can be split along the batch and passed to compiled functions.
+        """
+        tensors = {
             "lengths": self.lengths,
             "attn_weights": self._attn_weights,
             "attn_bias": self._attn_bias,
             "bonds": self.bonds,
         }
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 class _Cast(torch.autograd.Function):
-    """``tensor.to(dtype)``, given what comes out."""
+    """``tensor.to(dtype)`` with a precomputed result."""
 
     @staticmethod
     def forward(ctx, tensor: Tensor, cast: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""GraphTransformer: Graphormer's architecture with any mixer in place of its attention."""
+"""Graph transformer: the architecture of Graphormer with an exchangeable token mixer in place of self-attention."""
 
 from __future__ import annotations
 
@@ -27,10 +27,26 @@ from graphslice.ops.toolchain import warn_of_missing_compiler
 
 
 class GraphTransformer(nn.Module):
-    """Pre-norm transformer over a graph token and the atoms (Ying et al. 2021), with any mixer.
+    """Graphormer (Ying et al. 2021, "Do Transformers Really Perform Badly for Graph Representation?") with any mixer.
 
-    Predictions are in the unit of the targets: the network works on standardised ones, and
-    ``target_mean`` and ``target_std`` (float32 ``[T]``, 0 and 1 until set) take it back.
+    The tokens are a graph token (row 0) and the atoms (rows 1 to N). The layers are pre-norm or post-norm transformer
+    blocks (:class:`~graphslice.nn.block.Block`), followed by a readout and an output head. Shapes: B molecules, at
+    most N atoms, C = ``config.dim`` channels, H heads, T = ``config.tasks`` targets, M labelled atoms or bonds.
+
+    The network predicts standardised targets; predictions are converted to the unit of the targets by ``target_mean``
+    and ``target_std``.
+
+    Args:
+        config: architecture and initialisation.
+
+    Attributes:
+        target_mean: buffer, float32 ``[T]``, mean of the training targets; 0 until set.
+        target_std: buffer, float32 ``[T]``, standard deviation of the training targets; 1 until set.
+        width: number of features of a molecule's embedding, the input of the head of a molecule-level model.
+
+    Raises:
+        InputError: if the mixer or one of its settings is unknown, or if the mixer is not permutation-equivariant and
+            the targets are atom-level or bond-level.
     """
 
     target_mean: Tensor
@@ -54,14 +70,13 @@ class GraphTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
         self._check_equivariance()
-        #: How many numbers of a molecule its embedding has, which the head of a model of molecules reads.
         self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
-        # A norm closes what pre-norm blocks have summed up, but where the head has its own.
-        closing = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
-        self.norm: nn.Module = closing or Add(config.dropout)
+        # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
+        final_norm = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
+        self.norm: nn.Module = final_norm or Add(config.dropout)
         self.sites = None if config.level == MOLECULE else AtomBondReadout(config.dim, config.level)
-        read, linear = self.width if self.sites is None else config.dim, config.head == "linear"
-        self.head: nn.Module = nn.Linear(read, config.tasks) if linear else MLPHead(read, config.dim, config.tasks)
+        inputs, linear = self.width if self.sites is None else config.dim, config.head == "linear"
+        self.head: nn.Module = nn.Linear(inputs, config.tasks) if linear else MLPHead(inputs, config.dim, config.tasks)
         self.descriptors = DescriptorEncoder(config.descriptors, config.dim) if config.descriptors else None
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
@@ -70,31 +85,34 @@ class GraphTransformer(nn.Module):
         self.reset_parameters()
 
     def _check_equivariance(self) -> None:
-        """Raise :class:`InputError` for a mixer by whose sort atoms that are alike get answers that differ."""
+        """Raise :class:`InputError` if the mixer would break the symmetry of equivalent atoms or bonds."""
         level, blocks = self.config.level, cast(Iterable[Block], self.blocks)
         if level != MOLECULE and not all(block.mixer.equivariant for block in blocks):
             raise InputError(
-                f"model.mixer {self.config.mixer} tells {level}s that are alike apart by their numbers: for --level "
-                f"{level} give another one, such as slice-quantile"
+                f"model.mixer {self.config.mixer} is not permutation-equivariant: symmetric {level}s would get "
+                f"different predictions depending on their index; for --level {level} choose another mixer, such as "
+                "slice-quantile"
             )
 
     def reset_parameters(self) -> None:
-        """Normal initialisation: see ``init`` of :class:`ModelConfig`."""
+        """Draw all weights from normal distributions, as ``init`` of :class:`ModelConfig` describes; biases are 0."""
         layers, balanced = self.config.layers, self.config.init == "balanced"
-        of_atoms = set(self.atoms.modules())
+        atom_modules = set(self.atoms.modules())
         blocks = cast(Iterable[Block], self.blocks)
-        of_bonds = {table for block in blocks if block.messages for table in (block.messages.bond, block.messages.ring)}
-        output_maps = {end for block in blocks for end in block.output_maps()}
-        last = self.head.output if isinstance(self.head, MLPHead) else self.head
+        bond_tables = {
+            table for block in blocks if block.messages for table in (block.messages.bond, block.messages.ring)
+        }
+        branch_outputs = {linear for block in blocks for linear in block.output_maps()}
+        output_head = self.head.output if isinstance(self.head, MLPHead) else self.head
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 std = 0.02 / math.sqrt(layers)
-                if balanced and module is not last:
-                    std = (module.in_features * (2 * layers if module in output_maps else 1)) ** -0.5
+                if balanced and module is not output_head:
+                    std = (module.in_features * (2 * layers if module in branch_outputs else 1)) ** -0.5
                 nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                std = 1.0 if module in of_atoms else 0.5 if module in of_bonds else 0.02
+                std = 1.0 if module in atom_modules else 0.5 if module in bond_tables else 0.02
                 nn.init.normal_(module.weight, std=std if balanced else 0.02)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
@@ -104,49 +122,83 @@ class GraphTransformer(nn.Module):
             self.pairs.init_from_distances()
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Predictions ``[B, T]`` in the unit of the targets; of atoms or bonds ``[M, T]``, in the order of
-        ``batch.atom_bond_index``."""
+        """Predict the targets of a batch.
+
+        Args:
+            batch: B molecules. It needs ``descriptors`` if the model uses descriptors, ``bonds`` if it uses message
+                passing along bonds, and ``atom_bond_index`` if its targets are atom-level or bond-level.
+
+        Returns:
+            Predictions in the unit of the targets, ``[B, T]``; of a model with atom-level or bond-level targets
+            ``[M, T]``, in the order of ``batch.atom_bond_index``.
+
+        Raises:
+            ValueError: if the batch lacks one of these.
+        """
         return self.standardised(batch) * self.target_std + self.target_mean
 
     def standardised(self, batch: GraphBatch) -> Tensor:
-        """:meth:`forward` of ``(target - target_mean) / target_std``."""
-        read = self.compute_embeddings(batch) if self.sites is None else self._atom_bond_readout(batch)
+        """Predict standardised targets, ``(target - target_mean) / target_std``; shapes and errors of :meth:`forward`.
+
+        The head runs in full precision also under autocast.
+        """
+        features = self.compute_embeddings(batch) if self.sites is None else self._atom_bond_readout(batch)
         # In full precision: bfloat16 would round predictions to three digits.
-        with torch.autocast(read.device.type, enabled=False):
-            return self.head(read)
+        with torch.autocast(features.device.type, enabled=False):
+            return self.head(features)
 
     def standardised_with_rows(self, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-        """:meth:`standardised` of molecules, and the rows behind the last norm, ``[B, N + 1, C]``, of which heads of
-        atoms and bonds read."""
+        """Predict standardised molecule-level targets and return the token features too.
+
+        Args:
+            batch: B molecules.
+
+        Returns:
+            Standardised predictions ``[B, T]``, and the output of the final norm, ``[B, N + 1, C]`` (row 0: graph
+            token), the input of auxiliary atom-level and bond-level heads.
+        """
         context, rows = self._context_and_rows(batch)
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(self.target_mean.dtype)
             return self.head(self._readouts_and_descriptors(rows, context.mask, batch.descriptors)), rows
 
     def compute_embeddings(self, batch: GraphBatch) -> Tensor:
-        """Each molecule in numbers, ``[B, width]``: readouts after the last norm, and the descriptors."""
-        context, read = self._run_traced(batch, rows=False)
-        if read is not None:
-            return self._with_descriptors(read, batch.descriptors)
+        """Compute learned embeddings of molecules, the input of a molecule-level head.
+
+        Args:
+            batch: B molecules.
+
+        Returns:
+            ``[B, width]``: the concatenated readouts of the final norm's output, then the encoded descriptors, if any.
+
+        Raises:
+            ValueError: if the model uses descriptors or bonds and the batch has none.
+        """
+        context, readouts = self._run_traced(batch, rows=False)
+        if readouts is not None:
+            return self._with_descriptors(readouts, batch.descriptors)
         normed = self._apply_blocks(self.embed(batch), context)
         with torch.autocast(normed.device.type, enabled=False):
             return self._readouts_and_descriptors(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
 
     def _atom_bond_readout(self, batch: GraphBatch) -> Tensor:
-        """What the head reads of each atom or bond, ``[M, C]``."""
+        """Compute the features ``[M, C]`` of the labelled atoms or bonds."""
         if self.sites is None or batch.atom_bond_index is None:
-            raise ValueError(f"the model answers for {self.config.level}s, and the batch has no sites")
+            raise ValueError(
+                f"the model has {self.config.level}-level targets, but the batch has no atom_bond_index: collate it "
+                f"with level={self.config.level!r}"
+            )
         _, rows = self._context_and_rows(batch)
         with torch.autocast(rows.device.type, enabled=False):
             return self.sites(rows.to(self.target_mean.dtype), batch.atom_bond_index)
 
     def _context_and_rows(self, batch: GraphBatch) -> tuple[AttentionContext, Tensor]:
-        """The context of a batch, and the rows behind the last norm."""
+        """Compute the context of a batch and the output of the final norm, ``[B, N + 1, C]``."""
         context, rows = self._run_traced(batch, rows=True)
         return context, self._apply_blocks(self.embed(batch), context) if rows is None else rows
 
     def _run_traced(self, batch: GraphBatch, *, rows: bool) -> tuple[AttentionContext, Tensor | None]:
-        """The context of a batch, and what a program makes of both where one fits: see :func:`run_traced`."""
+        """Compute the context and, where a traced program applies, its output (else None): see :func:`run_traced`."""
         if self._compiled[0] is not None or batch.lengths.device.type != "cpu":
             return self.context(batch), None
         with single_threaded_torch():
@@ -154,44 +206,58 @@ class GraphTransformer(nn.Module):
             return context, run_traced(self, batch, context, rows=rows)
 
     def embed(self, batch: GraphBatch) -> Tensor:
-        """``[B, N + 1, C]``: the rows that enter the first block; row 0 is the graph token."""
+        """Embed the graph token (row 0) and the atoms: ``[B, N + 1, C]``, the input of the first block."""
         return self.input_dropout(self.embedding_norm(self.atoms(batch)))
 
     def context(self, batch: GraphBatch) -> AttentionContext:
-        """What the mixers of the blocks declared to read of a batch."""
+        """Compute the graph tensors of a batch that the mixers declare in ``reads``, shared by all layers."""
         blocks = cast(Iterable[Block], self.blocks)
         reads = {name for block in blocks for name in block.mixer.reads}
         return self.pairs(batch, sorted(reads), mixer_name=self.config.mixer, bonds=self.config.bond_messages)
 
     def predict_from_rows(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
-        """Predictions ``[B, T]`` in the unit of the targets, of what left the last norm and of the descriptors."""
+        """Predict molecule-level targets from token features.
+
+        Args:
+            normed: ``[B, N + 1, C]``, the output of the final norm; row 0 is the graph token.
+            mask: bool ``[B, N + 1]``, True for valid rows.
+            descriptors: float32 ``[B, F]``, if the model uses descriptors.
+
+        Returns:
+            Predictions in the unit of the targets, ``[B, T]``.
+        """
         return self.head(self._readouts_and_descriptors(normed, mask, descriptors)) * self.target_std + self.target_mean
 
     def _readouts_and_descriptors(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
         return self._with_descriptors(self.read_out(normed, mask), descriptors)
 
-    def _with_descriptors(self, read: Tensor, descriptors: Tensor | None) -> Tensor:
+    def _with_descriptors(self, readouts: Tensor, descriptors: Tensor | None) -> Tensor:
         if self.descriptors is not None:
             if descriptors is None or descriptors.shape[1] != self.config.descriptors:
-                raise ValueError(f"the model reads {self.config.descriptors} descriptors, which the batch has not")
-            read = torch.cat([read, self.descriptors(descriptors)], dim=-1)
-        return read
+                raise ValueError(
+                    f"the model expects {self.config.descriptors} descriptors per molecule, but the batch has "
+                    f"{'none' if descriptors is None else descriptors.shape[1]}"
+                )
+            readouts = torch.cat([readouts, self.descriptors(descriptors)], dim=-1)
+        return readouts
 
     def compile_blocks(self, batch_size: int, **options) -> bool:
-        """Compile the blocks for batches of one size, as ``torch.compile`` does; others run as before.
+        """Compile the blocks with ``torch.compile`` for training batches of one size.
 
-        So do batches for which no gradients are wanted: validation would be compiled by itself, for a few batches.
+        Batches of another size run eagerly, and so do batches without gradients: compiling validation separately would
+        not pay off for its few batches.
 
-        A compiled function is made for every number of rows that it meets: let them be few, as
-        ``graphslice.data.collate.collate_rows`` makes them with ``multiple``; :func:`row_multiple` says which is
-        best. Beyond 64, other numbers of rows run as before; so do all where there is no compiler, which a line says.
+        The blocks are compiled once for every number of rows N + 1. Keep these few, with ``multiple`` of
+        ``graphslice.data.collate.collate_rows``; :func:`~graphslice.nn.compiled.row_multiple` returns the best value.
+        After 64 compiled shapes, further numbers of rows run eagerly. Without a compiler all batches run eagerly and a
+        warning is printed.
 
         Args:
-            batch_size: molecules of a batch.
-            options: of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
+            batch_size: number of molecules of a batch.
+            options: keyword arguments of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
 
         Returns:
-            Whether they will be: not without a compiler.
+            True if the blocks will be compiled, False if this machine has no compiler.
         """
         if warn_of_missing_compiler(self.target_mean.device.type):
             return False
@@ -199,23 +265,31 @@ class GraphTransformer(nn.Module):
         return True
 
     def run_eagerly(self) -> None:
-        """Compute all batches again as before :meth:`compile_blocks`."""
+        """Undo :meth:`compile_blocks`: run all batches eagerly."""
         self._compiled = None, -1
 
     def _apply_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """``[B, N + 1, C]``: what comes out of the last norm."""
+        """Compute the output of the final norm, ``[B, N + 1, C]``, compiled or on several cores where that applies."""
         tensors = context.tensors()
         compiled, batch_size = self._compiled
         if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
             return compiled(x, tensors)
-        shares = num_chunks(x, self._block_parameters)
-        if shares == 1:
+        chunks = num_chunks(x, self._block_parameters)
+        if chunks == 1:
             return self.run_blocks(x, tensors)
         parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
-        return run_in_chunks(self.run_blocks, x, tensors, parameters, shares)
+        return run_in_chunks(self.run_blocks, x, tensors, parameters, chunks)
 
     def run_blocks(self, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """The blocks and the last norm of rows ``[B, N + 1, C]``, given the tensors of their context."""
+        """Apply the blocks and the final norm.
+
+        Args:
+            x: ``[B, N + 1, C]``, the output of :meth:`embed`.
+            tensors: the tensors of the context, as :meth:`AttentionContext.tensors` returns them.
+
+        Returns:
+            ``[B, N + 1, C]``.
+        """
         context = AttentionContext(width=x.shape[1], has_graph=True, mixer_name=self.config.mixer, **tensors)
         y = None
         for block in self.blocks:
@@ -223,23 +297,32 @@ class GraphTransformer(nn.Module):
         return self.norm(x, y)[1]
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """The readouts joined, ``[B, C]`` each (``[B, 5 C]`` the quantiles): the token is row 0, atoms follow."""
+        """Pool token features into one vector per molecule.
+
+        Args:
+            x: ``[B, N + 1, C]``; row 0 is the graph token, the atoms follow.
+            mask: bool ``[B, N + 1]``, True for valid rows.
+
+        Returns:
+            The concatenated readouts of ``config.readout``: ``token``, ``max``, ``sum`` and ``mean`` of the atoms are
+            ``[B, C]`` each, ``quantiles`` (0, 0.25, 0.5, 0.75 and 1 of every channel) are ``[B, 5 C]``.
+        """
         atoms, mask = x[:, 1:], mask[:, 1:]
-        found = []
+        parts = []
         for readout in self.readouts:
             if readout == "token":
-                found.append(x[:, 0])
+                parts.append(x[:, 0])
             elif readout == "max":
-                found.append(atoms.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1))
+                parts.append(atoms.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1))
             elif readout == "quantiles":
                 q = torch.linspace(0, 1, READOUTS["quantiles"], device=x.device)[:, None]
-                found.append(column_quantiles(atoms, mask.sum(dim=1), q).flatten(1))
+                parts.append(column_quantiles(atoms, mask.sum(dim=1), q).flatten(1))
             else:
                 total = atoms.masked_fill(~mask[:, :, None], 0).sum(dim=1)
-                found.append(total if readout == "sum" else total / mask.sum(dim=1, keepdim=True))
-        return torch.cat(found, dim=-1)
+                parts.append(total if readout == "sum" else total / mask.sum(dim=1, keepdim=True))
+        return torch.cat(parts, dim=-1)
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are trained."""
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())

@@ -1,4 +1,4 @@
-"""The model: encodings, mixers and the graph transformer. No RDKit, no Lightning."""
+"""Neural networks: structural encodings, mixers and the graph transformer; independent of RDKit and Lightning."""
 
 from graphslice.nn.model import GraphTransformer
 

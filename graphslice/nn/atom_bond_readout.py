@@ -1,4 +1,4 @@
-"""What a head reads of an atom or of a bond, where predictions are of these and not of the molecule."""
+"""Readout of atoms and bonds, the input of the head of a model with atom-level or bond-level targets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from graphslice.nn.block import GELU
 
 
 class AtomBondReadout(nn.Module):
-    """The row of each atom that is asked about; of a bond ``GELU(W [x_a + x_b, |x_a - x_b|] + E[bond type])``.
+    """Features of atoms or bonds for the output head.
 
-    Both sums are the same whichever atom of a bond comes first. A linear head behind them alone could not tell how the
-    two atoms go together.
+    The features of an atom a are its row x_a. Those of a bond a-b are
+    ``GELU(W [x_a + x_b, |x_a - x_b|] + E[bond type])``, which does not depend on the order of the two atoms; the
+    non-linearity lets a linear head model their interaction.
+
+    Args:
+        dim: C, number of channels.
+        level: ``"atom"`` or ``"bond"``.
     """
 
     def __init__(self, dim: int, level: str) -> None:
@@ -25,9 +30,18 @@ class AtomBondReadout(nn.Module):
             self.kind = nn.Embedding(NUM_BOND_TYPES, dim)
             self.activation = GELU()
 
-    def forward(self, rows: Tensor, sites: Tensor) -> Tensor:
-        """``[M, C]``, given the rows behind the last norm, ``[B, N + 1, C]``, and ``sites`` of a ``GraphBatch``."""
-        molecule, first, second, kind = sites.unbind(dim=1)
+    def forward(self, rows: Tensor, index: Tensor) -> Tensor:
+        """Gather the features of atoms or bonds.
+
+        Args:
+            rows: ``[B, N + 1, C]``, the output of the final norm; row 0 is the graph token.
+            index: int64 ``[M, 4]``, ``atom_bond_index`` of a :class:`~graphslice.batch.GraphBatch`: molecule, first
+                atom, second atom, bond type id.
+
+        Returns:
+            ``[M, C]``.
+        """
+        molecule, first, second, kind = index.unbind(dim=1)
         a = rows[molecule, first + 1]  # row 0 is the graph token
         if not self.of_bonds:
             return a

@@ -1,4 +1,4 @@
-"""torch.compile, for a function that meets many shapes."""
+"""torch.compile for functions that are called with many input shapes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from torch import Tensor
 
 from graphslice.ops.triton_tiles import capability
 
-#: The shapes and modes that a function is compiled for; each costs seconds to minutes, and on a GPU memory.
+#: Maximum number of shapes and modes a function is compiled for; each costs seconds to minutes, and memory on a GPU.
 MAX_COMPILED = 64
 
 
 def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Tensor]:
-    """``run``, compiled for each of the first shapes that it meets, and as it is for those beyond ``MAX_COMPILED``.
+    """Compile a function per input shape, with eager execution as a fallback.
 
-    It runs as it is, too, on a GPU for which the compiler has no code, and for a shape where the compiler fails or the
-    memory does not suffice; a warning says so.
+    The function runs eagerly for further shapes after ``MAX_COMPILED``, on a GPU that torch's compiler does not
+    support, and for a shape for which compilation fails or runs out of memory; the last case emits a UserWarning.
 
     Args:
-        run: without breaks in its graph.
-        options: of :func:`torch.compile`.
+        run: ``run(x, tensors)``, without graph breaks.
+        options: keyword arguments of :func:`torch.compile`.
+
+    Returns:
+        A function with the arguments and result of ``run``.
     """
     from torch._dynamo import config, exc
 
-    # Each has another name in torch 2.6.
+    # torch 2.6 has other names for the exception and for the setting.
     limit_hit = tuple(
         getattr(exc, name) for name in ("FailOnRecompileLimitHit", "RecompileLimitExceeded") if hasattr(exc, name)
     )
@@ -46,7 +49,10 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
         except limit_hit:
             pass
         except (torch.OutOfMemoryError, exc.TorchDynamoException) as error:
-            warnings.warn(f"{x.shape[1]} rows go on without being compiled: {type(error).__name__}", stacklevel=2)
+            warnings.warn(
+                f"batches of {x.shape[1]} rows run uncompiled: compilation failed with {type(error).__name__}",
+                stacklevel=2,
+            )
         eager.add(key)
         if x.is_cuda:
             torch.cuda.empty_cache()
@@ -56,14 +62,20 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
 
 
 def inductor_supports(capability: tuple[int, int], dtype: torch.dtype) -> bool:
-    """Whether torch's compiler has code for a GPU of a compute capability: since Volta, of bfloat16 since Ampere."""
+    """True if torch's compiler supports a GPU: compute capability 7.0 (Volta) or 8.0 (Ampere) for bfloat16."""
     return capability >= ((8, 0) if dtype == torch.bfloat16 else (7, 0))
 
 
 def row_multiple(device_type: str, dtype: torch.dtype) -> int:
-    """Of what the number of rows had best be a multiple, for what is compiled and for products in units of a GPU.
+    """Return the multiple to which the number of rows is best padded, for compiled code and for GPU matrix units.
 
-    A row of the attention weights then begins at a multiple of 16 bytes: 8 rows where the products are of 16-bit
-    numbers, 4 where they are of float32. 1 on a CPU.
+    Each row of the attention weights then starts at a multiple of 16 bytes.
+
+    Args:
+        device_type: ``"cpu"`` or ``"cuda"``.
+        dtype: dtype of the matrix products.
+
+    Returns:
+        On a GPU 8 for 16-bit dtypes and 4 for float32; 1 on a CPU.
     """
     return 16 // dtype.itemsize if device_type == "cuda" else 1

@@ -1,4 +1,4 @@
-"""Descriptors of a molecule on their way to the head."""
+"""Encoder of molecular descriptors, whose output is concatenated to the readouts."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from torch import Tensor, nn
 
 from graphslice.ops import Dropout, gelu
 
-# Of inputs and outputs both. 2,251 inputs tell a thousand molecules apart: with less, weights learn single ones.
+# Dropout rate of inputs and outputs. With less, the weights of 2,251 inputs memorise single molecules of a thousand.
 _DROPOUT = 0.5
-# The deviation of the first weights, before the division by sqrt(F): the graph has the first word.
-_START = 0.3
-# The share of the training values at each end that does not say how far values may go, and how many times the span of
-# the others they may go beyond these.
-_TAIL, _BEYOND = 0.005, 1.0
-# How many deviations from the mean a value counts at most.
+# Standard deviation of the initial weights, before the division by sqrt(F): small, so the graph dominates at first.
+_INIT_STD = 0.3
+# Fraction of the training values in each tail, beyond the quantiles that set the range, and the margin on each side of
+# these quantiles in multiples of their distance.
+_TAIL, _MARGIN = 0.005, 1.0
+# Maximum distance of a value from the mean, in standard deviations.
 _MAX_STDS = 5.0
-# Columns that are sorted at a time.
+# Number of columns that are sorted at a time, which limits the memory.
 _BLOCK = 128
 
 
 class DescriptorEncoder(nn.Module):
-    """``Dropout(GELU(W Dropout(z) / sqrt(F) + b))`` of standardised descriptors z, ``[B, F]`` to ``[B, C]``.
+    """Encoder of standardised descriptors z, ``Dropout(GELU(W Dropout(z) / sqrt(F) + b))``.
 
-    A descriptor is cut to ``[low, high]``, then z is ``(x - centre) / scale``; 0, the mean, where it is unknown. These
-    are buffers, float32 ``[F]``, which :meth:`fit` takes from training molecules. The division keeps a step of the
-    optimiser, which moves every weight as far, from moving the output by sqrt(F).
+    Descriptors x are clipped to ``[low, high]`` and standardised, ``z = (x - centre) / scale``; unknown values (nan)
+    are replaced by the mean, z = 0. An optimiser such as AdamW moves every weight equally far; the division keeps the
+    change of the output in a step from growing with sqrt(F).
+
+    Args:
+        descriptors: F, number of descriptors.
+        dim: C, number of output channels.
+
+    Attributes:
+        centre, scale, low, high: buffers, float32 ``[F]``, set by :meth:`fit` from the training set.
     """
 
     centre: Tensor
@@ -43,73 +50,76 @@ class DescriptorEncoder(nn.Module):
         self.dropout = Dropout(_DROPOUT)
 
     def reset_parameters(self) -> None:
-        """Normal initialisation."""
-        nn.init.normal_(self.project.weight, std=_START)
+        """Draw the weights from a normal distribution; the bias is 0."""
+        nn.init.normal_(self.project.weight, std=_INIT_STD)
         nn.init.zeros_(self.project.bias)
 
     def fit(self, values: Tensor) -> None:
-        """Set the buffers by the descriptors of some molecules: see :func:`fit_standardisation`.
+        """Fit the standardisation to the training set with :func:`fit_standardisation`.
 
         Args:
-            values: ``float32 [R, F]``, nan where unknown.
+            values: float32 ``[R, F]``, the descriptors of R molecules; nan where unknown.
         """
-        for name, found in zip(("centre", "scale", "low", "high"), fit_standardisation(values), strict=True):
-            getattr(self, name).copy_(found)
+        for name, value in zip(("centre", "scale", "low", "high"), fit_standardisation(values), strict=True):
+            getattr(self, name).copy_(value)
 
     def standardised(self, descriptors: Tensor) -> Tensor:
-        """z, float32 ``[B, F]``."""
+        """Clip and standardise descriptors ``[B, F]``: float32 ``[B, F]``, 0 where unknown."""
         return ((descriptors.clamp(self.low, self.high) - self.centre) / self.scale).nan_to_num(nan=0.0)
 
     def forward(self, descriptors: Tensor) -> Tensor:
+        """Encode descriptors, float32 ``[B, F]``, nan where unknown: ``[B, C]``."""
         z = self.standardised(descriptors).to(self.project.weight.dtype) * descriptors.shape[1] ** -0.5
         return self.dropout(gelu(self.project(self.input_dropout(z))))
 
 
 def fit_standardisation(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """How descriptors of some molecules are standardised.
+    """Fit a robust standardisation of descriptors.
 
-    The values between the 0.5% and the 99.5% quantile say how far any may go: as far again beyond them, within those
-    that were seen, and 5 deviations from the mean. Where these quantiles are the same, as of a rare environment, all
-    that was seen counts. Mean and deviation are those of what is cut so.
+    With q the 0.5% and 99.5% quantiles of a descriptor and d their distance, the clipping range is
+    ``[q_low - d, q_high + d]``, within the minimum and maximum of the values and within 5 standard deviations of the
+    mean. If the two quantiles are equal, as for the count of a rare atom environment, only the latter two bounds apply.
+    Mean and standard deviation are computed after clipping to the quantile-based range.
 
     Args:
-        values: ``float32 [R, F]``, nan where unknown; what is infinite counts as unknown.
+        values: float32 ``[R, F]``, nan where unknown; infinite values count as unknown.
 
     Returns:
-        ``centre``, ``scale``, ``low`` and ``high``, ``float32 [F]``. Of a descriptor that has one value, or none, the
-        last two are the first, so that it is always 0; its scale is 1.
+        ``centre`` (the mean), ``scale`` (the standard deviation), ``low`` and ``high``, float32 ``[F]`` each. For a
+        descriptor that is constant or has no known value, ``low`` and ``high`` equal ``centre`` and ``scale`` is 1, so
+        that its standardised value is always 0.
     """
     parts = [_fit_standardisation_block(part) for part in values.split(_BLOCK, dim=1)]
-    centre, scale, low, high = (torch.cat(found) for found in zip(*parts, strict=True))
+    centre, scale, low, high = (torch.cat(column_blocks) for column_blocks in zip(*parts, strict=True))
     return centre, scale, low, high
 
 
 def _fit_standardisation_block(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x = values.double()
-    x = torch.where(x.isfinite(), x, torch.nan).sort(dim=0).values  # nan comes last
+    x = torch.where(x.isfinite(), x, torch.nan).sort(dim=0).values  # nan is sorted last
     count = (~x.isnan()).sum(dim=0)
     smallest, q_low, q_high, largest = (_quantile(x, count, q) for q in (0.0, _TAIL, 1 - _TAIL, 1.0))
     span = q_high - q_low
-    low = torch.where(span > 0, torch.maximum(smallest, q_low - _BEYOND * span), smallest)
-    high = torch.where(span > 0, torch.minimum(largest, q_high + _BEYOND * span), largest)
-    cut = x.clamp(low, high)
-    mean = cut.nansum(dim=0) / count.clamp_min(1)
-    std = ((cut - mean).square().nansum(dim=0) / count.clamp_min(1)).sqrt()
+    low = torch.where(span > 0, torch.maximum(smallest, q_low - _MARGIN * span), smallest)
+    high = torch.where(span > 0, torch.minimum(largest, q_high + _MARGIN * span), largest)
+    clipped = x.clamp(low, high)
+    mean = clipped.nansum(dim=0) / count.clamp_min(1)
+    std = ((clipped - mean).square().nansum(dim=0) / count.clamp_min(1)).sqrt()
     low = torch.maximum(low, mean - _MAX_STDS * std)
     high = torch.minimum(high, mean + _MAX_STDS * std)
-    centre, scale, low, high = (found.float() for found in (mean, std, low, high))
+    centre, scale, low, high = (statistic.float() for statistic in (mean, std, low, high))
     constant = ~(low < high) | (scale == 0)
-    one = torch.where(low.isnan(), 0, low)
-    centre, low, high = (torch.where(constant, one, found) for found in (centre, low, high))
+    constant_value = torch.where(low.isnan(), 0, low)
+    centre, low, high = (torch.where(constant, constant_value, bound) for bound in (centre, low, high))
     return centre, torch.where(constant, 1, scale), low, high
 
 
 def _quantile(x: Tensor, count: Tensor, q: float) -> Tensor:
-    """The quantile of the first ``count`` of the sorted values of each column, between two of them linearly."""
+    """Compute a quantile of the first ``count`` sorted values of each column, with linear interpolation."""
     if len(x) == 0:
         return x.new_full(count.shape, torch.nan)
-    place = q * (count - 1).clamp_min(0).double()
-    below = place.floor().long()
+    position = q * (count - 1).clamp_min(0).double()
+    below = position.floor().long()
     above = torch.minimum(below + 1, (count - 1).clamp_min(0))
     first, second = x.gather(0, below[None])[0], x.gather(0, above[None])[0]
-    return first + (second - first) * (place - below)
+    return first + (second - first) * (position - below)

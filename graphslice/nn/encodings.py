@@ -1,4 +1,4 @@
-"""Graphormer's encodings (Ying et al. 2021, section 3.1): atoms with their degrees, and the bias S + E."""
+"""Graphormer's structural encodings (Ying et al. 2021, section 3.1): centrality, spatial and edge encoding."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from graphslice.ops import path_bias, path_softmax, path_values, sum_rows
 from graphslice.ops.program import Value
 from graphslice.ops.tracer import Tracer
 
-#: Rows that the original code gives to each feature of an atom or a bond.
+#: Rows of the embedding table per atom or bond feature in the original checkpoints.
 _GRAPHORMER_ROWS = 512
 
 
 def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int], int]:
-    """Where each feature's rows begin in its embedding table, and how many rows the table has.
+    """Compute the first row of each feature in a shared embedding table.
 
-    ``"ogb"`` gives each feature as many rows as it has values; ``"graphormer"`` lays them out as
-    the original checkpoints do: 512 rows a feature, from row 2 for atoms and 3 for bonds.
+    Args:
+        dims: number of values of each feature, ``ATOM_DIMS`` or ``BOND_DIMS``.
+        embedding_layout: ``"ogb"``: as many rows per feature as it has values; ``"graphormer"``: the layout of the
+            original checkpoints, 512 rows per feature, starting at row 2 for atoms and row 3 for bonds.
+
+    Returns:
+        The first row of each feature, and the number of rows of the table.
     """
     if embedding_layout == "graphormer":
         first = 2 if dims == ATOM_DIMS else 3
@@ -34,29 +39,37 @@ def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int
 
 
 def encodings_supported(device: torch.device | str) -> bool:
-    """Whether torch has on a device what the encodings are made of: some versions sum no embeddings on Macs."""
+    """True if torch supports the operations of the encodings on a device.
+
+    Some versions of torch have no embedding sums on Apple GPUs (MPS).
+    """
     try:
         table = torch.ones(1, 1, device=device, requires_grad=True)
-        row, first = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
-        found = F.embedding_bag(row, table, first, mode="sum", per_sample_weights=table.detach()[0])
-        found.sum().backward()
+        index, offset = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
+        output = F.embedding_bag(index, table, offset, mode="sum", per_sample_weights=table.detach()[0])
+        output.sum().backward()
     except (NotImplementedError, RuntimeError):
         return False
     return True
 
 
 class Table(nn.Embedding):
-    """An embedding that is read as a whole; ``forward`` gives its weight."""
+    """Embedding whose ``forward`` returns the complete weight matrix, ``[rows, dim]``."""
 
     def forward(self) -> Tensor:  # type: ignore[override]
         return self.weight
 
 
 class AtomEncoder(nn.Module):
-    """The rows that enter the first layer: the graph token, then the atoms (centrality encoding, eq. 5).
+    """Embedding of the graph token and the atoms, with centrality encoding (Ying et al. 2021, eq. 5).
 
-    An atom is the sum of the embeddings of its nine features and of its degree, taken twice (in
-    and out) as the original does.
+    ``h_i = sum_f x_f(i) + z_in(deg(i)) + z_out(deg(i))``: the sum of the embeddings of the nine OGB atom features and
+    of two embeddings of the degree, for in- and out-degree as in the original code.
+
+    Args:
+        dim: C, number of channels.
+        embedding_layout: ``"ogb"`` or ``"graphormer"``; see :func:`feature_rows`.
+        num_degrees: number of rows of the degree tables; higher degrees share the last one.
     """
 
     starts: Tensor
@@ -71,32 +84,42 @@ class AtomEncoder(nn.Module):
         self.register_buffer("starts", torch.tensor(starts), persistent=False)
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """``[B, N + 1, C]``: row 0 is the token."""
+        """Embed a batch: ``[B, N + 1, C]``; row 0 is the graph token."""
         size, width, _ = batch.atoms.shape
         features = (batch.atoms.long() + self.starts).view(size * width, -1)
-        # Row 0 of the original's degree tables is its padding.
+        # Row 0 of the degree tables is the padding of the original code.
         degrees = (batch.degrees.long() + 1).clamp_max(self.in_degree.num_embeddings - 1).view(-1, 1)
-        of_degrees = _embedding_sums(self.in_degree.weight + self.out_degree.weight, degrees)
-        atoms = (_embedding_sums(self.atom.weight, features) + of_degrees).view(size, width, -1)
+        degree_embeddings = _embedding_sums(self.in_degree.weight + self.out_degree.weight, degrees)
+        atoms = (_embedding_sums(self.atom.weight, features) + degree_embeddings).view(size, width, -1)
         return torch.cat([self.token().expand(size, 1, -1), atoms], dim=1)
 
     def trace(self, tracer: Tracer) -> Value:
-        """:meth:`forward`, on a tape."""
+        """Trace :meth:`forward` into a program."""
         return tracer.embed(self, self.starts, self.in_degree.num_embeddings)
 
 
 def _embedding_sums(table: Tensor, rows: Tensor) -> Tensor:
-    """``[M, C]``: the sum of the K rows of ``table`` that each of ``rows``, int64 ``[M, K]``, names."""
-    begins = torch.arange(len(rows), device=rows.device) * rows.shape[1]
-    return sum_rows(table, rows.flatten(), begins, torch.ones(rows.numel(), dtype=table.dtype, device=rows.device))
+    """Sum the rows of ``table``, ``[R, C]``, with the indices ``rows``, int64 ``[M, K]``, over K: ``[M, C]``."""
+    offsets = torch.arange(len(rows), device=rows.device) * rows.shape[1]
+    return sum_rows(table, rows.flatten(), offsets, torch.ones(rows.numel(), dtype=table.dtype, device=rows.device))
 
 
 class PairEncoder(nn.Module):
-    """The bias ``S + E`` of every pair of rows, one for all layers (eqs. 6 and 7).
+    """Attention bias ``S + E`` of every pair of tokens, shared by all layers (Ying et al. 2021, eqs. 6 and 7).
 
-    S is a learned number per distance and head. E is the mean over the first ``max_path`` bonds
-    of the shortest path of ``bond(e_n) W_n``. Both depend on the pair's path type alone, so they
-    are computed once for each path type of the batch and then looked up.
+    S is the spatial encoding, ``S_ij = b(distance(i, j))``: one parameter per shortest-path distance and head. E is the
+    edge encoding, ``E_ij = 1/L sum_{n=1..L} bond(e_n) W_n`` over the first L = min(distance, max_path) bonds e_n of the
+    shortest path, averaged over all shortest paths; ``bond(e)`` is ``[H]`` and ``W_n`` is ``[H, H]``. Pairs with the
+    graph token have a parameter per head instead. Both terms depend on the path type of the pair alone (see
+    :class:`~graphslice.batch.GraphBatch`); they are computed once per path type of the batch and then looked up.
+
+    Args:
+        heads: H, number of attention heads.
+        embedding_layout: ``"ogb"`` or ``"graphormer"``; see :func:`feature_rows`.
+        num_distances: number of rows of the table of distances; the last one is for atoms that no path connects.
+        num_path_positions: number of matrices W_n.
+        max_path: number of bonds of a path that E uses, at most ``num_path_positions``.
+        distance_start: True if the model calls :meth:`init_from_distances` at initialisation.
     """
 
     bond_rows: Tensor
@@ -121,7 +144,7 @@ class PairEncoder(nn.Module):
         self.register_buffer("bond_rows", bond_rows, persistent=False)
 
     def init_from_distances(self) -> None:
-        """Let head h begin by reading the pairs that are h mod 6 bonds apart."""
+        """Initialise head h to attend to pairs of atoms at a distance of h mod 6 bonds, by adding 4 to their bias."""
         with torch.no_grad():
             for head in range(self.heads):
                 self.spatial.weight[head % 6 + 1, head] += 4
@@ -133,33 +156,38 @@ class PairEncoder(nn.Module):
         mixer_name: str = "a mixer",
         bonds: bool = False,
     ) -> AttentionContext:
-        """What the mixers read of a batch, in full precision always; row and column 0 are the token's.
+        """Compute the graph tensors of a batch, always in full precision, also under autocast.
 
         Args:
-            batch: of molecules.
-            reads: which tensors to make, of :data:`~graphslice.nn.context.GRAPH_TENSORS`.
-            reader: the name of the mixer, for messages.
-            bonds: whether the blocks read bonds.
+            batch: B molecules of at most N atoms.
+            reads: names of the tensors to compute, of :data:`~graphslice.nn.context.GRAPH_TENSORS`.
+            mixer_name: name of the mixer in error messages.
+            bonds: True if the blocks use message passing along bonds.
+
+        Returns:
+            The context of N + 1 rows; row and column 0 belong to the graph token.
 
         Raises:
-            ValueError: if they do, and the batch has none.
+            ValueError: if ``bonds`` is True and the batch has no bonds.
         """
         with torch.autocast(batch.path_types.device.type, enabled=False):
             values = self.path_values(batch)
         lengths, width = batch.lengths + 1, batch.path_types.shape[1] + 1
         if bonds and batch.bonds is None:
-            raise ValueError("the model reads bonds, which the batch has not: collate it with bonds=True")
-        made = {"bonds": batch.bonds} if bonds else {}
+            raise ValueError("the model expects bonds, but the batch has none: collate it with bonds=True")
+        tensors = {"bonds": batch.bonds} if bonds else {}
         if "attn_weights" in reads:
-            made["attn_weights"] = path_softmax(values, batch.path_types, batch.lengths)
+            tensors["attn_weights"] = path_softmax(values, batch.path_types, batch.lengths)
         if "attn_bias" in reads:
             padding = torch.arange(width, device=lengths.device) >= lengths[:, None]
-            made["attn_bias"] = path_bias(values, batch.path_types).masked_fill(padding[:, None, None, :], -torch.inf)
-        return AttentionContext(lengths, width, has_graph=True, mixer_name=mixer_name, **made)
+            tensors["attn_bias"] = path_bias(values, batch.path_types).masked_fill(
+                padding[:, None, None, :], -torch.inf
+            )
+        return AttentionContext(lengths, width, has_graph=True, mixer_name=mixer_name, **tensors)
 
     def path_values(self, batch: GraphBatch) -> Tensor:
-        """``S + E`` of the graph token (row 0) and of every path type of the batch, ``[W + 1, H]``."""
+        """Compute ``S + E`` of the graph token (row 0) and of the W path types of the batch: ``[W + 1, H]``."""
         matrices = self.position().view(-1, self.heads, self.heads)[: self.max_path]
-        learned = self.token(), self.spatial(), self.bond(), matrices
+        parameters = self.token(), self.spatial(), self.bond(), matrices
         paths = batch.path_distances, batch.path_ptr, batch.path_codes
-        return path_values(*learned, self.bond_rows, *paths, batch.path_weights.to(matrices.dtype))
+        return path_values(*parameters, self.bond_rows, *paths, batch.path_weights.to(matrices.dtype))

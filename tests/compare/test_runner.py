@@ -49,7 +49,7 @@ def compared(demo_csv, tiny_config, tmp_path_factory):
         ("csp:grups=2", "grups"),
         ("slice-max:groups=2", "it has none"),
         ("csp:groups=two", "must be of type int"),
-        ("csp:groups=0", "at least 1 group"),
+        ("csp:groups=0", "must be at least 1, not 0"),
     ],
 )
 def test_bad_settings_of_a_mixer(mixers, reason, tmp_path, tiny_config, demo_csv):

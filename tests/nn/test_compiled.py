@@ -44,7 +44,7 @@ def test_a_shape_that_cannot_be_compiled_runs_as_it_is(error):
 
     run = compiled.compiled_or_eager(lambda x, _: x + 1, backend=backend)
     x = torch.zeros(1, 3, 2)
-    with pytest.warns(UserWarning, match="3 rows go on without being compiled"):
+    with pytest.warns(UserWarning, match="batches of 3 rows run uncompiled"):
         assert torch.equal(run(x, {}), x + 1)
     assert torch.equal(run(x, {}), x + 1) and torch.equal(run(x[:, :2], {}), x[:, :2] + 1)
     assert calls == [2]

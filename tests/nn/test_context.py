@@ -60,7 +60,7 @@ def test_a_mixer_that_reads_what_it_did_not_declare_is_named(monkeypatch):
 
 
 def test_a_mixer_cannot_declare_what_there_is_not():
-    with pytest.raises(TypeError, match="Wrong reads 'map', which is none of attn_weights, attn_bias"):
+    with pytest.raises(TypeError, match="`reads` of Wrong has 'map': choose from attn_weights, attn_bias"):
 
         class Wrong(Mixer):
             reads = ("map",)

@@ -97,7 +97,7 @@ def test_parameters_are_as_the_papers_say():
     [
         ("csp", {"group": 2}, "no setting 'group'.*groups"),
         ("softmax", {"groups": 2}, "it has none"),
-        ("csp", {"groups": "two"}, "groups of csp must be of type int, not 'two'"),
+        ("csp", {"groups": "two"}, "groups of mixer csp must be of type int, not 'two'"),
         ("csp", {"groups": 2.5}, "must be of type int"),
         ("csp", {"groups": True}, "must be of type int"),
         ("csp", {"shifts": 3}, "must be of type str"),
@@ -127,7 +127,9 @@ def test_settings_that_cannot_be(name, own, message):
 
 def test_a_setting_without_a_type_is_refused_at_registration(monkeypatch):
     monkeypatch.setattr("graphslice.nn.mixers.base.MIXERS", dict(MIXERS))
-    with pytest.raises(TypeError, match="Untyped: write the type of 'gain', one of int, float, bool, str"):
+    with pytest.raises(
+        TypeError, match="setting 'gain' of Untyped needs a type annotation, one of int, float, bool, str"
+    ):
 
         @register("untyped")
         class Untyped(Mixer):

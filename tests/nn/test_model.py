@@ -111,7 +111,7 @@ def test_bond_messages(settings):
         model(collate(graphs, bonds=True)), plain(collate(graphs, bonds=True)), rtol=1e-9, atol=1e-9
     )
     assert (model(collate(graphs, bonds=True)) - together).abs().min() > 1e-4
-    with pytest.raises(ValueError, match="the batch has not"):
+    with pytest.raises(ValueError, match="the model expects bonds, but the batch has none"):
         model(collate(graphs))
 
 

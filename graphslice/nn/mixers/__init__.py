@@ -1,7 +1,7 @@
-"""The mixers: what stands where attention stood. One class a mixer, found by name.
+"""Mixers: token-mixing layers that replace self-attention, registered by name.
 
-A mixer maps ``(x [B, N, C], context)`` to ``[B, N, C]``. Importing a file of this folder
-registers its classes; :func:`build_mixer` makes one by name.
+A mixer maps ``(x [B, N, C], context)`` to ``[B, N, C]``. Importing a module of this package registers its classes;
+:func:`build_mixer` creates an instance by name.
 """
 
 from graphslice.nn.mixers.base import MIXERS, Mixer, build_mixer, check_mixer, mixer_class, register

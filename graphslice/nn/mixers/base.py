@@ -1,4 +1,4 @@
-"""What every mixer shares: its interface, and the register of names."""
+"""Interface of the mixers and their registry."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from graphslice.ops.tracer import Tracer
 
 
 class Mixer(nn.Module):
-    """Base of the mixers: ``forward(x [B, N, C], context) -> [B, N, C]``.
+    """Base class of token-mixing layers, ``forward(x [B, N, C], context) -> [B, N, C]``.
 
-    A mixer defines :meth:`mix`; the output projection, with which all of the papers' end, is here. One without
-    it defines :meth:`forward`. Rows beyond ``context.lengths`` are padding: they must not touch the others,
-    and what comes out of them is not read.
+    A subclass defines :meth:`mix`; the output projection, with which the layers of all papers end, is applied by
+    :meth:`forward`. A mixer without an output projection overrides :meth:`forward`. Rows beyond ``context.lengths`` are
+    padding: they must not influence valid rows, and their output is ignored.
 
     Args:
-        dim: C, the number of channels.
-        heads: H; must divide C.
-        layer: which of the layers this is, from 1.
-        layers: L, how many there are.
-        dropout: on the attention weights.
+        dim: C, number of channels.
+        heads: H, number of heads; must divide C.
+        layer: index of this layer, from 1.
+        layers: L, number of layers.
+        dropout: dropout rate of the attention weights.
+
+    Raises:
+        InputError: if ``heads`` does not divide ``dim``.
+        TypeError: at the definition of a subclass whose ``reads`` holds an unknown name.
     """
 
-    #: Which tensors of the graph it reads, of ``"attn_weights"`` (P) and ``"attn_bias"`` (S + E): no others are made.
+    #: Graph tensors that it uses, of ``"attn_weights"`` (P) and ``"attn_bias"`` (S + E); only these are computed.
     reads: tuple[str, ...] = ()
-    #: Whether renumbering the rows (all but row 0) renumbers the output and changes nothing else.
+    #: True if the mixer is permutation-equivariant: permuting the rows (except row 0) permutes the output alike.
     equivariant = False
 
-    #: The :meth:`mix` that :meth:`trace_mix` records: where another one stands in its place, nothing is recorded.
+    #: The :meth:`mix` that :meth:`trace_mix` corresponds to; a mixer whose ``mix`` is another function is not traced.
     traced: Callable[..., Tensor] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -44,7 +48,7 @@ class Mixer(nn.Module):
             cls.traced = cls.mix
         for name in cls.reads:
             if name not in GRAPH_TENSORS:
-                raise TypeError(f"{cls.__name__} reads {name!r}, which is none of {', '.join(GRAPH_TENSORS)}")
+                raise TypeError(f"`reads` of {cls.__name__} has {name!r}: choose from {', '.join(GRAPH_TENSORS)}")
 
     def __init__(self, dim: int, heads: int, *, layer: int = 1, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -55,38 +59,46 @@ class Mixer(nn.Module):
 
     @classmethod
     def own_settings(cls) -> dict[str, str]:
-        """The settings that this mixer takes beside those of all, with their types as they are written."""
-        mine = inspect.signature(cls.__init__).parameters.values()
+        """Return the settings that are specific to this mixer, with the names of their annotated types."""
+        parameters = inspect.signature(cls.__init__).parameters.values()
         common = inspect.signature(Mixer.__init__).parameters
-        own = [p for p in mine if p.kind is p.KEYWORD_ONLY and p.name not in common]
+        own = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in common]
         return {p.name: getattr(p.annotation, "__name__", str(p.annotation)) for p in own}
 
     @property
     def active_dropout(self) -> float:
-        """The dropout in force: none outside training."""
+        """Dropout rate in training mode, else 0."""
         return self.dropout if self.training else 0.0
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """``[B, N, C]``: what the rows tell each other, before the output projection."""
+        """Mix the rows.
+
+        Args:
+            x: ``[B, N, C]``.
+            context: lengths, mask and graph tensors of the batch.
+
+        Returns:
+            ``[B, N, C]``, the input of the output projection.
+        """
         raise TypeError(f"{type(self).__name__} must define mix(x, context) or forward(x, context)")
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """``[B, N, C]``: :meth:`mix` and the output projection."""
+        """Apply :meth:`mix` and the output projection: ``[B, N, C]`` to ``[B, N, C]``."""
         return self.output(self.mix(x, context))
 
     def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        """:meth:`mix` of molecules, on a tape; raises NotTraceable where it is none."""
+        """Trace :meth:`mix` of molecules into a program; raises NotTraceable if the mixer does not support it."""
         raise NotTraceable
 
     def trace(self, tracer: Tracer, x: Value) -> Value:
-        """:meth:`forward` of molecules, on a tape; raises as :meth:`trace_mix`."""
+        """Trace :meth:`forward` of molecules into a program; raises as :meth:`trace_mix`."""
         if type(self).forward is not Mixer.forward or type(self).mix is not type(self).traced:
             raise NotTraceable
         return tracer.linear(self.trace_mix(tracer, x), self.output)
 
 
 class Projected(Mixer):
-    """A mixer that makes a query, a key and a value of every row by itself."""
+    """Base class of mixers with query, key and value projections of every row."""
 
     equivariant = True
 
@@ -97,20 +109,25 @@ class Projected(Mixer):
         self.value = nn.Linear(dim, dim)
 
 
-#: Types of a mixer's settings, as they are written, and what they take: a whole number is a float, a bool is none.
+#: Allowed type annotations of a mixer's settings, and the accepted types of values: an int is a float, a bool is not.
 SETTING_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 
-#: Every mixer by the name that the command line knows.
+#: Registered mixers by name, as in ``model.mixer``.
 MIXERS: dict[str, type[Mixer]] = {}
 
 
 def register(name: str):
-    """Class decorator: make a :class:`Mixer` known as ``name``."""
+    """Return a class decorator that registers a :class:`Mixer` under ``name``.
+
+    Raises:
+        TypeError: when applied to a class with a setting whose type annotation is missing or unsupported.
+    """
 
     def add(mixer: type[Mixer]) -> type[Mixer]:
         for setting, kind in mixer.own_settings().items():
             if kind not in SETTING_TYPES:
-                raise TypeError(f"{mixer.__name__}: write the type of {setting!r}, one of {', '.join(SETTING_TYPES)}")
+                types = ", ".join(SETTING_TYPES)
+                raise TypeError(f"setting {setting!r} of {mixer.__name__} needs a type annotation, one of {types}")
         MIXERS[name] = mixer
         return mixer
 
@@ -118,10 +135,10 @@ def register(name: str):
 
 
 def mixer_class(name: str) -> type[Mixer]:
-    """The mixer called ``name``.
+    """Return the mixer class registered under ``name``.
 
     Raises:
-        InputError: if there is none of that name.
+        InputError: if the name is unknown.
     """
     if name not in MIXERS:
         raise InputError(f"unknown mixer {shown(name)}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
@@ -129,20 +146,30 @@ def mixer_class(name: str) -> type[Mixer]:
 
 
 def check_mixer(name: str, settings: dict | None = None) -> None:
-    """Say what is wrong with a mixer's name or its own settings, before anything is built.
+    """Validate the name and the specific settings of a mixer without creating it.
 
     Raises:
-        InputError: for an unknown mixer, an unknown setting, or one of another type.
+        InputError: for an unknown mixer, an unknown setting, or a value of the wrong type.
     """
     known = mixer_class(name).own_settings()
     for key, value in (settings or {}).items():
         if key not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise InputError(f"{name} has no setting {shown(key)}{nearest(key, known)}: {has}")
+            available = f"it has {', '.join(known)}" if known else "it has none"
+            raise InputError(f"mixer {name} has no setting {shown(key)}{nearest(str(key), known)}: {available}")
         if known[key] in SETTING_TYPES and type(value) not in SETTING_TYPES[known[key]]:
-            raise InputError(f"{key} of {name} must be of type {known[key]}, not {shown(value)}")
+            raise InputError(f"{key} of mixer {name} must be of type {known[key]}, not {shown(value)}")
 
 
 def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:
-    """Make the mixer called ``name``; raises as :func:`mixer_class`."""
+    """Create a mixer.
+
+    Args:
+        name: a key of :data:`MIXERS`.
+        dim: C, number of channels.
+        heads: H, number of heads.
+        settings: further keyword arguments of :class:`Mixer` and of the mixer itself.
+
+    Raises:
+        InputError: if the name is unknown or a value is invalid.
+    """
     return mixer_class(name)(dim, heads, **settings)

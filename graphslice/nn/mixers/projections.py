@@ -1,4 +1,4 @@
-"""Attention without a softmax: Galerkin and Fourier (Cao, Choose a Transformer, 2021)."""
+"""Softmax-free linear attention: Galerkin and Fourier type (Cao 2021, "Choose a Transformer: Fourier or Galerkin")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphslice.ops.tracer import Tracer
 
 
 class _HeadNormed(Projected):
-    """Two of query, key and value are normalised head by head; on molecules ``P V`` takes the place of V."""
+    """Base class with layer normalisation of two of query, key and value per head; on molecules V becomes ``P V``."""
 
     reads = ("attn_weights",)
 
@@ -23,15 +23,19 @@ class _HeadNormed(Projected):
         self.scales = nn.Parameter(torch.ones(2, heads, dim // heads))
         self.shifts = nn.Parameter(torch.zeros(2, heads, dim // heads))
 
-    def _head_normed(self, x: Tensor, which: int) -> Tensor:
+    def _head_normed(self, x: Tensor, index: int) -> Tensor:
         by_head = x.view(*x.shape[:2], self.heads, -1)
-        normed = F.layer_norm(by_head, by_head.shape[-1:]) * self.scales[which] + self.shifts[which]
+        normed = F.layer_norm(by_head, by_head.shape[-1:]) * self.scales[index] + self.shifts[index]
         return normed.flatten(2)
 
 
 @register("galerkin")
 class Galerkin(_HeadNormed):
-    """``Q (LN(K)^T LN(V)) / n``: a Petrov-Galerkin projection."""
+    """Galerkin-type attention, ``Q (LN(K)^T LN(V)) / n`` per head (Cao 2021, eq. 6).
+
+    n is the number of valid rows. The operation is a Petrov-Galerkin projection onto the columns of Q, and its cost is
+    linear in n. On molecules V is ``P X W_v``.
+    """
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
@@ -46,7 +50,11 @@ class Galerkin(_HeadNormed):
 
 @register("fourier")
 class Fourier(_HeadNormed):
-    """``(LN(Q) LN(K)^T) V / n``, multiplied from the right, which makes it linear in n as well."""
+    """Fourier-type attention, ``(LN(Q) LN(K)^T) V / n`` per head (Cao 2021, eq. 5).
+
+    n is the number of valid rows. ``LN(K)^T V`` is computed first, so that the cost is linear in n. On molecules V is
+    ``P X W_v``.
+    """
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)

@@ -1,4 +1,4 @@
-"""``P V`` alone, and with order statistics of it: the local map with a view of the whole molecule."""
+"""Structural aggregation ``P V``, alone or with order statistics over all atoms of the molecule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SOURCES = ("aggregated", "values")
 
 @register("map-only")
 class MapOnly(Mixer):
-    """``P V``: the control, what remains of the slices without their sort. V itself without a graph."""
+    """Structural aggregation, ``y = W_o P X W_v``: the slice mixers without sorting, as a control experiment.
+
+    Without a graph P is the identity.
+    """
 
     reads = ("attn_weights",)
     equivariant = True
@@ -38,16 +41,23 @@ class MapOnly(Mixer):
 
 @register("slice-quantile")
 class SliceQuantile(Mixer):
-    """Local channels keep ``P V``; pooled channels give every row an order statistic over all rows.
+    """Structural aggregation in local channels, order statistics over all rows in pooled channels.
 
-    Equivariant to the numbering, and differentiable in the values and, if learnable, in q.
+    With ``V = X W_v`` and ``A = P V``, the output before the projection W_o is ``A_ic`` in a local channel c and
+    ``quantile_{q_c}({A_jc : j valid})`` in a pooled channel, the same for every row i. The mixer is
+    permutation-equivariant, and differentiable in the values and, if learnable, in q. Quantiles are interpolated
+    linearly.
 
     Args:
-        keep_fraction: of the channels of each head that are local; with ``split_by_head``, of the heads.
-        statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` quantiles evenly spread over the pooled channels, or
-            ``"learnable"`` ones that begin there. Between two values a quantile is linear.
-        source: of what the statistic is: ``"aggregated"``, of ``P V``, or ``"values"``, of V.
-        split_by_head: whether the first heads are local in all of their channels and the last pooled in all.
+        dim, heads, settings: as for :class:`Mixer`.
+        keep_fraction: fraction of the channels of each head that are local; with ``split_by_head``, of the heads.
+        statistic: ``"maximum"``, ``"minimum"``, ``"fixed"`` (quantiles evenly spaced over the pooled channels) or
+            ``"learnable"`` (quantiles initialised like the fixed ones).
+        source: input of the statistic: ``"aggregated"``, A, or ``"values"``, V.
+        split_by_head: if True, the first heads are entirely local and the others entirely pooled.
+
+    Raises:
+        InputError: if ``keep_fraction`` is outside of [0, 1], or ``statistic`` or ``source`` is unknown.
     """
 
     reads = ("attn_weights",)
@@ -69,14 +79,13 @@ class SliceQuantile(Mixer):
     ) -> None:
         super().__init__(dim, heads, **settings)
         if not 0 <= keep_fraction <= 1:
-            raise InputError(f"keep_fraction of slice-quantile is from 0 to 1, not {keep_fraction}")
+            raise InputError(f"keep_fraction of mixer slice-quantile must be from 0 to 1, not {keep_fraction}")
         for name, value, known in (("statistic", statistic, STATISTICS), ("source", source, SOURCES)):
             if value not in known:
                 raise InputError(f"unknown {name} {value!r}{nearest(value, known)}: choose from {', '.join(known)}")
         self.statistic, self.source = statistic, source
         self.value = nn.Linear(dim, dim)
         local = _local_channels(dim, heads, keep_fraction, split_by_head)
-        # bool [C], and int64 [pooled channels].
         pooled_index = np.flatnonzero(~local)
         self.register_buffer("local_channels", torch.tensor(local), persistent=False)
         self.register_buffer("pooled_index", torch.tensor(pooled_index, dtype=torch.int64), persistent=False)
@@ -108,7 +117,7 @@ class SliceQuantile(Mixer):
 
 
 def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> np.ndarray:
-    """``bool [C]``: which channels keep ``P V``."""
+    """Compute the mask of local channels, bool ``[C]``."""
     head_dim = dim // heads
     head, channel_of_head = np.arange(dim) // head_dim, np.arange(dim) % head_dim
     if split_by_head:

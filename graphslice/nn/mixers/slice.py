@@ -1,6 +1,7 @@
-"""Slicing-sorting in place of attention: Sliceformer (Yuan and Xu, 2023).
+"""Slicing-sorting layers in place of attention (Sliceformer: Yuan and Xu 2023, arXiv 2310.17683).
 
-On molecules V becomes ``P V`` with ``P = Softmax(S + E)``; without a graph it is V.
+V is ``X W_v``. On molecules it is aggregated first, ``P V`` with ``P = Softmax(S + E)``; without a graph P is the
+identity. Sort_col sorts every channel over the valid rows of a sample.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from graphslice.ops.tracer import Tracer
 
 
 class _Slice(Mixer):
-    """A value projection, and something done to its columns."""
+    """Base class of mixers with a value projection only."""
 
     reads = ("attn_weights",)
 
@@ -27,7 +28,7 @@ class _Slice(Mixer):
 
 @register("slice-ascend")
 class SliceAscend(_Slice):
-    """``Sort_col(P V)``, every channel ascending (Sliceformer, eq. 4)."""
+    """Ascending sort of every channel, ``Sort_col(P V)`` (Sliceformer, eq. 4)."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
@@ -38,17 +39,18 @@ class SliceAscend(_Slice):
 
 @register("slice-interleave")
 class SliceInterleave(_Slice):
-    """``Sort_col(P V)``, ascending or descending by channel and layer (Sliceformer, eqs. 5 and 6).
+    """Interleaved sort, ``Sort_col(P V)`` with an order per channel and layer (Sliceformer, eqs. 5 and 6).
 
-    Channel i = 1..C of layer n = 1..L is ascending where ``sin(2^(L - n) pi i / C) >= 0``.
+    Channel i = 1..C of layer n = 1..L is sorted in ascending order if ``sin(2^(L - n) pi i / C) >= 0``, else in
+    descending order.
     """
 
     descending: Tensor
 
     def __init__(self, dim: int, heads: int, **settings) -> None:
         super().__init__(dim, heads, **settings)
-        # In whole numbers, since the sine of a multiple of pi is zero only on paper:
-        # the phase in units of pi / C, and a sine below zero for C < phase < 2 C.
+        # Integer arithmetic, because the floating-point sine of a multiple of pi is not exactly 0. The phase is in
+        # units of pi / C; the sine is negative for C < phase < 2 C.
         phases = [2 ** (self.layers - self.layer) * i % (2 * dim) for i in range(1, dim + 1)]
         self.register_buffer("descending", torch.tensor([phase > dim for phase in phases]), persistent=False)
 
@@ -61,7 +63,7 @@ class SliceInterleave(_Slice):
 
 @register("slice-released")
 class SliceReleased(_Slice):
-    """``P V + Sort_col(V)``, ascending: what the authors' published code runs."""
+    """Aggregation plus ascending sort, ``P V + Sort_col(V)``, as in the published code of the Sliceformer authors."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = self.value(x)
@@ -74,7 +76,11 @@ class SliceReleased(_Slice):
 
 @register("slice-max")
 class SliceMax(_Slice):
-    """Max-exchange of ``P V`` with its first row, the graph token (Sliceformer, section 3.3)."""
+    """Max-exchange of ``P V`` (Sliceformer, section 3.3).
+
+    In every channel the largest value is exchanged with that of the first row, the graph token; rows that nearly tie
+    for the maximum share the exchange (:func:`graphslice.ops.max_exchange`).
+    """
 
     equivariant = True
 

@@ -1,4 +1,4 @@
-"""Softmax attention with a structural bias: Graphormer."""
+"""Softmax attention with a structural bias, as in Graphormer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from graphslice.ops.tracer import Tracer
 
 @register("softmax")
 class SoftmaxAttention(Projected):
-    """``Softmax(Q K^T / sqrt(d) + S + E) V`` and an output projection (Ying et al. 2021, eq. 7)."""
+    """Multi-head attention with structural bias (Ying et al. 2021, eqs. 6 and 7).
+
+    Per head ``Softmax(Q K^T / sqrt(d) + S + E) V`` with d = C / H, S the spatial and E the edge encoding.
+    """
 
     reads = ("attn_bias",)
 

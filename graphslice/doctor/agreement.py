@@ -1,4 +1,4 @@
-"""Whether what makes a model fast on this machine computes what plain torch does."""
+"""Comparison of fast backends, traced programs and compiled blocks with plain torch on this machine."""
 
 from __future__ import annotations
 
@@ -18,56 +18,71 @@ from graphslice.nn import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 from graphslice.ops.program import programs_disabled
 
-#: The name of the blocks as one program of kernels that are right each by itself.
+#: Key of :func:`faulty_backends` for a traced program that is wrong although each of its kernels is right.
 PROGRAM = "program"
-# The largest difference that rounding makes, relative to the largest prediction and to the length of the gradient: two
-# paths round differently, so values that are nearly equal may be sorted differently, and their gradients exchanged.
+# Largest differences explained by rounding, relative to the largest prediction and to the norm of the gradient. They
+# are not tiny: values that are nearly equal may be sorted differently, which exchanges their gradients.
 _TOLERANCES = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
-# The golden ratio: the fractional parts of its multiples are all different.
+# Reciprocal of the golden ratio: the fractional parts of its multiples are all different.
 _GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass
 class Step:
-    """What a step without dropout computes: the predictions ``[B, T]`` and the gradient of every parameter."""
+    """Results of a training step without dropout.
+
+    Attributes:
+        predictions: standardised predictions, float32 ``[B, T]``.
+        gradients: float32 gradients of all trainable parameters.
+    """
 
     predictions: Tensor
     gradients: list[Tensor]
 
 
 def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any]) -> list[GraphBatch]:
-    """The four smallest molecules of some rows of a store, and the four largest; ``settings`` of ``collate_rows``."""
+    """Collate the four smallest and the four largest molecules of a preprocessed dataset.
+
+    Args:
+        store: the preprocessed dataset.
+        rows: integer array of row numbers to choose from.
+        settings: keyword arguments of :func:`~graphslice.data.collate.collate_rows`.
+
+    Returns:
+        Two batches: the smallest molecules, the largest molecules.
+    """
     order = rows[np.argsort(store.sizes[rows], kind="stable")]
-    return [collate_rows(store, some, **settings) for some in (order[:4], order[-4:])]
+    return [collate_rows(store, extremes, **settings) for extremes in (order[:4], order[-4:])]
 
 
 def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
-    """The predictions of a batch, and the gradients of their weighted sum, without dropout.
+    """Compute the predictions of a batch and the gradients of their weighted sum, without dropout.
 
-    The weights are different, so that exchanged molecules are noticed, and positive: the gradients of several rows of
-    one molecule do not cancel.
+    The weights are all different, so that exchanged molecules are noticed, and positive, so that the gradients of
+    several rows with the same molecule do not cancel.
 
     Args:
-        model: on the device of the batch; neither its gradients nor its mode change.
-        batch: of molecules.
-        dtype: of the products; other than float32 by autocast.
+        model: on the device of the batch; its gradients and its mode are not changed.
+        batch: B molecules.
+        dtype: dtype of the matrix products; autocast is used unless it is float32.
     """
     training, config = model.training, model.config
-    # Nothing but dropout depends on the mode; a model without it stays as it is, for each mode is compiled by itself.
+    # Only dropout depends on the mode. A model without dropout keeps its mode, since torch.compile compiles each mode
+    # separately.
     rates = (config.dropout, config.input_dropout, config.attention_dropout, config.activation_dropout)
     if max(rates) > 0 or config.descriptors > 0:
         model.eval()
     device = batch.lengths.device.type
     torch.compiler.cudagraph_mark_step_begin()
     try:
-        # As Lightning does: torch.compile compiles anew for another cache_enabled.
+        # cache_enabled as in Lightning, because torch.compile would compile again for another value.
         with torch.autocast(device, dtype, cache_enabled=False) if dtype != torch.float32 else nullcontext():
             predictions = model.standardised(batch)
         weights = 1 + torch.arange(predictions.numel(), device=predictions.device) * _GOLDEN % 1
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         total = (predictions.flatten() * weights).sum()
         gradients = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
-        # Copies: what a CUDA graph computes lies in memory that its next run writes again.
+        # Copies, because the next run of a CUDA graph overwrites its outputs.
         return Step(
             predictions.detach().to(torch.float32, copy=True), [g.to(torch.float32, copy=True) for g in gradients]
         )
@@ -75,70 +90,81 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
         model.train(training)
 
 
-def step_mismatch(found: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
-    """None where two steps agree within what rounding in ``dtype`` makes, else by how much they do not."""
-    largest_prediction, largest_gradient = _TOLERANCES[dtype]
-    apart, far = relative_differences(found, expected)
-    if not apart <= largest_prediction:  # nan too
-        return f"predictions differ by {100 * apart:.2g}%"
-    if not far <= largest_gradient:
-        return f"gradients differ by {100 * far:.2g}%"
+def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
+    """Compare two steps within the tolerance of rounding in ``dtype``.
+
+    Returns:
+        None if they agree, else a message such as ``"predictions differ by 12%"``.
+    """
+    prediction_tolerance, gradient_tolerance = _TOLERANCES[dtype]
+    prediction_error, gradient_error = relative_differences(actual, expected)
+    if not prediction_error <= prediction_tolerance:  # true for nan too
+        return f"predictions differ by {100 * prediction_error:.2g}%"
+    if not gradient_error <= gradient_tolerance:
+        return f"gradients differ by {100 * gradient_error:.2g}%"
     return None
 
 
-def relative_differences(found: Step, expected: Step) -> tuple[float, float]:
-    """The largest difference of a prediction over the largest prediction, and the length of the difference of the
-    gradients over that of the expected one; nan where a number is not finite."""
-    apart = _ratio((found.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
-    pairs = list(zip(found.gradients, expected.gradients, strict=True))
-    far = _ratio(_length(one - other for one, other in pairs), _length(expected.gradients))
-    return apart, far
+def relative_differences(actual: Step, expected: Step) -> tuple[float, float]:
+    """Compute the relative differences of two steps.
+
+    Returns:
+        The largest absolute difference of the predictions over the largest expected absolute prediction, and the L2
+        norm of the difference of the gradients over that of the expected gradients. They are nan or inf if a value is
+        not finite.
+    """
+    prediction_error = _ratio((actual.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
+    pairs = list(zip(actual.gradients, expected.gradients, strict=True))
+    gradient_error = _ratio(_norm(one - other for one, other in pairs), _norm(expected.gradients))
+    return prediction_error, gradient_error
 
 
-def _length(tensors: Iterable[Tensor]) -> Tensor:
+def _norm(tensors: Iterable[Tensor]) -> Tensor:
+    """Compute the L2 norm of all values."""
     return torch.stack([tensor.double().square().sum().cpu() for tensor in tensors]).sum().sqrt()
 
 
-def _ratio(part: Tensor, whole: Tensor) -> float:
-    part, whole = part.double().cpu(), whole.double().cpu()
-    return float(part / whole) if whole > 0 else 0.0 if part == 0 else float("inf")
+def _ratio(numerator: Tensor, denominator: Tensor) -> float:
+    numerator, denominator = numerator.double().cpu(), denominator.double().cpu()
+    return float(numerator / denominator) if denominator > 0 else 0.0 if numerator == 0 else float("inf")
 
 
 def faulty_backends(
     model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32
 ) -> dict[str, str]:
-    """Which operators' backends fail in a model or compute something else than plain torch, or all together, and how.
+    """Find the backends that fail in a model or whose results differ from plain torch.
 
     Args:
         model: on the device of the batches.
-        batches: of small and of large molecules.
+        batches: batches of small and of large molecules.
         dtype: as for :func:`compute_step`.
 
     Returns:
-        By the name of the operator, or :data:`PROGRAM`, ``"the triton backend: predictions differ by 12%"``; empty
-        where all is well, or where plain torch fails too or gives no numbers.
+        The faults by operator name, or by :data:`PROGRAM` for the traced program of the blocks, such as
+        ``"the triton backend: predictions differ by 12%"``. Empty if all results agree, and if the model fails with
+        plain torch too or its results are not finite.
     """
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for batch in batches:
         with reference_only():
             expected = compute_step(model, batch, dtype)
-        if not all(bool(each.isfinite().all()) for each in (expected.predictions, *expected.gradients)):
+        if not all(bool(tensor.isfinite().all()) for tensor in (expected.predictions, *expected.gradients)):
             continue
-        wrong = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
-        if wrong is None:
+        problem = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
+        if problem is None:
             continue
-        before = len(found)
+        before = len(faults)
         for op in OPERATORS.values():
             for name in _backends_on(op, batch.lengths.device.type):
                 reason = _problem(lambda: _step_with(op, name, model, batch, dtype), expected, dtype)  # noqa: B023
                 if reason is not None:
-                    found[op.__name__] = f"the {name} backend: {reason}"
-        if len(found) == before:  # no kernel by itself
+                    faults[op.__name__] = f"the {name} backend: {reason}"
+        if len(faults) == before:  # no single backend is at fault
             with programs_disabled():
-                alone = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
-            if alone is None:
-                found[PROGRAM] = f"the blocks as one program: {wrong}"
-    return found
+                problem_without = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
+            if problem_without is None:
+                faults[PROGRAM] = f"the traced program of the blocks: {problem}"
+    return faults
 
 
 def _backends_on(op: Operator, device_type: str) -> list[str]:
@@ -146,7 +172,7 @@ def _backends_on(op: Operator, device_type: str) -> list[str]:
 
 
 def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype) -> Step:
-    """A step in which one backend of one operator is used, and plain torch for all else."""
+    """Compute a step with one backend of one operator, and plain torch for all other operators."""
     with reference_only(but=(op, backend)):
         return compute_step(model, batch, dtype)
 
@@ -154,46 +180,47 @@ def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: Graph
 def compile_checked(
     model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32, **options: Any
 ) -> str | None:
-    """Compile a model's blocks; where they fail on some batches or compute something else, do not.
+    """Compile a model's blocks and verify them; undo it if they fail or their results differ from eager execution.
 
     Args:
         model: on the device of the batches.
-        batches: of one number of samples. Compiling takes seconds to minutes for every number of rows; those of these
-            are compiled first.
+        batches: test batches with the same number of molecules. Their numbers of rows are compiled here, which takes
+            seconds to minutes each.
         dtype: as for :func:`compute_step`.
-        options: of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
+        options: keyword arguments of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
 
     Returns:
-        None, or why the model goes on as before.
+        None if the model is compiled, else the reason why it runs eagerly.
     """
     reason: str | None = None
     try:
         expected = [compute_step(model, batch, dtype) for batch in batches]
         if not model.compile_blocks(len(batches[0]), **options):
-            reason = "this machine has no compiler for them"
+            reason = "this machine has no compiler"
         for batch, step in zip(batches, expected, strict=True):
             reason = reason or _problem(lambda: compute_step(model, batch, dtype), step, dtype)  # noqa: B023
-    except torch.OutOfMemoryError:  # the eager steps may still fit: CUDA graphs keep what they compute with
+    except torch.OutOfMemoryError:  # eager steps may still fit: CUDA graphs keep their memory
         reason = "out of memory"
-    except Exception as error:  # of what compiles
+    except Exception as error:  # compilers raise many kinds
         reason = f"{type(error).__name__}: {one_line(error)}"
     if reason is not None:
         model.run_eagerly()
-        torch.compiler.reset()  # which holds the graphs, and they their memory
+        torch.compiler.reset()  # frees the CUDA graphs and their memory
         torch.cuda.empty_cache()
     return reason
 
 
 def _problem(step: Callable[[], Step], expected: Step, dtype: torch.dtype) -> str | None:
+    """Return None if a step agrees with the expected one, else the difference or the exception."""
     try:
         return step_mismatch(step(), expected, dtype)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever a compiler or a driver raises
+    except Exception as error:  # compilers and drivers raise many kinds
         return f"{type(error).__name__}: {one_line(error)}"
 
 
 def one_line(error: Exception) -> str:
-    """What an exception says, cut to a line."""
+    """Return the message of an exception as one line of at most 160 characters."""
     text = " ".join(str(error).split()) or "no message"
     return text if len(text) <= 160 else text[:157] + "..."

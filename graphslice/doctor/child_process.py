@@ -1,4 +1,4 @@
-"""Checks in a process of their own: one that crashes or hangs is an answer too."""
+"""Checks in child processes, so that a crash or a hang is reported as a result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from graphslice.processes import process_context, process_startup, replace_environment
 
-#: Seconds that a check may be silent.
+#: Maximum time between two results of a check, in seconds.
 TIMEOUT_SECONDS = 900.0
 
 
 class ChildDied(Exception):
-    """The process of a check ended, or was ended, without an answer; the message says how."""
+    """The process of a check crashed, exited or timed out before the check was complete."""
 
 
 def run_in_child(
@@ -26,47 +26,47 @@ def run_in_child(
     one_process: bool,
     on_start: Callable[[str], None] = lambda name: None,
 ) -> Iterator[tuple[str, Any]]:
-    """Run ``check(name, *arguments)`` for each name outside of this process.
+    """Run ``check(name, *arguments)`` for every name in child processes.
 
     Args:
-        check: of a module, so that another process finds it; yields what it found.
-        names: of what is checked.
-        arguments: that can be pickled.
-        one_process: in one process, as long as it lives, instead of one for each name.
+        check: a generator function at the top level of a module, so that it can be imported; it yields results.
+        names: names of the checks to run.
+        arguments: further arguments, which must be picklable.
+        one_process: use one process for all names, and a new one only after a crash; else one process per name.
         on_start: called with each name before its check.
 
     Yields:
-        The name and each thing that was found, or :class:`ChildDied`.
+        Pairs of a name and a result, or :class:`ChildDied` if the process ended early.
     """
-    waiting = list(names)
-    while waiting:
-        batch = waiting if one_process else waiting[:1]
+    pending = list(names)
+    while pending:
+        batch = pending if one_process else pending[:1]
         finished = 0
-        for name, found in _in_child(check, batch, arguments):
+        for name, result in _run_child(check, batch, arguments):
             finished = batch.index(name) + 1
-            if found is None:
+            if result is None:
                 on_start(name)
             else:
-                yield name, found
-        waiting = waiting[max(1, finished) :]
+                yield name, result
+        pending = pending[max(1, finished) :]
 
 
-def _in_child(check: Callable, names: Sequence[str], arguments: tuple) -> Iterator[tuple[str, Any]]:
-    """What one process finds; None at the begin of every name, :class:`ChildDied` where it ends too early."""
+def _run_child(check: Callable, names: Sequence[str], arguments: tuple) -> Iterator[tuple[str, Any]]:
+    """Yield the results of one process: None at the start of a name, :class:`ChildDied` if it ends too early."""
     context = process_context(check.__module__)
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(there, check, list(names), arguments, dict(os.environ)))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run_checks, args=(sender, check, list(names), arguments, dict(os.environ)))
     with process_startup():
         process.start()
-    there.close()
+    sender.close()
     name = names[0]
     try:
         while True:
-            if not here.poll(TIMEOUT_SECONDS):
-                yield name, ChildDied(f"no answer in {TIMEOUT_SECONDS / 60:.0f} minutes")
+            if not receiver.poll(TIMEOUT_SECONDS):
+                yield name, ChildDied(f"no result within {TIMEOUT_SECONDS / 60:.0f} minutes")
                 return
             try:
-                message = here.recv()
+                message = receiver.recv()
             except EOFError:
                 process.join()
                 yield name, ChildDied(_exit_reason(process.exitcode))
@@ -79,24 +79,24 @@ def _in_child(check: Callable, names: Sequence[str], arguments: tuple) -> Iterat
     finally:
         process.kill()
         process.join()
-        here.close()
+        receiver.close()
 
 
-def _run(
+def _run_checks(
     connection: Connection, check: Callable, names: list[str], arguments: tuple, environment: dict[str, str]
 ) -> None:
     replace_environment(environment)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # compilers talk; what is found goes over the connection
-        os.dup2(nothing, stream)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # discard the output of compilers; results use the connection
+        os.dup2(devnull, stream)
     for name in names:
         connection.send((name, None))
-        for found in check(name, *arguments):
-            connection.send((name, found))
+        for result in check(name, *arguments):
+            connection.send((name, result))
     connection.send(None)
 
 
 def _exit_reason(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
-    return f"the process ended with code {code}"
+        return f"the process was killed by {signal.Signals(-code).name}"
+    return f"the process exited with code {code}"

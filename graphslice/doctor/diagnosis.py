@@ -1,4 +1,4 @@
-"""What this machine has, what runs on it, and how fast: the work of ``graphslice doctor``."""
+"""Diagnosis of this machine for ``graphslice doctor``: hardware, correctness and speed of operators and presets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-ge
 
 @dataclass
 class Diagnosis:
-    """What was found.
+    """Results of :func:`diagnose`.
 
     Attributes:
-        machine: processor, cores, GPUs, compiler and versions, by name.
-        device: that was examined.
-        operators: every operator in every dtype.
-        presets: every preset.
+        machine: processor, cores, GPUs, compiler and package versions by name, as of :func:`describe_machine`.
+        device: the tested device.
+        operators: one check per operator and dtype.
+        presets: one check per preset.
     """
 
     machine: dict[str, Any]
@@ -40,17 +40,21 @@ class Diagnosis:
 
     @property
     def problems(self) -> list[str]:
-        """One sentence for each check that failed; empty where all is well."""
+        """Messages of the failed checks; empty if all passed."""
         operators = [f"{c.operator} in {c.dtype}: {c.problem}" for c in self.operators if c.problem]
         return operators + [f"preset {c.preset}: {c.problem}" for c in self.presets if c.problem]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain values, as JSON has them."""
+        """Convert to a JSON-serialisable dictionary, with ``problems``."""
         return dataclasses.asdict(self) | {"problems": self.problems}
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, GPUs, compiler and versions."""
+    """Describe the hardware and software: processor, cores, GPUs, compilers and package versions.
+
+    Returns:
+        Values by name; the version of a package that is not installed is None, and ``gpus`` is a list of dictionaries.
+    """
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
@@ -85,35 +89,38 @@ def describe_machine() -> dict[str, Any]:
 
 
 def diagnose(
-    device: torch.device | None, presets: Sequence[str], progress: Callable[[str], None] = lambda what: None
+    device: torch.device | None, presets: Sequence[str], progress: Callable[[str], None] = lambda description: None
 ) -> Diagnosis:
-    """Check every operator and the training step of some presets on a device, each in a process of its own.
+    """Check all operators and the training steps of presets on a device, in child processes.
 
     Args:
-        device: the CPU or a GPU; a GPU where there is one, when not given.
+        device: the CPU or a GPU; None for the GPU if there is one, else the CPU.
         presets: names of :data:`~graphslice.config.PRESETS`.
-        progress: called with what is checked next.
+        progress: called with a description of each check before it starts.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]
-    found = Diagnosis(describe_machine(), str(device))
-    found.operators = list(_operators(device, progress))
+    diagnosis = Diagnosis(describe_machine(), str(device))
+    diagnosis.operators = list(_check_operators(device, progress))
     checks = {preset: PresetCheck(preset, "", str(dtype).removeprefix("torch.")) for preset in presets}
-    for check, one_process, what in ((check_eager, False, "a step of"), (check_compiled, True, "a compiled step of")):
-        well = [preset for preset in presets if checks[preset].problem is None]
-        on_start = partial(_report_progress, progress, what)
-        for preset, part in run_in_child(check, well, (device, dtype), one_process=one_process, on_start=on_start):
+    for check, one_process, prefix in (
+        (check_eager, False, "a training step of"),
+        (check_compiled, True, "a compiled training step of"),
+    ):
+        passed = [preset for preset in presets if checks[preset].problem is None]
+        on_start = partial(_report_progress, progress, prefix)
+        for preset, part in run_in_child(check, passed, (device, dtype), one_process=one_process, on_start=on_start):
             checks[preset] = _merge_checks(checks[preset], part)
-    found.presets = list(checks.values())
-    return found
+    diagnosis.presets = list(checks.values())
+    return diagnosis
 
 
-def _report_progress(progress: Callable[[str], None], what: str, name: str) -> None:
-    progress(f"{what} {name}")
+def _report_progress(progress: Callable[[str], None], prefix: str, name: str) -> None:
+    progress(f"{prefix} {name}")
 
 
-def _operators(device: torch.device, progress: Callable[[str], None]) -> Iterator[OperatorCheck]:
+def _check_operators(device: torch.device, progress: Callable[[str], None]) -> Iterator[OperatorCheck]:
     for name, part in run_in_child(
         check_operator, operators_on(device), (device,), one_process=True, on_start=progress
     ):
@@ -121,7 +128,7 @@ def _operators(device: torch.device, progress: Callable[[str], None]) -> Iterato
 
 
 def _merge_checks(check: PresetCheck, part: PresetCheck | ChildDied) -> PresetCheck:
-    """What was known of a preset, and what a part of its checks adds."""
+    """Add the results of a part of the checks to those of a preset."""
     if isinstance(part, ChildDied):
         return dataclasses.replace(check, problem=str(part))
     new = {name: value for name, value in vars(part).items() if value is not None}

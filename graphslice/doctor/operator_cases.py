@@ -1,8 +1,8 @@
-"""The cases of each operator: calls on which every backend is compared with the reference.
+"""Test cases of the operators: calls on which every backend is compared with the reference implementation.
 
-At least two an operator, the last one with the batch as the first dimension of its arguments; and one for
-any sizes, as molecules make them. Where rounding decides which values are equal, the numbers are such that
-no product and no sum is rounded.
+Every operator has at least two cases, the last of which has the batch as the first dimension of its arguments, and a
+function that creates a typical case of any size. If rounding decides which values are equal, the values are chosen so
+that no product and no sum is rounded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 
 @dataclass
 class Case:
-    """The arguments of a call, in float32.
+    """Arguments of a call, in float32.
 
     Attributes:
-        args: positional.
-        unsupported_by: the backends that do not take it.
-        valid: bool ``[B, N]``, the rows of the result that mean something; None for all.
-        same_dtype: whether the reference runs in the dtype of the backend, not in float64: where rounding
-            decides which values are equal.
+        args: positional arguments.
+        unsupported_by: names of the backends that do not support the call.
+        valid: bool ``[B, N]``, True for the rows of the output to compare; None for all.
+        same_dtype: if True, the reference runs in the dtype of the backend instead of float64, because rounding decides
+            which values are equal.
     """
 
     args: tuple
@@ -33,10 +33,10 @@ class Case:
     same_dtype: bool = False
 
 
-#: The cases of each operator: a function of a generator for each.
+#: Test cases by operator name: functions of a random number generator.
 CASES: dict[str, Callable[[torch.Generator], list[Case]]] = {}
 
-#: A call of each operator for a generator, a number of heads, channels of a head, and the lengths of samples.
+#: Typical case by operator name: functions of a generator, the number of heads, channels per head and sample lengths.
 TYPICAL: dict[str, Callable[[torch.Generator, int, int, list[int]], Case]] = {}
 
 
@@ -56,8 +56,8 @@ def _typical_of(name: str):
     return add
 
 
-# Heads, channels of a head, and the lengths of samples: one row, a head of 8, of 16 over a whole and a broken
-# vector of columns, of 32, and channels that are no multiple of 16.
+# Heads, channels per head, and lengths of the samples: one row; 8 channels; 16 channels, with full and partial vectors
+# of columns; 32 channels; a number of channels that is not a multiple of 16.
 SHAPES = [(1, 16, [1]), (2, 8, [7, 1, 3]), (4, 16, [19, 11]), (1, 32, [16, 9]), (2, 10, [5, 2])]
 NARROW_HEADS = (2, 4, [6, 3])
 
@@ -67,7 +67,7 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def _with_ties(generator: torch.Generator, *shape: int) -> Tensor:
-    """Few different values, whose sums and products with sixteenths are exact."""
+    """Draw from few integer values, whose products with sixteenths and sums are exact."""
     return torch.randint(-4, 5, shape, generator=generator).float()
 
 
@@ -76,25 +76,25 @@ def _mask_of(lengths: list[int]) -> Tensor:
 
 
 def _weights(generator: torch.Generator, heads: int, lengths: list[int]) -> Tensor:
-    """Sixteenths, 0 in the columns of the padding."""
+    """Draw attention weights that are multiples of 1/16, 0 in the columns of the padding."""
     width = max(lengths)
-    drawn = torch.randint(0, 5, (len(lengths), heads, width, width), generator=generator) / 16
-    return drawn * _mask_of(lengths)[:, None, None]
+    weights = torch.randint(0, 5, (len(lengths), heads, width, width), generator=generator) / 16
+    return weights * _mask_of(lengths)[:, None, None]
 
 
 @_cases_of("add_norm")
 def _add_norm_cases(generator):
     shapes = {(1, 16): (), (2, 7, 48): (), (130, 16): (), (5, 2, 80): (), (2, 3, 24): ("numba",), (4, 5): ("numba",)}
     return [
-        Case(tuple(_normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]), refused)
-        for shape, refused in shapes.items()
+        Case(tuple(_normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]), unsupported_by)
+        for shape, unsupported_by in shapes.items()
     ]
 
 
 @_typical_of("aggregate")
-def _aggregate_case(generator, heads, head_dim, lengths, refused=()):
-    drawn = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
-    return Case((drawn, _normal(generator, len(lengths), max(lengths), heads * head_dim)), refused)
+def _aggregate_case(generator, heads, head_dim, lengths, unsupported_by=()):
+    weights = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
+    return Case((weights, _normal(generator, len(lengths), max(lengths), heads * head_dim)), unsupported_by)
 
 
 @_cases_of("aggregate")
@@ -104,10 +104,10 @@ def _aggregate_cases(generator):
 
 
 @_typical_of("aggregate_sort")
-def _aggregate_sort_case(generator, heads, head_dim, lengths, refused=(), order="ascending"):
+def _aggregate_sort_case(generator, heads, head_dim, lengths, unsupported_by=(), order="ascending"):
     v = _with_ties(generator, len(lengths), max(lengths), heads * head_dim)
     args = (_weights(generator, heads, lengths), v, torch.tensor(lengths), order)
-    return Case(args, refused, _mask_of(lengths), same_dtype=True)
+    return Case(args, unsupported_by, _mask_of(lengths), same_dtype=True)
 
 
 @_cases_of("aggregate_sort")
@@ -122,11 +122,11 @@ def _aggregate_sort_cases(generator):
 
 
 @_typical_of("attention")
-def _attention_case(generator, heads, head_dim, lengths, refused=(), bias_shape=None):
+def _attention_case(generator, heads, head_dim, lengths, unsupported_by=(), bias_shape=None):
     batch, width = len(lengths), max(lengths)
     bias = 3 * _normal(generator, *(bias_shape or (batch, heads, width, width)))
     bias = bias.masked_fill(~_mask_of(lengths)[:, None, None], -torch.inf)
-    return Case((*(_normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads), refused)
+    return Case((*(_normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads), unsupported_by)
 
 
 @_cases_of("attention")
@@ -136,14 +136,14 @@ def _attention_cases(generator):
     return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",)), shared]
 
 
-def _bond_messages_case(generator, heads, head_dim, lengths, refused=()):
+def _bond_messages_case(generator, heads, head_dim, lengths, unsupported_by=()):
     width, channels = max(lengths), heads * head_dim
-    # A fifth of the pairs are bonded, by 3 types in 2 classes of rings.
+    # A fifth of the pairs are bonded, with 3 bond types and 2 ring classes.
     upper = torch.randint(0, 30, (len(lengths), width, width), generator=generator).triu(1)
     upper = torch.where(upper <= 6, upper, 0)
     tables = _with_ties(generator, 3, channels), _with_ties(generator, 2, channels)
-    x = _with_ties(generator, len(lengths), width, channels)  # which messages are positive, rounding does not decide
-    return Case((x, (upper + upper.mT).to(torch.int16), *tables), refused)
+    x = _with_ties(generator, len(lengths), width, channels)  # exact, so that rounding does not change signs
+    return Case((x, (upper + upper.mT).to(torch.int16), *tables), unsupported_by)
 
 
 @_cases_of("bond_messages")
@@ -187,13 +187,13 @@ def _dropout_cases(generator):
 @_cases_of("gelu")
 def _gelu_cases(generator):
     shapes = {(1, 16): (), (4, 4): (), (3, 5, 48): (), (300, 32): (), (4, 7): ("numba",)}
-    return [Case((3 * _normal(generator, *shape),), refused) for shape, refused in shapes.items()]
+    return [Case((3 * _normal(generator, *shape),), unsupported_by) for shape, unsupported_by in shapes.items()]
 
 
 @_typical_of("linear_attention")
-def _linear_attention_case(generator, heads, head_dim, lengths, refused=()):
+def _linear_attention_case(generator, heads, head_dim, lengths, unsupported_by=()):
     tensors = (_normal(generator, len(lengths), max(lengths), heads * head_dim) for _ in range(3))
-    return Case((*tensors, torch.tensor(lengths), heads), refused)
+    return Case((*tensors, torch.tensor(lengths), heads), unsupported_by)
 
 
 @_cases_of("linear_attention")
@@ -218,12 +218,12 @@ def _max_exchange_cases(generator):
 
 @_cases_of("path_softmax")
 def _path_softmax_cases(generator):
-    def case(heads, lengths, scale, refused=()):
+    def case(heads, lengths, scale, unsupported_by=()):
         width = max(lengths)
         types = torch.randint(0, 6, (len(lengths), width, width), generator=generator).to(torch.int16)
         types[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
         values = torch.linspace(-scale / 2, scale / 2, 7 * heads).view(7, heads)
-        return Case((values, types, torch.tensor(lengths)), refused)
+        return Case((values, types, torch.tensor(lengths)), unsupported_by)
 
     return [case(3, [1], 1.0), case(3, [7, 1, 4], 3.0), case(2, [5, 9], 60.0), case(1, [3], 2000.0, ("numba",))]
 
@@ -274,9 +274,9 @@ def _path_softmax_case(generator, heads, head_dim, lengths):
 
 @_cases_of("sum_rows")
 def _sum_rows_cases(generator):
-    def case(channels, begins, entries, refused=()):
+    def case(channels, starts, entries, unsupported_by=()):
         rows, weights = torch.randint(0, 9, (entries,), generator=generator), _normal(generator, entries)
-        return Case((_normal(generator, 9, channels), rows, torch.tensor(begins), weights), refused)
+        return Case((_normal(generator, 9, channels), rows, torch.tensor(starts), weights), unsupported_by)
 
     narrow = case(4, [0, 1], 3, ("numba",))
     return [case(8, [0], 1), narrow, case(24, [0, 0, 3, 7, 7], 7), case(32, list(range(9)), 9)]
@@ -290,14 +290,16 @@ def _sum_rows_case(generator, heads, head_dim, lengths):
 
 
 def _path_values_arguments(generator, heads, positions, paths, entries):
-    def some(high, *shape):
+    def integers(high, *shape):
         return torch.randint(0, high, shape, generator=generator)
 
-    learned = [_normal(generator, *shape) for shape in ((1, heads), (6, heads), (9, heads), (positions, heads, heads))]
-    distances, codes = some(9, paths).to(torch.int32), some(positions * 11, entries).to(torch.int32)
-    begins = some(entries + 1, paths).sort().values.to(torch.int32)
-    distances[:1], begins[:1] = 510, 0
-    return Case((*learned, some(9, 11, 3), distances, begins, codes, _normal(generator, entries)))
+    parameters = [
+        _normal(generator, *shape) for shape in ((1, heads), (6, heads), (9, heads), (positions, heads, heads))
+    ]
+    distances, codes = integers(9, paths).to(torch.int32), integers(positions * 11, entries).to(torch.int32)
+    starts = integers(entries + 1, paths).sort().values.to(torch.int32)
+    distances[:1], starts[:1] = 510, 0
+    return Case((*parameters, integers(9, 11, 3), distances, starts, codes, _normal(generator, entries)))
 
 
 @_cases_of("path_values")

@@ -1,4 +1,4 @@
-"""Each operator's backends against its plain torch function, on small cases and in time."""
+"""Correctness and speed of the backends of every operator, compared with its plain torch implementation."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from graphslice.doctor.agreement import one_line
 from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 
-#: What the results of a backend may differ by, relative to 1 plus the size of the number.
+#: Largest accepted error of a backend: absolute difference over 1 plus the absolute reference value.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
 @dataclass
 class OperatorCheck:
-    """What one operator does in one dtype.
+    """Check of one operator in one dtype.
 
     Attributes:
-        operator: its name.
-        dtype: float32, bfloat16 or float16.
-        backend: that serves a batch of molecules, torch for the plain function.
-        problem: None where all cases agree, else the first that does not.
-        error: the largest difference of a value or a gradient from the plain function's, relative to 1 plus its size.
-        speed: the time of the plain function over that of the backend, forward and backward, on a batch of molecules.
+        operator: name of the operator.
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        backend: the backend chosen for a batch of molecules; ``torch`` is the plain implementation.
+        problem: None if all cases agree, else the error message.
+        error: largest error of an output or gradient: absolute difference from plain torch over 1 plus the absolute
+            reference value.
+        speed: speed-up over plain torch, forward and backward, on a batch of molecules (ratio of median times).
     """
 
     operator: str
@@ -40,12 +41,16 @@ class OperatorCheck:
 
 
 def check_operator(name: str, device: torch.device, heads: int = 8, head_dim: int = 16) -> Iterator[OperatorCheck]:
-    """Check an operator in every dtype.
+    """Check an operator in every dtype of :data:`TOLERANCES`.
 
     Args:
-        name: of :data:`~graphslice.ops.dispatch.OPERATORS`.
-        device: whose backends are checked.
-        heads, head_dim: of the batch of molecules that is timed.
+        name: a key of :data:`~graphslice.ops.dispatch.OPERATORS`.
+        device: the device whose backends are checked.
+        heads: number of heads of the batch that is timed.
+        head_dim: number of channels per head of that batch.
+
+    Yields:
+        One check per dtype.
     """
     op = OPERATORS[name]
     for dtype in TOLERANCES:
@@ -57,35 +62,46 @@ def check_operator(name: str, device: torch.device, heads: int = 8, head_dim: in
                 yield OperatorCheck(name, label, backend)
                 continue
             cases = [case for case in _cases(name, device) if backend not in case.unsupported_by]
-            error = max(_error(op, backend, dtype, case, device) for case in cases)
-            problem = None if error <= TOLERANCES[dtype] else f"differs from plain torch by {error:.2g}"  # nan differs
+            error = max(_largest_error(op, backend, dtype, case, device) for case in cases)
+            problem = (
+                None if error <= TOLERANCES[dtype] else f"differs from plain torch by {error:.2g}"
+            )  # nan fails too
             speed = _speed(op, arguments(typical, dtype, device), device)
             yield OperatorCheck(name, label, backend, problem, error, speed)
-        except Exception as failed:  # whatever a compiler or a driver raises
-            yield OperatorCheck(name, label, "?", f"{type(failed).__name__}: {one_line(failed)}")
+        except Exception as exception:  # compilers and drivers raise many kinds
+            yield OperatorCheck(name, label, "?", f"{type(exception).__name__}: {one_line(exception)}")
 
 
 def _cases(name: str, device: torch.device) -> list[Case]:
     generator = torch.Generator().manual_seed(0)
     cases = CASES[name](generator)
-    # Tiles on a GPU grow with the rows and the channels of a head, and so does what they ask of it.
+    # On a GPU the tile size, and with it the demand for shared memory, grows with rows and channels per head.
     large = [(4, 16, [60, 41]), (2, 32, [100, 70]), (2, 64, [128])] if device.type == "cuda" else [(4, 16, [60, 41])]
     return cases + [TYPICAL[name](generator, *shape) for shape in large]
 
 
 def arguments(case: Case, dtype: torch.dtype, device: torch.device) -> list:
-    """The arguments of a case, of which those in floating point are leaves."""
+    """Return the arguments of a case on a device; floating-point tensors are in ``dtype`` and require gradients."""
     args = [arg.detach().to(device) if isinstance(arg, Tensor) else arg for arg in case.args]
     return [arg.to(dtype, copy=True).requires_grad_() if is_float(arg) else arg for arg in args]
 
 
 def is_float(arg: object) -> bool:
-    """Whether it is a tensor in floating point."""
+    """True if the argument is a floating-point tensor."""
     return isinstance(arg, Tensor) and arg.is_floating_point()
 
 
 def outputs_and_gradients(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
-    """What comes out, and the gradients of all arguments in floating point; 0 where a row means nothing."""
+    """Compute the outputs of a function and the gradients of its floating-point arguments.
+
+    Args:
+        function: a function of ``args`` that returns a tensor or a tuple of tensors.
+        args: its positional arguments.
+        valid: bool ``[B, N]``; the outputs of other rows are set to 0. None for all rows.
+
+    Returns:
+        The outputs, then the gradients, for fixed pseudo-random integer upstream gradients from -3 to 3.
+    """
     outs = function(*args)
     outs = outs if isinstance(outs, tuple) else (outs,)
     if valid is not None:
@@ -96,18 +112,18 @@ def outputs_and_gradients(function: Callable, args: list, valid: Tensor | None =
     return [tensor.detach() for tensor in (*outs, *gradients)]
 
 
-def _error(op: Operator, backend: str, dtype: torch.dtype, case: Case, device: torch.device) -> float:
-    found = outputs_and_gradients(op.using(backend), arguments(case, dtype, device), case.valid)
+def _largest_error(op: Operator, backend: str, dtype: torch.dtype, case: Case, device: torch.device) -> float:
+    actual = outputs_and_gradients(op.using(backend), arguments(case, dtype, device), case.valid)
     plain = arguments(case, dtype if case.same_dtype else torch.float64, device)
     with reference_only():
         expected = outputs_and_gradients(op, plain, case.valid)
-    worst = 0.0
-    for one, other in zip(found, expected, strict=True):
-        one, other = one.double(), other.double()
-        same = (one == other) | (one.isnan() & other.isnan())
-        apart = torch.where(same, 0, (one - other).abs() / (1 + other.abs()))
-        worst = max(worst, float(apart.nan_to_num(nan=torch.inf).max()) if apart.numel() else 0.0)
-    return worst
+    largest = 0.0
+    for result, reference in zip(actual, expected, strict=True):
+        result, reference = result.double(), reference.double()
+        equal = (result == reference) | (result.isnan() & reference.isnan())
+        error = torch.where(equal, 0, (result - reference).abs() / (1 + reference.abs()))
+        largest = max(largest, float(error.nan_to_num(nan=torch.inf).max()) if error.numel() else 0.0)
+    return largest
 
 
 def _speed(op: Operator, args: list, device: torch.device) -> float:
@@ -118,27 +134,27 @@ def _speed(op: Operator, args: list, device: torch.device) -> float:
 
     def seconds() -> float:
         synchronize(device)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         torch.autograd.grad(op(*args), leaves, upstream)
         synchronize(device)
-        return time.perf_counter() - begin
+        return time.perf_counter() - start
 
     fast, plain = [], []
     for _ in range(12):
         fast.append(seconds())
         with reference_only():
             plain.append(seconds())
-    return statistics.median(plain[2:]) / statistics.median(fast[2:])  # the first turns compile and fill caches
+    return statistics.median(plain[2:]) / statistics.median(fast[2:])  # the first runs compile and fill caches
 
 
 def synchronize(device: torch.device) -> None:
-    """Return when a GPU has done what it was given; at once for any other device."""
+    """Wait for the queued work of a GPU; return immediately for any other device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def operators_on(device: torch.device) -> list[str]:
-    """The names of the operators that have a backend for a device."""
+    """Return the names of the operators that have a backend for a device."""
     return [
         name for name, op in OPERATORS.items() if any(DEVICE_TYPES[backend] == device.type for backend in op.backends)
     ]

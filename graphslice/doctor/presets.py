@@ -1,4 +1,4 @@
-"""A training step of each preset on this machine: compiled against eager, its time and its memory."""
+"""Checks of a training step of each preset on this machine: agreement, time and memory, eager and compiled."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ from graphslice.inference.gpu import free_memory
 from graphslice.nn import GraphTransformer
 from graphslice.package_data import DEMO_CSV
 
-# Layers of the model that is compiled: they are all alike, and each takes seconds.
+# Number of layers of the compiled model: all layers are alike, and each takes seconds to compile.
 _COMPILED_LAYERS = 2
-# Molecules of a step on a CPU; a GPU takes the batch of the preset.
+# Maximum batch size on a CPU; on a GPU the batch size of the preset is used.
 _CPU_BATCH = 16
 
 
 @dataclass
 class PresetCheck:
-    """A training step of a preset, of molecules of the demo set.
+    """Check of a training step of a preset on molecules of the demo dataset.
 
     Attributes:
-        preset: its name.
-        mixer: of the preset.
-        dtype: of the products.
-        problem: None, or what went wrong.
-        batch_size: molecules of the steps that were timed.
-        eager_seconds: of a step, the shortest of three: forward, backward, AdamW.
-        compile_seconds: until two compiled layers had made their first step; less where torch has them in its cache.
-        compiled_speed: the time of two eager layers over that of the compiled ones, forward and backward.
-        bytes_per_molecule: that a larger batch takes.
-        largest_batch: whose memory there is, with a tenth left free; tried on a GPU, computed on a CPU.
+        preset: name of the preset.
+        mixer: mixer of the preset.
+        dtype: dtype of the matrix products.
+        problem: None, or the error message.
+        batch_size: number of molecules of the timed steps.
+        eager_seconds: time of a step (forward, backward, AdamW) in seconds, the shortest of three.
+        compile_seconds: time in seconds to compile two layers and run their first step; shorter if torch has them in
+            its cache.
+        compiled_speed: speed-up of two compiled layers over two eager ones, forward and backward (ratio of median
+            times).
+        bytes_per_molecule: memory in bytes per additional molecule of a batch.
+        largest_batch: largest batch size that fits in the memory with a tenth left free; tested on a GPU, extrapolated
+            on a CPU.
     """
 
     preset: str
@@ -61,15 +64,23 @@ class PresetCheck:
 
 
 def check_eager(preset: str, device: torch.device, dtype: torch.dtype) -> Iterator[PresetCheck]:
-    """The time and the memory of a step, then the backends in it; what is known so far after each.
+    """Measure time and memory of an eager step, then compare its backends with plain torch.
 
-    Call it in a process of its own: the most memory that a process took is known for all of its life only.
+    Call it in a process of its own, because the peak memory is that of the lifetime of the process.
+
+    Args:
+        preset: name of the preset.
+        device: the CPU or a GPU.
+        dtype: dtype of the matrix products.
+
+    Yields:
+        The check after each of the two parts; the iteration ends at the first problem.
     """
     return _checks(preset, device, dtype, (_time_and_memory, _backends))
 
 
 def check_compiled(preset: str, device: torch.device, dtype: torch.dtype) -> Iterator[PresetCheck]:
-    """The compiled step."""
+    """Compile a step, compare it with the eager one and time both; arguments and results as for :func:`check_eager`."""
     return _checks(preset, device, dtype, (_compiled,))
 
 
@@ -80,7 +91,7 @@ def _checks(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequen
     for part in parts:
         try:
             check = replace(check, **part(config, molecules, device, dtype))
-        except Exception as error:  # whatever a compiler or a driver raises
+        except Exception as error:  # compilers and drivers raise many kinds
             check = replace(check, problem=f"{part.__doc__}: {type(error).__name__}: {one_line(error)}")
         yield check
         if check.problem:
@@ -88,7 +99,7 @@ def _checks(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequen
 
 
 class _DemoBatches:
-    """Batches of molecules of the demo set."""
+    """Batches of molecules of the demo dataset."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         with Path(DEMO_CSV).open(newline="", encoding="utf-8") as file:
@@ -99,12 +110,12 @@ class _DemoBatches:
         self.settings, self.device = config.collate_settings, device
 
     def batch(self, size: int, multiple: int = 1) -> GraphBatch:
-        """So many molecules, drawn at random."""
+        """Collate ``size`` random molecules, with the number of atoms padded to a multiple."""
         rows = np.random.default_rng(0).choice(self.rows, size)
         return collate_rows(self.store, rows, multiple=multiple, **self.settings).to(self.device)
 
     def extremes(self) -> list[GraphBatch]:
-        """Small molecules and large ones."""
+        """Collate a batch of small molecules and a batch of large ones."""
         return [batch.to(self.device) for batch in extreme_batches(self.store, self.rows, self.settings)]
 
 
@@ -117,18 +128,18 @@ def _time_and_memory(config: RunConfig, molecules: _DemoBatches, device: torch.d
     run(small)
     before = _peak_memory(device)
     seconds = [_seconds(lambda: run(large), device) for _ in range(3)]
-    found: dict = {"batch_size": size, "eager_seconds": min(seconds)}
+    results: dict = {"batch_size": size, "eager_seconds": min(seconds)}
     after, free = _peak_memory(device), _free_memory(device)
     if before is None or after is None or after <= before:
-        return found
-    each = (after - before) / (size - max(1, size // 4))
-    found["bytes_per_molecule"] = int(each)
+        return results
+    bytes_per_molecule = (after - before) / (size - max(1, size // 4))
+    results["bytes_per_molecule"] = int(bytes_per_molecule)
     if free is not None:
-        largest = min(1 << 16, int(size + 0.9 * free / each))
-        found["largest_batch"] = (
+        largest = min(1 << 16, int(size + 0.9 * free / bytes_per_molecule))
+        results["largest_batch"] = (
             _largest_fitting_batch(lambda n: run(molecules.batch(n)), largest) if device.type == "cuda" else largest
         )
-    return found
+    return results
 
 
 def _training_step(config: RunConfig, device: torch.device, dtype: torch.dtype) -> Callable[[GraphBatch], None]:
@@ -147,7 +158,7 @@ def _training_step(config: RunConfig, device: torch.device, dtype: torch.dtype) 
 
 
 def _largest_fitting_batch(run: Callable[[int], None], size: int) -> int:
-    """The largest batch that fits, at most ``size``."""
+    """Reduce the batch size by a quarter until a step fits in the memory of the GPU."""
     while size > 1:
         try:
             run(size)
@@ -177,30 +188,30 @@ def _compiled(config: RunConfig, molecules: _DemoBatches, device: torch.device, 
     batch = molecules.batch(size, multiple=8)
     compute_step(model, batch, dtype)
     seconds = [_seconds(lambda: compute_step(model, batch, dtype), device) for _ in range(5)]
-    begin = time.perf_counter()
+    start = time.perf_counter()
     problem = compile_checked(model, [batch], dtype, mode="reduce-overhead" if device.type == "cuda" else "default")
-    found: dict = {"compile_seconds": time.perf_counter() - begin}
+    results: dict = {"compile_seconds": time.perf_counter() - start}
     if problem is not None:
-        return found | {"problem": f"compiled: {problem}"}
+        return results | {"problem": f"compiled: {problem}"}
     fast = [
         _seconds(lambda: compute_step(model, batch, dtype), device) for _ in range(7)
     ]  # the first ones record CUDA graphs
-    return found | {"compiled_speed": statistics.median(seconds) / statistics.median(fast[2:])}
+    return results | {"compiled_speed": statistics.median(seconds) / statistics.median(fast[2:])}
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
     synchronize(device)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     run()
     synchronize(device)
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
 def _peak_memory(device: torch.device) -> int | None:
-    """The most bytes that this process had in use; None where the system does not tell."""
+    """Return the peak memory of this process in bytes; None if the system does not provide it."""
     if device.type == "cuda":
         return peak_memory(device)
-    status = Path("/proc/self/status")  # getrusage begins with the most of the parent
+    status = Path("/proc/self/status")  # ru_maxrss of getrusage includes the parent process
     if not status.exists():
         return None
     line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)

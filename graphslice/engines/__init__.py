@@ -1,1 +1,1 @@
-"""Engines that spread work over machines. Each maps a function over a table and knows nothing else."""
+"""Engines for distributed computing: each maps a function over a table."""

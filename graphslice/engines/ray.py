@@ -1,7 +1,7 @@
-"""A function mapped over a table by Ray Data: on the cores of one machine or of many.
+"""Parallel map over a table with Ray Data, on the cores of one machine or of a cluster.
 
-The rows come back in their order. A process that dies is started again and its rows are done again.
-Ray is an extra: ``pip install graphslice[ray]``.
+The order of the rows is preserved. If a worker process dies, it is restarted and its rows are processed again. Ray is
+an optional dependency: ``pip install graphslice[ray]``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ try:
     from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
     from ray.data.block import BlockMetadata
 except ImportError:
-    raise InputError("--engine ray needs Ray: pip install 'graphslice[ray]'") from None
+    raise InputError("--engine ray needs the package ray: pip install 'graphslice[ray]'") from None
 
 Read = Callable[[Path, int], Iterator[pa.Table]]
 Work = Callable[[pa.Table], pa.Table]
 
-# Rows that a process gets at a time.
+# Number of rows that a worker processes at a time.
 _CHUNK_ROWS = 4096
-# Ray joins what a task yields into blocks of this size; small ones keep every process busy.
+# Size of the blocks into which Ray collects the output of a task; small blocks keep all workers busy.
 _BLOCK_BYTES = 1 << 20
 
 
@@ -43,28 +43,33 @@ def map_table(
     workers: int | None = None,
     on_gpu: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of some files, each chunk of them changed by a function, in their order.
+    """Apply a function to all chunks of files, and yield the results in order.
 
     Args:
-        files: readable from every machine.
-        read: ``read(file, rows)`` yields a file in chunks of at most so many rows.
-        make: ``make(shared, gpu)`` is called once in each process, and gives what changes a chunk.
-        shared: sent to every process once.
-        workers: processes; one a GPU where they are wanted and there, else one a core.
-        on_gpu: whether the work is better done on a GPU.
+        files: paths that every machine can read.
+        read: ``read(file, rows)`` yields the tables of a file, of at most ``rows`` rows each.
+        make: ``make(shared, gpu)`` is called once per worker process and returns the function of a chunk; ``gpu`` is
+            True if the worker has a GPU.
+        shared: an object that is sent to every worker once.
+        workers: number of worker processes; None for one per GPU if ``on_gpu`` is set and the cluster has GPUs, else
+            one per core but one.
+        on_gpu: True if the work benefits from a GPU.
+
+    Yields:
+        The tables that the function returns, in the order of the files and their rows.
 
     Raises:
-        InputError: for less than one worker; and what a process raised, such as for a table that cannot be read.
+        InputError: if ``workers`` is less than 1, or if a worker raised it, for example for an unreadable file.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
     with _cluster() as resources:
         gpus = int(resources.get("GPU", 0)) if on_gpu else 0
         workers = workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
-        sent = ray.put(shared)  # held here, for a process that is started again
+        reference = ray.put(shared)  # keeps the object alive for workers that are restarted
         dataset = ray.data.read_datasource(_Files([file.resolve() for file in files], read)).map_batches(
-            _Process,
-            fn_constructor_args=(make, [sent], gpus > 0),
+            _Worker,
+            fn_constructor_args=(make, [reference], gpus > 0),
             batch_size=_CHUNK_ROWS,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=workers),
@@ -73,8 +78,8 @@ def map_table(
         yield from _iterate_in_order(dataset)
 
 
-class _Process:
-    """What each process holds: the work, made once."""
+class _Worker:
+    """Callable of a worker process, which creates the function of a chunk once."""
 
     def __init__(self, make: Callable[[Any, bool], Work], shared: list[ray.ObjectRef], gpu: bool) -> None:
         self.work = make(ray.get(shared[0]), gpu)
@@ -84,7 +89,7 @@ class _Process:
 
 
 class _Files(Datasource):
-    """One read task a file."""
+    """Ray data source with one read task per file."""
 
     def __init__(self, files: list[Path], read: Read) -> None:
         super().__init__()
@@ -107,15 +112,15 @@ def _iterate_in_order(dataset: ray.data.Dataset) -> Iterator[pa.Table]:
     try:
         yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     except ray.exceptions.RayTaskError as error:
-        # What a task raised comes wrapped several times, as text.
-        if found := re.search(r"graphslice\.errors\.InputError: (.*)", str(error)):
-            raise InputError(found.group(1)) from None
+        # Ray wraps the exception of a task several times, as text.
+        if match := re.search(r"graphslice\.errors\.InputError: (.*)", str(error)):
+            raise InputError(match.group(1)) from None
         raise
 
 
 @contextmanager
 def _cluster() -> Iterator[dict[str, float]]:
-    """What the cluster has: the one that ``RAY_ADDRESS`` names, or this machine."""
+    """Connect to the cluster of ``RAY_ADDRESS``, or start Ray on this machine, and yield the available resources."""
     started = not ray.is_initialized()
     if started:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -53,8 +53,8 @@ def test_a_machine_that_is_not(cli, monkeypatch):
     monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["gelu"])
     monkeypatch.setattr(diagnosis, "check_eager", dies)
     code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu")
-    assert code == 1 and "gelu in ?: the process was ended by SIGABRT" in out
-    assert "preset small: the process was ended by SIGABRT" in out and "all checks passed" not in out
+    assert code == 1 and "gelu in ?: the process was killed by SIGABRT" in out
+    assert "preset small: the process was killed by SIGABRT" in out and "all checks passed" not in out
 
 
 def test_what_does_not_exist(cli):

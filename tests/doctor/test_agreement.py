@@ -1,4 +1,4 @@
-"""A backend that fails or lies is found, by name; those that compute right are left alone."""
+"""Detection of backends and compiled blocks that fail or give wrong results."""
 
 from __future__ import annotations
 
@@ -37,42 +37,42 @@ def model_of(mixer: str) -> GraphTransformer:
     return GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, ffn_dim=32))
 
 
-def test_the_batches_hold_the_smallest_and_the_largest(batches):
+def test_extreme_batches_hold_smallest_and_largest_molecules(batches):
     assert [sorted(batch.lengths.tolist()) for batch in batches] == [[1, 2, 3, 4], [4, 6, 12, 13]]
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_right_backends_are_left_alone(mixer, dtype, batches):
+def test_correct_backends_are_not_reported(mixer, dtype, batches):
     assert faulty_backends(model_of(mixer), batches, dtype) == {}
 
 
 @pytest.fixture
 def replicates():
-    """Batches of which the last is four rows of one molecule, as of a table with several measurements of each."""
+    """Two batches, the last with four rows of one molecule, as in a dataset with replicate measurements."""
     store = GraphStore.from_arrays(*read_smiles(["C", "CC", "CCC", "CCCC", *["CCCCCc1ccccc1"] * 4]))
     return extreme_batches(store, np.arange(len(store)), {})
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_right_backends_are_left_alone_where_the_largest_molecules_are_replicates(mixer, replicates):
+def test_correct_backends_are_not_reported_for_replicates(mixer, replicates):
     assert faulty_backends(model_of(mixer), replicates) == {}
 
 
 @pytest.mark.parametrize("function", [lambda *args: wrong_forward(*args), lambda *args: wrong_backward(*args)])
-def test_a_faulty_backend_is_found_where_the_largest_molecules_are_replicates(function, replicates, monkeypatch):
+def test_faulty_backend_is_reported_for_replicates(function, replicates, monkeypatch):
     monkeypatch.setattr(aggregate_sort.backends["numba"], "function", function)
     with programs_disabled():
         assert list(faulty_backends(model_of("slice-ascend"), replicates)) == ["aggregate_sort"]
 
 
-def test_without_a_compiler_nothing_is_said_to_be_compiled(batches, monkeypatch):
+def test_missing_compiler_is_reported(batches, monkeypatch):
     monkeypatch.setattr("graphslice.nn.model.warn_of_missing_compiler", lambda kind: True)
     assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[:1])
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no kernel image")])
-def test_what_cannot_be_compiled_goes_on_without(error, batches, monkeypatch):
+def test_model_runs_eagerly_after_failed_compilation(error, batches, monkeypatch):
     model = model_of("slice-quantile")
     expected = compute_step(model, batches[0]).predictions
 
@@ -129,43 +129,43 @@ def test_a_backend_that_fails_or_lies_is_named(function, reason, batches, monkey
         aggregate_sort._fastest_first = aggregate_sort_before
 
 
-def test_a_backend_that_the_model_does_not_use_is_not_asked(batches, monkeypatch):
+def test_unused_backend_is_not_reported(batches, monkeypatch):
     monkeypatch.setattr(column_sort.backends["numba"], "function", fail)
     assert faulty_backends(model_of("galerkin"), batches) == {}
 
 
-def test_a_step_changes_neither_gradients_nor_mode(batches):
+def test_step_changes_neither_gradients_nor_mode(batches):
     model = model_of("slice-max").train()
     compute_step(model, batches[0])
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_gradients_of_a_step_are_those_of_finite_differences(batches):
+def test_gradients_of_a_step_match_finite_differences(batches):
     model = model_of("softmax").double()
     model.pairs.double()
     weights = (1 + torch.arange(4) * (5**0.5 - 1) / 2 % 1)[:, None]
     gradients = compute_step(model, batches[0]).gradients
-    at = [name for name, _ in model.named_parameters()].index("head.bias")
-    assert gradients[at].item() == pytest.approx(weights.sum().item(), abs=1e-6)
+    bias_index = [name for name, _ in model.named_parameters()].index("head.bias")
+    assert gradients[bias_index].item() == pytest.approx(weights.sum().item(), abs=1e-6)
     weight = model.head.weight
-    found = gradients[at - 1][0, 0].item()
+    gradient = gradients[bias_index - 1][0, 0].item()
     totals = []
     for step in (1e-5, -1e-5):
         with torch.no_grad():
             weight[0, 0] += step
             totals.append((model.eval().standardised(batches[0]) * weights).sum().item())
             weight[0, 0] -= step
-    assert found == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-4)
+    assert gradient == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-4)
 
 
-def test_what_is_not_finite_disagrees():
-    right = Step(torch.ones(3, 1), [torch.ones(4)])
-    assert step_mismatch(right, right) is None
-    assert step_mismatch(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), right) == "predictions differ by nan%"
-    assert step_mismatch(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), right) == "gradients differ by inf%"
+def test_non_finite_results_are_a_mismatch():
+    expected = Step(torch.ones(3, 1), [torch.ones(4)])
+    assert step_mismatch(expected, expected) is None
+    assert step_mismatch(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), expected) == "predictions differ by nan%"
+    assert step_mismatch(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), expected) == "gradients differ by inf%"
 
 
-def test_only_references_gives_the_backends_back():
+def test_reference_only_restores_the_backends():
     before = {name: op._fastest_first for name, op in OPERATORS.items()}
     with pytest.raises(KeyError), reference_only():
         assert column_sort.choose(torch.ones(1, 2, 3)) == "torch"
@@ -176,26 +176,26 @@ def test_only_references_gives_the_backends_back():
         assert OPERATORS["gelu"].choose(torch.ones(2, 32)) == "torch"
 
 
-def test_where_plain_torch_gives_no_numbers_no_kernel_is_blamed(batches):
+def test_no_backend_is_reported_if_plain_torch_gives_nan(batches):
     model = model_of("slice-quantile")
     with torch.no_grad():
         model.head.bias.fill_(torch.nan)
     assert faulty_backends(model, batches) == {}
 
 
-def test_compiled_steps_are_tried_on_all_batches(batches, monkeypatch):
-    """One that lies about the largest molecules alone is found out."""
-    for tried, reason in ((batches[:1], None), (batches, "predictions differ by")):
+def test_compiled_steps_are_checked_on_all_batches(batches, monkeypatch):
+    """A compiled step that is wrong for the largest molecules only is detected."""
+    for checked, reason in ((batches[:1], None), (batches, "predictions differ by")):
         model = model_of("slice-quantile")
         standardised = model.standardised
 
-        def lying(batch, standardised=standardised):
+        def wrong(batch, standardised=standardised):
             return standardised(batch) * (1.5 if int(batch.lengths.max()) > 5 else 1)
 
-        def compile_blocks(*args, model=model, lying=lying, **kwargs) -> bool:
-            monkeypatch.setattr(model, "standardised", lying)
+        def compile_blocks(*args, model=model, wrong=wrong, **kwargs) -> bool:
+            monkeypatch.setattr(model, "standardised", wrong)
             return True
 
         monkeypatch.setattr(model, "compile_blocks", compile_blocks)
-        found = compile_checked(model, tried)
-        assert found is None if reason is None else reason in found
+        problem = compile_checked(model, checked)
+        assert problem is None if reason is None else reason in problem

@@ -1,4 +1,4 @@
-"""What a check in another process answers when it ends early."""
+"""Results of checks in child processes that crash or hang."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def check(name, number):
 
 
 @pytest.mark.parametrize("one_process", [True, False])
-def test_a_crash_is_an_answer_and_the_others_go_on(one_process):
-    begun = []
-    found = list(
-        run_in_child(check, ["a", "killed", "ended", "b"], (2,), one_process=one_process, on_start=begun.append)
+def test_crash_is_reported_and_other_checks_run(one_process):
+    started = []
+    results = list(
+        run_in_child(check, ["a", "killed", "ended", "b"], (2,), one_process=one_process, on_start=started.append)
     )
-    assert [(name, part) for name, part in found if not isinstance(part, ChildDied)] == [
+    assert [(name, part) for name, part in results if not isinstance(part, ChildDied)] == [
         ("a", "aa"),
         ("a", "done"),
         ("killed", "killedkilled"),
@@ -37,12 +37,12 @@ def test_a_crash_is_an_answer_and_the_others_go_on(one_process):
         ("b", "bb"),
         ("b", "done"),
     ]
-    died = {name: str(part) for name, part in found if isinstance(part, ChildDied)}
-    assert died == {"killed": "the process was ended by SIGSEGV", "ended": "the process ended with code 3"}
-    assert begun == ["a", "killed", "ended", "b"]
+    died = {name: str(part) for name, part in results if isinstance(part, ChildDied)}
+    assert died == {"killed": "the process was killed by SIGSEGV", "ended": "the process exited with code 3"}
+    assert started == ["a", "killed", "ended", "b"]
 
 
-def test_silence_is_an_answer(monkeypatch):
+def test_timeout_is_reported(monkeypatch):
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 3.0)
-    found = list(run_in_child(check, ["silent"], (1,), one_process=True))
-    assert found[0] == ("silent", "silent") and str(found[1][1]).startswith("no answer in")
+    results = list(run_in_child(check, ["silent"], (1,), one_process=True))
+    assert results[0] == ("silent", "silent") and str(results[1][1]).startswith("no result within")

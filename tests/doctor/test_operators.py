@@ -1,4 +1,4 @@
-"""Each operator's check, on a CPU."""
+"""Checks of the operators on a CPU."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_every_operator_is_right_here(name):
+def test_every_operator_passes_on_cpu(name):
     checks = list(check_operator(name, CPU))
     assert [check.dtype for check in checks] == ["float32", "bfloat16", "float16"]
     assert checks[0].backend == "numba" and checks[0].speed > 0
     assert all(check.problem is None for check in checks)
 
 
-def test_the_operators_of_a_device():
+def test_operators_with_a_backend_for_a_device():
     assert set(operators_on(CPU)) == set(OPERATORS) and operators_on(torch.device("meta")) == []
 
 
-def test_a_kernel_that_lies_and_one_that_fails(monkeypatch):
+def test_wrong_and_failing_kernels_are_reported(monkeypatch):
     op = OPERATORS["column_sort"]
     monkeypatch.setattr(op.backends["numba"], "function", lambda x, *args: op.reference(x, *args) * 1.1)
     assert [check.problem[:24] for check in check_operator("column_sort", CPU)] == ["differs from plain torch"] * 3
@@ -32,5 +32,5 @@ def test_a_kernel_that_lies_and_one_that_fails(monkeypatch):
         raise RuntimeError("out of resource:\n shared memory")
 
     monkeypatch.setattr(op.backends["numba"], "function", fail)
-    found = [check.problem for check in check_operator("column_sort", CPU)]
-    assert found == ["RuntimeError: out of resource: shared memory"] * 3
+    problems = [check.problem for check in check_operator("column_sort", CPU)]
+    assert problems == ["RuntimeError: out of resource: shared memory"] * 3

@@ -1,4 +1,4 @@
-"""The step of a preset: its parts, and what they say when something is wrong."""
+"""Checks of the training step of a preset, and the problems they report."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from graphslice.ops import path_softmax
 CPU = torch.device("cpu")
 
 
-def test_time_and_memory():
+def test_eager_step_is_timed():
     *_, check = check_eager("small", CPU, torch.float32)
     assert check.problem is None and check.mixer == "slice-quantile" and check.batch_size == 16
     assert 0 < check.eager_seconds < 60
 
 
-def test_the_backends_of_a_step(monkeypatch):
+def test_wrong_backend_is_reported(monkeypatch):
     backend = path_softmax.backends["numba"]
-    right = backend.function
-    monkeypatch.setattr(backend, "function", lambda *args: right(*args).square())
+    correct = backend.function
+    monkeypatch.setattr(backend, "function", lambda *args: correct(*args).square())
     first, last = check_eager("small", CPU, torch.float32)
     assert first.problem is None and last.problem.startswith("path_softmax: the numba backend: predictions differ by")
     assert last.eager_seconds == first.eager_seconds
@@ -30,7 +30,7 @@ def test_the_backends_of_a_step(monkeypatch):
 
 @pytest.fixture
 def quick_compiler(monkeypatch):
-    """Compiles to torch's own operations: the tests of the models cover the code that Inductor makes."""
+    """Compile to torch's own operations; tests of the models cover the code that Inductor generates."""
     compile_function = torch.compile
     monkeypatch.setattr(
         torch, "compile", lambda function, **options: compile_function(function, backend="aot_eager", fullgraph=True)
@@ -39,12 +39,12 @@ def quick_compiler(monkeypatch):
     torch._dynamo.reset()
 
 
-def test_a_compiled_step(quick_compiler):
+def test_compiled_step_is_timed(quick_compiler):
     (check,) = check_compiled("small", CPU, torch.float32)
     assert check.problem is None and check.compile_seconds > 0 and check.compiled_speed > 0
 
 
-def test_a_compiled_step_that_lies(monkeypatch):
+def test_wrong_compiled_step_is_reported(monkeypatch):
     def wrong(self, batch_size, **options):
         run = self.run_blocks
         self._compiled = (lambda x, tensors: run(x, tensors).flip(2)), batch_size
@@ -55,7 +55,7 @@ def test_a_compiled_step_that_lies(monkeypatch):
     assert check.problem.startswith("compiled: predictions differ by")
 
 
-def test_a_compiler_that_fails(monkeypatch):
+def test_failing_compiler_is_reported(monkeypatch):
     def fail(self, batch_size, **options):
         raise RuntimeError("no C++ compiler")
 
@@ -64,7 +64,7 @@ def test_a_compiler_that_fails(monkeypatch):
     assert check.problem == "compiled: RuntimeError: no C++ compiler" and check.mixer == "slice-quantile"
 
 
-def test_the_largest_batch_that_fits():
+def test_largest_fitting_batch():
     def run(size):
         if size > 100:
             raise torch.OutOfMemoryError

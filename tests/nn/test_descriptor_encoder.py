@@ -122,6 +122,6 @@ def test_a_batch_without_them_is_an_error():
         collate([smiles_to_graph("C")], {"a": np.ones(1)}, descriptors=["a"]),
     ):
         with pytest.raises(
-            ValueError, match="the model expects 2 descriptors per molecule, but the batch has (none|1)"
+            ValueError, match=r"the model expects 2 descriptors per molecule, but the batch has (none|1)"
         ):
             model(batch)

@@ -1,7 +1,7 @@
-"""A model as one program for a CPU: what its modules do, recorded when it is first asked for.
+"""Execution of a model on a CPU as one traced program of compiled kernels.
 
-The modules stay what says what is computed; they run themselves wherever a program does not fit: on a GPU, in another
-precision, compiled, with hooks, or with a mixer that knows no tape.
+The program is traced from the modules at the first call. The modules remain the definition of the model, and run
+themselves if tracing does not apply: on a GPU, in another precision, compiled, with hooks, or with another mixer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from graphslice.ops.program import Value, programs_enabled
 from graphslice.ops.traced_program import Inputs, Program
 from graphslice.ops.tracer import Tracer
 
-# Those whose kernels programs are made of: where one is out of use, so are they.
+# Operators whose kernels make up programs: if the numba backend of one is disabled, no program runs.
 _OPERATORS = (
     add_norm,
     aggregate,
@@ -52,9 +52,9 @@ _OPERATORS = (
     linear_attention,
     max_exchange,
 )
-# Beyond so many rows a byte does not number them, and a sample does not stay in a near cache.
+# Maximum number of rows: their indices fit in a byte, and a sample stays in the L2 cache.
 _MAX_ROWS = 256
-# The modules that a tape knows beside mixers.
+# Modules that can be traced, besides mixers.
 _TRACEABLE_MODULES = {
     nn.ModuleList,
     nn.Identity,
@@ -66,12 +66,12 @@ _TRACEABLE_MODULES = {
     AtomEncoder,
 }
 _TRACEABLE_MODULES |= {GELU, Block, BondMessages, FeedForward, Add, AddNorm, Dropout}
-# What a module's settings are of.
+# Types of the module attributes that count as settings.
 _SETTING_TYPES = (bool, int, float, str)
 
 
 class Traceable(Protocol):
-    """What is read of a :class:`~graphslice.nn.GraphTransformer`."""
+    """Attributes of :class:`~graphslice.nn.GraphTransformer` that tracing uses."""
 
     config: ModelConfig
     training: bool
@@ -84,27 +84,18 @@ class Traceable(Protocol):
     _modules: dict[str, nn.Module | None]
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """As of every module."""
+        """As :meth:`torch.nn.Module.named_children`."""
 
     def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Its readouts of rows."""
+        """As :meth:`~graphslice.nn.GraphTransformer.read_out`."""
 
 
 class TracedModel:
-    """The program of a model, from the atoms of a batch to what the readouts tell of its molecules.
-
-    Args:
-        model: that is recorded.
-        backward: whether gradients are wanted.
-        rows: whether what is behind the last norm is wanted in place of the readouts.
-
-    Raises:
-        NotTraceable: if a module knows no tape.
-    """
+    """Traced program of a model, from the atoms of a batch to the readouts or, with ``rows``, the final norm."""
 
     def __init__(self, model: Traceable, *, backward: bool, rows: bool = False) -> None:
-        config, read = model.config, (model.atoms, model.embedding_norm, model.input_dropout, model.blocks, model.norm)
-        modules = [module for part in read for module in part.modules()]
+        config, parts = model.config, (model.atoms, model.embedding_norm, model.input_dropout, model.blocks, model.norm)
+        modules = [module for part in parts for module in part.modules()]
         if any(type(module) not in _TRACEABLE_MODULES and not isinstance(module, Mixer) for module in modules):
             raise NotTraceable
         if not all(_shapes_match_settings(module) for module in modules):
@@ -116,9 +107,9 @@ class TracedModel:
             or config.dim // config.heads % 8
         ):
             raise NotTraceable
-        # What the recording takes for granted, which somebody may change: where it stands, its name, what it is.
+        # Attributes that the program depends on and that may be changed later: dictionary, name, value.
         self._assumptions: list[tuple[dict[str, Any], str, object]] = []
-        self._assumptions += [(model._modules, name, child) for name, child in model.named_children() if child in read]
+        self._assumptions += [(model._modules, name, child) for name, child in model.named_children() if child in parts]
         for module in modules:
             self._assumptions += [(module._modules, *child) for child in module.named_children()]
             own = vars(module)
@@ -149,7 +140,7 @@ class TracedModel:
 
     @property
     def is_current(self) -> bool:
-        """Whether the modules are still those that were recorded, as they were then."""
+        """True if the modules and their settings are still those that were traced."""
         return (
             all(_unchanged(owner.get(name), value) for owner, name, value in self._assumptions)
             and all(type(module) is kind for module, kind in self._types)
@@ -158,14 +149,11 @@ class TracedModel:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody has hooked into a module."""
+        """True if any module has forward or backward hooks."""
         return any(self._hooks)
 
     def __call__(self, inputs: Inputs) -> Tensor | None:
-        """What the readouts tell, ``[B, W]``, or where they are others the rows behind the norm, ``[B, N, C]``.
-
-        None where the parameters are no such numbers.
-        """
+        """Compute the readouts ``[B, W]`` or the final norm ``[B, N, C]``; None if the parameters do not fit."""
         parameters = self._program.parameters
         if not all(p is not None and p.dtype == torch.float32 and p.is_contiguous() for p in parameters):
             return None
@@ -177,7 +165,7 @@ class TracedModel:
 
 
 def _shapes_match_settings(module: nn.Module) -> bool:
-    """Whether the weights of a module are as large as it says of itself: programs go by that."""
+    """True if the shapes of a module's parameters match its settings, which programs rely on."""
     shapes = {
         nn.Linear: ("out_features", "in_features"),
         nn.Embedding: ("num_embeddings", "embedding_dim"),
@@ -193,23 +181,16 @@ def _shapes_match_settings(module: nn.Module) -> bool:
     return True
 
 
-def _unchanged(found: object, assumed: object) -> bool:
-    return found is assumed or (isinstance(assumed, _SETTING_TYPES) and found == assumed)
+def _unchanged(current: object, assumed: object) -> bool:
+    return current is assumed or (isinstance(assumed, _SETTING_TYPES) and current == assumed)
 
 
-# By the model that has them, whose own dictionary is copied and pickled.
+# Programs by model; kept outside of the model, whose attributes are copied and pickled.
 _traced_models: WeakKeyDictionary[Traceable, dict[tuple[bool, bool, bool], TracedModel | None]] = WeakKeyDictionary()
 
 
 def run_traced(model: Traceable, batch: GraphBatch, context: AttentionContext, *, rows: bool = False) -> Tensor | None:
-    """The readouts of a model, ``[B, W]``, by a program; None where none fits.
-
-    Args:
-        model: whose atoms, blocks and readouts are recorded.
-        batch: of molecules.
-        context: of the batch.
-        rows: give what is behind the last norm, ``[B, N + 1, C]``, in place of the readouts.
-    """
+    """Compute the readouts ``[B, W]``, or with ``rows`` the final norm ``[B, N + 1, C]``; None if not traceable."""
     tensors = context.tensors()
     lengths, bonds = tensors.pop("lengths"), tensors.pop("bonds", None)
     graph = next(iter(tensors.values())) if len(tensors) == 1 else None
@@ -223,7 +204,7 @@ def run_traced(model: Traceable, batch: GraphBatch, context: AttentionContext, *
         and batch.atoms.dtype == batch.degrees.dtype == torch.uint8
         and lengths.dtype == torch.int64
         and not torch.is_autocast_enabled("cpu")
-        # Whoever watches torch's operations, or has others done in their place, sees those of the modules.
+        # Active dispatch or function modes, such as profilers, must see the operations of the modules.
         and torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
         and not nn.modules.module._has_any_global_hook()
         and programs_enabled()
@@ -232,19 +213,19 @@ def run_traced(model: Traceable, batch: GraphBatch, context: AttentionContext, *
     ):
         return None
     key, programs = (model.training, torch.is_grad_enabled(), rows), _traced_models.setdefault(model, {})
-    found = programs.get(key)
-    if key not in programs or (found is not None and not found.is_current):
+    traced = programs.get(key)
+    if key not in programs or (traced is not None and not traced.is_current):
         try:
-            found = TracedModel(model, backward=key[1], rows=rows)
+            traced = TracedModel(model, backward=key[1], rows=rows)
         except NotTraceable:
-            found = None
-        programs[key] = found
-    if found is None or found.has_hooks:
+            traced = None
+        programs[key] = traced
+    if traced is None or traced.has_hooks:
         return None
     atoms, degrees = batch.atoms.contiguous(), batch.degrees.contiguous()
     bonds = None if bonds is None else bonds.contiguous()
-    out = found(Inputs(lengths.contiguous(), graph.contiguous(), atoms, degrees, bonds))
-    return out if out is None or rows or found.reads_out else model.read_out(out, context.mask)
+    out = traced(Inputs(lengths.contiguous(), graph.contiguous(), atoms, degrees, bonds))
+    return out if out is None or rows or traced.reads_out else model.read_out(out, context.mask)
 
 
 class _TracedFunction(torch.autograd.Function):
@@ -260,5 +241,5 @@ class _TracedFunction(torch.autograd.Function):
         state, ctx.state = ctx.state, None
         if state is None:
             raise RuntimeError(BACKWARD_TWICE)
-        grad_graph, found = ctx.program.gradients(state, grad.contiguous())
-        return None, None, grad_graph, *found
+        grad_graph, parameter_grads = ctx.program.gradients(state, grad.contiguous())
+        return None, None, grad_graph, *parameter_grads

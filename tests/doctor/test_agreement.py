@@ -112,14 +112,14 @@ def fail(*args, **kwargs):
         (fail, "RuntimeError: no kernel image is available for execution on the device"),
     ],
 )
-def test_a_backend_that_fails_or_lies_is_named(function, reason, batches, monkeypatch):
+def test_failing_or_wrong_backend_is_reported_by_name(function, reason, batches, monkeypatch):
     model = model_of("slice-ascend")
     monkeypatch.setattr(aggregate_sort.backends["numba"], "function", function)
-    found = faulty_backends(model, batches)
-    assert found == {}  # the model has no use for it, but where it is no program
+    faults = faulty_backends(model, batches)
+    assert faults == {}  # the traced program does not use this backend
     with programs_disabled():
-        found = faulty_backends(model, batches)
-    assert list(found) == ["aggregate_sort"] and found["aggregate_sort"].startswith(f"the numba backend: {reason}")
+        faults = faulty_backends(model, batches)
+    assert list(faults) == ["aggregate_sort"] and faults["aggregate_sort"].startswith(f"the numba backend: {reason}")
     aggregate_sort_before = aggregate_sort._fastest_first
     try:
         aggregate_sort.disable("numba")

@@ -1,4 +1,4 @@
-"""What the tests of the mixers share."""
+"""Samples and helpers shared by the tests of the mixers."""
 
 import torch
 
@@ -7,7 +7,7 @@ from graphslice.nn.mixers import Mixer, build_mixer
 
 DIM, HEADS = 12, 3
 
-# Symmetric, so that atoms and shortest paths tie, and of many sizes.
+# Symmetric molecules, so that atoms and shortest paths tie, of many sizes.
 SMILES = [
     "c1ccccc1",
     "C",
@@ -21,13 +21,13 @@ SMILES = [
 
 
 def mixer_of(name: str, seed: int = 0, **settings) -> Mixer:
-    """In float64, of 12 channels and 3 heads."""
+    """Create a mixer in float64 with 12 channels and 3 heads."""
     torch.manual_seed(seed)
     return build_mixer(name, DIM, HEADS, **settings).double().eval()
 
 
 def without_projections(mixer: Mixer) -> Mixer:
-    """The same mixer with identity maps for value and output."""
+    """Replace the value and output projections by the identity."""
     with torch.no_grad():
         for linear in (mixer.value, mixer.output):
             linear.weight.copy_(torch.eye(mixer.dim))
@@ -36,7 +36,7 @@ def without_projections(mixer: Mixer) -> Mixer:
 
 
 def sample(rows: int, seed: int = 0, batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows ``[B, N, C]`` and a bias ``[B, H, N, N]``."""
+    """Draw rows ``[B, N, C]`` and a bias ``[B, H, N, N]``."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, rows, DIM, dtype=torch.float64, generator=generator)
     bias = torch.randn(batch, HEADS, rows, rows, dtype=torch.float64, generator=generator)
@@ -44,12 +44,12 @@ def sample(rows: int, seed: int = 0, batch: int = 1) -> tuple[torch.Tensor, torc
 
 
 def context_of(lengths: list[int], width: int, bias: torch.Tensor | None = None) -> AttentionContext:
-    """Of graphs with a bias, or of plain sequences."""
+    """Create the context of graphs with a bias, or of plain sequences."""
     if bias is None:
         return AttentionContext(torch.tensor(lengths), width)
     return AttentionContext.from_bias(torch.tensor(lengths), bias)
 
 
 def graph_context(bias: torch.Tensor, lengths: list[int] | None = None) -> AttentionContext:
-    """Of graphs that fill the whole width, if no lengths are given."""
+    """Create the context of graphs, which fill the width unless lengths are given."""
     return context_of(lengths or [bias.shape[-1]] * len(bias), bias.shape[-1], bias)

@@ -1,4 +1,4 @@
-"""Heads of atoms and of bonds."""
+"""Models with atom-level and bond-level targets."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def model_of(level: str, **settings) -> GraphTransformer:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("level", ["atom", "bond"])
-def test_what_a_head_reads_is_its_atoms_row(level, head):
-    """Against the formula, molecule by molecule, bond by bond."""
+def test_predictions_match_the_formula(level, head):
+    """Compare with a computation molecule by molecule and bond by bond."""
     model, graphs = model_of(level, head=head, tasks=3), [smiles_to_graph(smiles) for smiles in MOLECULES]
-    found, rows = model(collate(graphs, level=level)), []
+    predictions, rows = model(collate(graphs, level=level)), []
     for graph in graphs:
         batch = collate([graph], level=level)
         x = model.run_blocks(model.embed(batch), model.context(batch).tensors())[0, 1:]
@@ -42,29 +42,29 @@ def test_what_a_head_reads_is_its_atoms_row(level, head):
             continue
         kinds = collate([graph], level=level).atom_bond_index[:, 3]
         for (a, b), kind in zip(graph.bonds.tolist(), kinds, strict=True):
-            read = model.sites.pair(torch.cat([x[a] + x[b], (x[a] - x[b]).abs()])) + model.sites.kind.weight[kind]
-            rows.append(model.head(torch.nn.functional.gelu(read))[None])
-    torch.testing.assert_close(found, torch.cat(rows), rtol=1e-4, atol=1e-5)
-    assert found.std(dim=0).min() > 1e-3
+            features = model.sites.pair(torch.cat([x[a] + x[b], (x[a] - x[b]).abs()])) + model.sites.kind.weight[kind]
+            rows.append(model.head(torch.nn.functional.gelu(features))[None])
+    torch.testing.assert_close(predictions, torch.cat(rows), rtol=1e-4, atol=1e-5)
+    assert predictions.std(dim=0).min() > 1e-3
 
 
-def test_a_bond_has_no_direction():
+def test_bond_prediction_does_not_depend_on_the_order_of_its_atoms():
     model, graph = model_of("bond"), smiles_to_graph("CC(=O)Nc1ccc(O)cc1")
-    turned = MolGraph(graph.atoms, graph.bonds[:, ::-1].copy(), graph.bond_features)
-    torch.testing.assert_close(model(collate([graph], level="bond")), model(collate([turned], level="bond")))
+    reversed_bonds = MolGraph(graph.atoms, graph.bonds[:, ::-1].copy(), graph.bond_features)
+    torch.testing.assert_close(model(collate([graph], level="bond")), model(collate([reversed_bonds], level="bond")))
 
 
 @pytest.mark.parametrize("level", ["atom", "bond"])
-def test_program_and_modules_agree(level, monkeypatch):
-    """Answers and gradients."""
+def test_traced_program_matches_modules(level, monkeypatch):
+    """Compare predictions and gradients."""
     batch = collate([smiles_to_graph(smiles) for smiles in MOLECULES], level=level)
-    recorded = model_of(level)
-    rows = run_traced(recorded, batch, recorded.context(batch), rows=True)
+    model = model_of(level)
+    rows = run_traced(model, batch, model.context(batch), rows=True)
     assert rows is not None and rows.shape == (5, 12, 16)
-    found = [_with_gradients(recorded, batch)]
+    results = [_with_gradients(model, batch)]
     monkeypatch.setattr("graphslice.nn.model.run_traced", lambda *_, **__: None)
-    found.append(_with_gradients(model_of(level), batch))
-    for a, b in zip(*found, strict=True):
+    results.append(_with_gradients(model_of(level), batch))
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
@@ -74,7 +74,7 @@ def _with_gradients(model: GraphTransformer, batch: GraphBatch) -> list[torch.Te
     return [out.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-def test_molecules_are_still_represented():
+def test_atom_level_model_still_computes_molecule_embeddings():
     batch = collate([smiles_to_graph(smiles) for smiles in MOLECULES], level="atom")
     model = model_of("atom", readout="mean+max")
     assert model.compute_embeddings(batch).shape == (5, 32) and model(batch).shape == (22, 1)
@@ -82,20 +82,20 @@ def test_molecules_are_still_represented():
         model(collate([smiles_to_graph("C")]))
 
 
-def test_no_bonds_at_all():
+def test_molecule_without_bonds_gives_no_predictions():
     model, batch = model_of("bond"), collate([smiles_to_graph("C")], level="bond")
     assert model(batch).shape == (0, 1)
     model(batch).sum().backward()
 
 
-def test_mixers_that_number_atoms_are_refused():
-    refused = set()
+def test_mixers_that_are_not_equivariant_are_rejected():
+    rejected = set()
     for mixer in MIXERS:
         try:
             GraphTransformer(ModelConfig(**{**TINY, "mixer": mixer, "level": "atom"}))
         except InputError as error:
             assert "not permutation-equivariant" in str(error)
-            refused.add(mixer)
-    assert refused == {"slice-ascend", "slice-interleave", "slice-released"}
+            rejected.add(mixer)
+    assert rejected == {"slice-ascend", "slice-interleave", "slice-released"}
     with pytest.raises(InputError, match="symmetric bonds would get different predictions"):
         GraphTransformer(ModelConfig(mixer="csp", mixer_settings={"groups": 2}, level="bond"))

@@ -1,4 +1,4 @@
-"""A block is its formula, made of modules that run."""
+"""Transformer blocks compared with their formulas; hooks and overrides of their modules."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from graphslice.nn.block import Add, AddNorm, Block, FeedForward, MLPHead
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS
 
-DIM = 32  # a size that the compiled kernels take
+DIM = 32  # supported by the compiled kernels
 
 
 def block_of(mixer: str = "slice-max", **settings) -> Block:
@@ -28,38 +28,43 @@ def sample(rows: int = 9) -> tuple[torch.Tensor, AttentionContext]:
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_it_is_its_formula(mixer):
+def test_pre_norm_block_matches_formula(mixer):
     block, (x, context) = block_of(mixer), sample()
     s, y = block(x, None, context)
-    found = s + y
+    output = s + y
     expected = x + block.mixer(F.layer_norm(x, (DIM,), block.mixer_norm.weight, block.mixer_norm.bias), context)
     normed = F.layer_norm(expected, (DIM,), block.ffn_norm.weight, block.ffn_norm.bias)
     hidden = F.gelu(F.linear(normed, block.ffn.expand.weight, block.ffn.expand.bias))
     expected = expected + F.linear(hidden, block.ffn.contract.weight, block.ffn.contract.bias)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_a_post_norm_block_is_its_formula(mixer):
+def test_post_norm_block_matches_formula(mixer):
     block, (x, context) = block_of(mixer, norm="post"), sample()
-    found, left = block(x, None, context)
+    output, deferred = block(x, None, context)
     mixed = F.layer_norm(x + block.mixer(x, context), (DIM,), block.mixer_norm.weight, block.mixer_norm.bias)
     expected = F.layer_norm(mixed + block.ffn(mixed), (DIM,), block.ffn_norm.weight, block.ffn_norm.bias)
-    assert left is None
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert deferred is None
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_where_a_model_ends_with_a_norm():
+def test_final_norm_depends_on_norm_and_head():
     shape = {"layers": 1, "dim": DIM, "heads": 2, "ffn_dim": 48}
-    ends = {
+    final_norms = {
         (norm, head): type(GraphTransformer(ModelConfig(norm=norm, head=head, **shape)).norm)
         for norm in ("pre", "post")
         for head in ("linear", "mlp")
     }
-    assert ends == {("pre", "linear"): AddNorm, ("pre", "mlp"): Add, ("post", "linear"): Add, ("post", "mlp"): Add}
+    assert final_norms == {
+        ("pre", "linear"): AddNorm,
+        ("pre", "mlp"): Add,
+        ("post", "linear"): Add,
+        ("post", "mlp"): Add,
+    }
 
 
-def test_the_head_is_its_formula():
+def test_mlp_head_matches_formula():
     torch.manual_seed(0)
     head, x = MLPHead(2 * DIM, DIM, 3), torch.randn(5, 2 * DIM)
     hidden = F.gelu(F.linear(x, head.transform.weight, head.transform.bias))
@@ -67,27 +72,27 @@ def test_the_head_is_its_formula():
     torch.testing.assert_close(head(x), F.linear(normed, head.output.weight, head.output.bias))
 
 
-def test_dropout_after_the_activation_acts_in_training_alone():
+def test_activation_dropout_acts_only_in_training():
     ffn, x = FeedForward(DIM, 48, dropout=0.5), torch.randn(5, DIM)
     torch.testing.assert_close(ffn.eval()(x), ffn.contract(F.gelu(ffn.expand(x))))
-    seen = []
-    ffn.contract.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    inputs_of_contract = []
+    ffn.contract.register_forward_pre_hook(lambda module, inputs: inputs_of_contract.append(inputs[0]))
     ffn.train()(x)
-    assert 0.3 < (seen[0] == 0).float().mean() < 0.7
+    assert 0.3 < (inputs_of_contract[0] == 0).float().mean() < 0.7
 
 
-def test_what_is_left_to_add_is_added():
+def test_deferred_sum_is_added():
     block, (x, context) = block_of(), sample()
     y = torch.randn_like(x)
-    for found, expected in zip(block(x, y, context), block(x + y, None, context), strict=True):
-        torch.testing.assert_close(found, expected)
+    for output, expected in zip(block(x, y, context), block(x + y, None, context), strict=True):
+        torch.testing.assert_close(output, expected)
 
 
 MODULES = ["mixer_norm", "mixer", "mixer.value", "mixer.output", "ffn_norm", "ffn", "ffn.expand", "ffn.activation"]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_hooks_run_and_what_they_return_counts(name):
+def test_hooks_run_and_their_result_is_used(name):
     block, (x, context) = block_of(), sample()
     before = block(x, None, context)[1]
     calls = []
@@ -102,7 +107,7 @@ def test_hooks_run_and_what_they_return_counts(name):
 
 
 @pytest.mark.parametrize("name", ["mixer_norm", "ffn_norm"])
-def test_eps_counts(name):
+def test_changed_eps_is_used(name):
     block, x = block_of(init="balanced"), torch.randn(2, 9, DIM)
     norm = block.get_submodule(name)
     before = norm(x, x)[1]
@@ -111,7 +116,7 @@ def test_eps_counts(name):
     assert not torch.allclose(norm(x, x)[1], before)
 
 
-def test_another_activation_counts():
+def test_replaced_activation_is_used():
     block, (x, context) = block_of(), sample()
     before = block(x, None, context)[1]
     block.ffn.activation = nn.ReLU()
@@ -127,7 +132,7 @@ def test_overriding_a_documented_method_of_a_mixer_changes_the_model(method, mon
     assert not torch.allclose(model(batch), before)
 
 
-def test_dropout_of_the_sum_acts_in_training_alone():
+def test_residual_dropout_acts_only_in_training():
     norm, x = AddNorm(DIM, dropout=0.5), torch.randn(3, 7, DIM)
     y = torch.ones_like(x)
     torch.testing.assert_close(norm.eval()(x, y)[0], x + 1)
@@ -135,14 +140,14 @@ def test_dropout_of_the_sum_acts_in_training_alone():
     assert set(dropped.round(decimals=3).abs().flatten().tolist()) == {0.0, 2.0}
 
 
-def test_gradients_of_the_feed_forward_network():
+def test_gradients_of_feed_forward_network_match_double_precision():
     torch.manual_seed(0)
     ffn, x = FeedForward(DIM, 48), torch.randn(5, DIM, requires_grad=True)
     ffn(x).square().sum().backward()
-    found = [x.grad, *(p.grad for p in ffn.parameters())]
+    gradients = [x.grad, *(p.grad for p in ffn.parameters())]
     weights = [p.detach().double().requires_grad_() for p in ffn.parameters()]
     x64 = x.detach().double().requires_grad_()
     out = F.linear(F.gelu(F.linear(x64, *weights[:2])), *weights[2:])
     out.square().sum().backward()
-    for gradient, expected in zip(found, [x64.grad, *(w.grad for w in weights)], strict=True):
+    for gradient, expected in zip(gradients, [x64.grad, *(w.grad for w in weights)], strict=True):
         torch.testing.assert_close(gradient.double(), expected, rtol=1e-4, atol=1e-5)

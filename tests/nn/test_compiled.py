@@ -1,4 +1,4 @@
-"""Compiled blocks that meet many numbers of rows."""
+"""Compiled blocks with many numbers of rows, and their eager fallback."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from graphslice.data.collate import collate
 from graphslice.nn import GraphTransformer, compiled
 
 
-def test_beyond_the_limit_blocks_run_as_they_are(monkeypatch):
+def test_shapes_beyond_the_limit_run_eagerly(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(compiled, "MAX_COMPILED", 2)
     name = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
@@ -32,8 +32,8 @@ def test_beyond_the_limit_blocks_run_as_they_are(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such kernel")])
-def test_a_shape_that_cannot_be_compiled_runs_as_it_is(error):
-    """Whether the memory does not suffice for it or the compiler fails; others stay compiled."""
+def test_shape_that_cannot_be_compiled_runs_eagerly(error):
+    """Other shapes stay compiled, whether memory is short or the compiler fails."""
     torch._dynamo.reset()
     calls = []
 
@@ -54,26 +54,26 @@ def test_a_shape_that_cannot_be_compiled_runs_as_it_is(error):
     ("device", "dtype", "multiple"),
     [("cpu", torch.float32, 1), ("cuda", torch.float32, 4), ("cuda", torch.bfloat16, 8), ("cuda", torch.float16, 8)],
 )
-def test_rows_begin_at_multiples_of_16_bytes_on_a_gpu(device, dtype, multiple):
+def test_row_multiple_aligns_rows_to_16_bytes_on_a_gpu(device, dtype, multiple):
     assert compiled.row_multiple(device, dtype) == multiple
 
 
-def test_in_mixed_precision_the_blocks_get_the_weights_as_they_are(monkeypatch):
-    """What is rounded before it reaches the layers gives a gradient that adds up in 16 bits."""
+def test_mixed_precision_passes_float32_weights_to_the_blocks(monkeypatch):
+    """Weights rounded before the layers would accumulate their gradient in 16 bits."""
     model = GraphTransformer(ModelConfig(mixer="map-only", layers=2, dim=16, heads=2, ffn_dim=16))
     run, seen = model.run_blocks, []
 
-    def recorded(x, tensors):
+    def record(x, tensors):
         seen.append(tensors["attn_weights"])
         return run(x, tensors)
 
-    monkeypatch.setattr(model, "run_blocks", recorded)
+    monkeypatch.setattr(model, "run_blocks", record)
     with torch.autocast("cpu", torch.bfloat16):
         model.standardised(collate([smiles_to_graph("CCO")])).sum().backward()
     assert seen[0].dtype == torch.float32
 
 
-def test_on_a_gpu_that_the_compiler_has_no_code_for_blocks_run_as_they_are(monkeypatch):
+def test_unsupported_gpu_runs_eagerly(monkeypatch):
     bf16 = torch.bfloat16
     assert [compiled.inductor_supports(c, bf16) for c in ((7, 0), (7, 5), (8, 0), (9, 0))] == [False, False, True, True]
     assert [compiled.inductor_supports(c, torch.float32) for c in ((6, 1), (7, 0), (7, 5))] == [False, True, True]

@@ -1,4 +1,4 @@
-"""What a mixer reads of a batch."""
+"""Graph tensors that the mixers share, and their declaration."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS, Mixer, register
 
 
-def test_the_columns_of_the_padding_are_closed():
+def test_columns_of_the_padding_are_masked():
     _, bias = sample(5, batch=2)
     context = graph_context(bias, [5, 3])
     expected = torch.softmax(bias[1, :, :3, :3], dim=-1)
@@ -23,8 +23,8 @@ def test_the_columns_of_the_padding_are_closed():
     assert AttentionContext(torch.tensor([2]), 4).attn_weights is None
 
 
-def test_weights_and_bias_are_rounded_each_by_itself():
-    """One copy of each, whichever is asked for first."""
+def test_weights_and_bias_are_cast_separately():
+    """There is one copy of each, whichever is cast first."""
     _, bias = sample(5, batch=2)
     for first in ("attn_weights", "attn_bias"):
         context = AttentionContext.from_bias(torch.tensor([5, 3]), bias.float())
@@ -36,7 +36,7 @@ def test_weights_and_bias_are_rounded_each_by_itself():
 
 
 @pytest.mark.parametrize("name", ["attn_weights", "attn_bias"])
-def test_what_was_not_declared_cannot_be_read(name):
+def test_undeclared_tensor_cannot_be_read(name):
     _, bias = sample(5)
     other = {"attn_weights": "attn_bias", "attn_bias": "attn_weights"}[name]
     context = AttentionContext.from_bias(torch.tensor([5]), bias, reads=[other])
@@ -45,8 +45,8 @@ def test_what_was_not_declared_cannot_be_read(name):
         getattr(context, name)
 
 
-def test_a_mixer_that_reads_what_it_did_not_declare_is_named(monkeypatch):
-    """In a model it would otherwise mix V without its graph, and learn nothing of the bonds."""
+def test_mixer_with_undeclared_tensor_is_named(monkeypatch):
+    """Without the error the model would use V without its graph, and ignore the bonds."""
     monkeypatch.setattr("graphslice.nn.mixers.base.MIXERS", dict(MIXERS))
 
     @register("forgetful")
@@ -59,7 +59,7 @@ def test_a_mixer_that_reads_what_it_did_not_declare_is_named(monkeypatch):
         model(collate([smiles_to_graph("CCO")]))
 
 
-def test_a_mixer_cannot_declare_what_there_is_not():
+def test_mixer_cannot_declare_an_unknown_tensor():
     with pytest.raises(TypeError, match="`reads` of Wrong has 'map': choose from attn_weights, attn_bias"):
 
         class Wrong(Mixer):
@@ -67,23 +67,23 @@ def test_a_mixer_cannot_declare_what_there_is_not():
 
 
 @pytest.mark.parametrize(("mixer", "expected"), [("softmax", "attn_bias"), ("slice-max", "attn_weights")])
-def test_only_what_the_mixers_declare_is_made(mixer, expected):
+def test_only_declared_tensors_are_computed(mixer, expected):
     model = GraphTransformer(ModelConfig(mixer=mixer, layers=1, dim=16, heads=2))
     assert set(model.context(collate([smiles_to_graph("CCO")])).tensors()) == {"lengths", expected}
 
 
-def test_without_a_graph_the_weights_are_the_identity():
+def test_weights_are_the_identity_without_a_graph():
     v = torch.randn(1, 3, 4)
     assert torch.equal(AttentionContext(torch.tensor([2]), 3).aggregate(v), v)
 
 
-def test_without_a_graph_the_bias_closes_the_padding():
+def test_bias_masks_the_padding_without_a_graph():
     assert AttentionContext(torch.tensor([2]), 3).attn_bias.tolist() == [[[[0.0, 0.0, -torch.inf]]]]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_gradients_of_the_weights_add_up_in_their_own_precision(compiled):
-    """Of 300 layers in bfloat16, whose sums of ones stop at 256."""
+def test_gradients_of_the_weights_accumulate_in_float32(compiled):
+    """In bfloat16 the sum of the gradients of 300 layers would stop at 256."""
     weights = torch.full((1, 1, 2, 2), 0.5, requires_grad=True)
     v = torch.ones(1, 2, 8, dtype=torch.bfloat16)
 

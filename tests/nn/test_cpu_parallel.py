@@ -1,6 +1,6 @@
-"""The modules of a model, run for a share of the batch on each core, compared with a run of the whole batch.
+"""Blocks that run on chunks of the batch, one per core, compared with serial runs.
 
-Traced programs are off: they would run in place of the modules.
+Traced programs are disabled, because they would run in place of the modules.
 """
 
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ from graphslice.nn.mixers import MIXERS
 from graphslice.ops import dropout
 from graphslice.ops.program import programs_disabled
 
-#: Of the later Graphormer: other norms, and another head.
+#: Settings of the second version of Graphormer: other norms and another head.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp", "activation_dropout": 0.1}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 #: Molecules without symmetric atoms.
@@ -46,7 +46,7 @@ def batch():
 
 
 def model_of(mixer: str, **settings) -> GraphTransformer:
-    """Of sizes for which the compiled kernels are used."""
+    """Create a model of a size that the compiled kernels support."""
     torch.manual_seed(0)
     config = ModelConfig(mixer=mixer, layers=2, dim=32, heads=2, ffn_dim=48, init="balanced", **settings)
     return GraphTransformer(config)
@@ -59,9 +59,9 @@ def step(model, batch) -> list[torch.Tensor]:
     return [out.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-def assert_close(found, expected):
+def assert_close(actual, expected):
     scale = max(float(tensor.abs().max()) for tensor in expected[1:])
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=4e-6 * scale)
 
 
@@ -70,11 +70,11 @@ def assert_close(found, expected):
 def test_parallel_matches_serial(mixer, settings, batch, three_threads, monkeypatch):
     model, calls = model_of(mixer, **settings | NO_DROPOUT), []
 
-    def counted(*arguments):
+    def count(*arguments):
         calls.append(arguments[-1])
         return run_in_chunks(*arguments)
 
-    monkeypatch.setattr("graphslice.nn.model.run_in_chunks", counted)
+    monkeypatch.setattr("graphslice.nn.model.run_in_chunks", count)
     parallel = step(model, batch)
     with torch.inference_mode():
         torch.testing.assert_close(model(batch), parallel[0], rtol=1e-5, atol=1e-5)
@@ -87,7 +87,7 @@ def test_parallel_matches_serial(mixer, settings, batch, three_threads, monkeypa
 @pytest.mark.parametrize("programs", [False, True], ids=["modules", "program"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_float32_gradients_match_double_precision(mixer, programs):
-    """No two atoms of a molecule are alike: equal values would have no order that both precisions agree on."""
+    """The molecules are asymmetric: the order of equal values could differ between the precisions."""
     batch = collate([smiles_to_graph(smiles) for smiles in ASYMMETRIC])
     model = model_of(mixer, **NO_DROPOUT)
     with nullcontext() if programs else programs_disabled():
@@ -100,7 +100,7 @@ def test_float32_gradients_match_double_precision(mixer, programs):
 
 
 @pytest.mark.parametrize("mixer", ["softmax", "slice-ascend"])
-def test_the_seed_decides_what_is_dropped(mixer, batch, three_threads):
+def test_dropout_depends_on_the_seed_only(mixer, batch, three_threads):
     model = model_of(mixer, dropout=0.2, input_dropout=0.1, attention_dropout=0.2).train()
     results = []
     for seed in (0, 0, 1):
@@ -110,14 +110,14 @@ def test_the_seed_decides_what_is_dropped(mixer, batch, three_threads):
     assert not torch.equal(results[0][0], results[2][0])
 
 
-def test_every_share_drops_differently(three_threads):
+def test_dropout_differs_between_chunks(three_threads):
     torch.manual_seed(0)
     x = torch.ones(30, 16, requires_grad=True)
-    found = run_in_chunks(lambda x, tensors: dropout(x, 0.5), x, {}, [], 3)
-    first, second, third = found.detach().chunk(3)
+    output = run_in_chunks(lambda x, tensors: dropout(x, 0.5), x, {}, [], 3)
+    first, second, third = output.detach().chunk(3)
     assert not torch.equal(first, second) and not torch.equal(second, third)
-    found.sum().backward()
-    torch.testing.assert_close(x.grad, found.detach())
+    output.sum().backward()
+    torch.testing.assert_close(x.grad, output.detach())
 
 
 def test_unused_parameters_and_tensors_without_gradients(three_threads):
@@ -128,19 +128,19 @@ def test_unused_parameters_and_tensors_without_gradients(three_threads):
     def run(x, tensors):
         return x * scale * tensors["weights"] + tensors["lengths"][:, None]
 
-    found = run_in_chunks(run, x, tensors, [scale, unused], 4)
-    torch.testing.assert_close(found, run(x, tensors))
+    output = run_in_chunks(run, x, tensors, [scale, unused], 4)
+    torch.testing.assert_close(output, run(x, tensors))
     grads = [
         torch.autograd.grad(out.square().sum(), (x, scale, tensors["weights"]), retain_graph=True)
-        for out in (run(x, tensors), found)
+        for out in (run(x, tensors), output)
     ]
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other)
     with pytest.raises(RuntimeError, match="already"):
-        torch.autograd.grad(found.sum(), x)
+        torch.autograd.grad(output.sum(), x)
 
 
-def test_grad_mode_and_autocast_reach_the_shares(three_threads):
+def test_grad_mode_and_autocast_apply_to_the_chunks(three_threads):
     x = torch.randn(9, 16)
     seen = []
 
@@ -156,7 +156,7 @@ def test_grad_mode_and_autocast_reach_the_shares(three_threads):
     assert seen == 3 * [(False, True)] + 3 * [(False, False)] + 3 * [(True, False)]
 
 
-def test_an_error_in_a_share_is_raised(three_threads):
+def test_error_in_a_chunk_is_raised(three_threads):
     def run(x, tensors):
         raise ValueError("no")
 
@@ -164,7 +164,7 @@ def test_an_error_in_a_share_is_raised(three_threads):
         run_in_chunks(run, torch.randn(9, 2), {}, [], 3)
 
 
-def test_large_models_and_small_batches_are_not_cut(three_threads):
+def test_large_models_and_small_batches_are_not_split(three_threads):
     assert num_chunks(torch.empty(100, 20), 10) == 3
     assert num_chunks(torch.empty(2, 200), 10) == 2
     assert num_chunks(torch.empty(100, 1), 10) == 1
@@ -174,30 +174,30 @@ def test_large_models_and_small_batches_are_not_cut(three_threads):
 
 @ARCHITECTURES
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_compiled_blocks(mixer, settings, batch):
-    """The graph is captured whole, without a break; only batches of the size asked for go through it."""
+def test_compiled_blocks_match_eager_blocks(mixer, settings, batch):
+    """There is one graph without breaks, which runs only for batches of the compiled size."""
     model = model_of(mixer, **settings | NO_DROPOUT)
     expected = step(model, batch)
-    counted = []
+    graphs = []
 
     def backend(graph, inputs):
-        counted.append(len(inputs))
+        graphs.append(graph)
         return graph
 
     model.compile_blocks(len(batch), backend=backend)
     assert_close(step(model, batch), expected)
-    assert len(counted) == 1
+    assert len(graphs) == 1
     model(collate([smiles_to_graph(smiles) for smiles in SMILES]))
-    assert len(counted) == 1
+    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_bf16_stays_near_float32(mixer, batch):
-    """Of a fresh model, whose predictions differ little; those of trained ones are nearer in proportion."""
+def test_bf16_predictions_are_close_to_float32(mixer, batch):
+    """Predictions of an untrained model vary little; the relative error of a trained model is smaller."""
     model = model_of(mixer, readout="mean").eval()
     with torch.no_grad():
         expected = model(batch)
         with torch.autocast("cpu", torch.bfloat16):
-            found = model(batch)
-    assert found.dtype == torch.float32
-    assert (found - expected).square().mean().sqrt() < 0.05 * expected.std()
+            predictions = model(batch)
+    assert predictions.dtype == torch.float32
+    assert (predictions - expected).square().mean().sqrt() < 0.05 * expected.std()

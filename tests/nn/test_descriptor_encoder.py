@@ -1,4 +1,4 @@
-"""The encoder of descriptors: how they are standardised, and that it leaves the rest of a model as it was."""
+"""Standardisation and encoding of descriptors."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ def z_of(encoder: DescriptorEncoder, values) -> np.ndarray:
     return encoder.standardised(torch.as_tensor(np.asarray(values), dtype=torch.float32)).numpy()
 
 
-def test_as_scikit_learn_where_nothing_is_cut():
+def test_matches_scikit_learn_without_clipping():
     values = np.random.default_rng(0).uniform(-3, 50, (400, 200)).astype(np.float32)  # more columns than a block
     np.testing.assert_allclose(z_of(fitted(values), values), StandardScaler().fit_transform(values), atol=2e-5)
 
 
-def test_unknown_values_are_left_out_and_become_the_mean():
+def test_unknown_values_are_ignored_and_replaced_by_the_mean():
     values = np.random.default_rng(1).normal(5, 2, (300, 3)).astype(np.float32)
     values[::3, 0], values[1::4, 1] = np.nan, np.inf
     low, high = np.nanquantile(np.where(np.isinf(values), np.nan, values).astype(float), [0.005, 0.995], axis=0)
     known = np.where(np.isinf(values), np.nan, values)
     span = high - low
-    cut = known.clip(np.maximum(np.nanmin(known, 0), low - span), np.minimum(np.nanmax(known, 0), high + span))
-    centre, scale, *_ = (found.numpy() for found in fit_standardisation(torch.from_numpy(values)))
-    scaler = StandardScaler().fit(cut.astype(float))
+    clipped = known.clip(np.maximum(np.nanmin(known, 0), low - span), np.minimum(np.nanmax(known, 0), high + span))
+    centre, scale, *_ = (value.numpy() for value in fit_standardisation(torch.from_numpy(values)))
+    scaler = StandardScaler().fit(clipped.astype(float))
     np.testing.assert_allclose(centre, scaler.mean_, rtol=1e-5)
     np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-5)
-    found = z_of(fitted(values), [[np.nan, np.nan, 5.0]])
-    assert found[0, :2].tolist() == [0, 0] and found[0, 2] != 0
+    z = z_of(fitted(values), [[np.nan, np.nan, 5.0]])
+    assert z[0, :2].tolist() == [0, 0] and z[0, 2] != 0
 
 
-def test_one_wild_value_moves_nothing():
+def test_one_outlier_has_little_effect():
     values = np.random.default_rng(2).normal(0, 1, (1000, 1))
-    calm, wild = fitted(values), fitted(np.vstack([values, [[1e18]]]))
-    assert wild.scale.item() == pytest.approx(calm.scale.item(), rel=0.1)
-    assert abs(z_of(wild, [[1e18]])).item() <= 5 and np.isfinite(z_of(wild, [[np.inf], [-np.inf], [3e38]])).all()
+    clean, outlier = fitted(values), fitted(np.vstack([values, [[1e18]]]))
+    assert outlier.scale.item() == pytest.approx(clean.scale.item(), rel=0.1)
+    assert abs(z_of(outlier, [[1e18]])).item() <= 5 and np.isfinite(z_of(outlier, [[np.inf], [-np.inf], [3e38]])).all()
 
 
-def test_a_rare_environment_is_seen_and_does_not_shout():
+def test_rare_environment_is_bounded_but_not_ignored():
     values = np.zeros((1000, 2))
     values[:2, 0] = 1
-    found = z_of(fitted(values), [[1, 1], [0, 0]])
-    assert 1 < found[0, 0] <= 5.001 and found[1, 0] < 0 and found[0, 1] == found[1, 1] == 0
+    z = z_of(fitted(values), [[1, 1], [0, 0]])
+    assert 1 < z[0, 0] <= 5.001 and z[1, 0] < 0 and z[0, 1] == z[1, 1] == 0
 
 
 @pytest.mark.parametrize(
     "column", [[7.1] * 4, [np.nan] * 4, [np.nan, 3.3, np.nan, 3.3], [np.inf] * 4, [1e-45, 0, 0, 0]]
 )
-def test_what_is_constant_or_unknown_is_zero(column):
+def test_constant_or_unknown_descriptor_is_zero(column):
     encoder = fitted(np.array(column)[:, None])
     assert z_of(encoder, [[0.0], [7.1], [1e30], [np.nan], [-np.inf]]).tolist() == [[0.0]] * 5
 
 
-def test_no_rows():
+def test_empty_training_set_gives_zeros():
     assert z_of(fitted(np.empty((0, 3))), [[1, np.nan, 1e9]]).tolist() == [[0, 0, 0]]
 
 
@@ -80,17 +80,20 @@ numbers = st.floats(-(2.0**60), 2.0**60, width=32) | st.just(float("nan")) | st.
 
 @settings(max_examples=80)
 @given(arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=numbers), st.floats(width=32))
-def test_whatever_comes_is_bounded(values, other):
-    """Seen or not, of any size."""
+def test_standardised_values_are_finite_and_bounded(values, other):
+    """Both for values of the training set and for others."""
     encoder = fitted(values)
     z = z_of(encoder, np.vstack([values, np.full((1, values.shape[1]), other)]))
     assert np.isfinite(z).all() and np.abs(z).max() <= 5.01
     assert torch.isfinite(encoder(torch.from_numpy(values))).all()
 
 
-def test_without_descriptors_a_model_has_none_of_it():
-    plain, reading = GraphTransformer(ModelConfig(**TINY)), GraphTransformer(ModelConfig(**TINY, descriptors=3))
-    extra = {name for name in reading.state_dict() if name not in plain.state_dict()}
+def test_model_without_descriptors_has_no_encoder():
+    plain, with_descriptors = (
+        GraphTransformer(ModelConfig(**TINY)),
+        GraphTransformer(ModelConfig(**TINY, descriptors=3)),
+    )
+    extra = {name for name in with_descriptors.state_dict() if name not in plain.state_dict()}
     assert extra == {
         f"descriptors.{name}" for name in ("centre", "scale", "low", "high", "project.weight", "project.bias")
     }
@@ -99,7 +102,7 @@ def test_without_descriptors_a_model_has_none_of_it():
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
-def test_the_readouts_are_joined_by_the_encoding(head):
+def test_encoded_descriptors_follow_the_readouts(head):
     torch.manual_seed(0)
     model = GraphTransformer(ModelConfig(**TINY, head=head, readout="token+max", descriptors=2)).eval()
     model.descriptors.fit(torch.randn(50, 2))
@@ -107,15 +110,15 @@ def test_the_readouts_are_joined_by_the_encoding(head):
     batch = collate(graphs, {"a": np.array([1, 5]), "b": np.array([np.nan, 2])}, descriptors=["b", "a"])
     assert batch.descriptors.dtype == torch.float32
     np.testing.assert_array_equal(batch.descriptors, [[np.nan, 1], [2, 5]])
-    seen = []
-    model.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    head_inputs = []
+    model.head.register_forward_pre_hook(lambda module, inputs: head_inputs.append(inputs[0]))
     model(batch).sum().backward()
-    assert seen[0].shape == (2, 3 * 16)
-    torch.testing.assert_close(seen[0][:, 32:], model.descriptors(batch.descriptors))
+    assert head_inputs[0].shape == (2, 3 * 16)
+    torch.testing.assert_close(head_inputs[0][:, 32:], model.descriptors(batch.descriptors))
     assert all(p.grad is not None for name, p in model.named_parameters() if "descriptors" in name)
 
 
-def test_a_batch_without_them_is_an_error():
+def test_batch_with_another_number_of_descriptors_is_an_error():
     model = GraphTransformer(ModelConfig(**TINY, descriptors=2))
     for batch in (
         collate([smiles_to_graph("C")]),

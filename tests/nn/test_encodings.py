@@ -1,4 +1,4 @@
-"""The encodings against slow sums over networkx's shortest paths, atom by atom and pair by pair."""
+"""Encodings compared with sums over the shortest paths of networkx, atom by atom and pair by pair."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from graphslice.nn.encodings import AtomEncoder, PairEncoder, encodings_supporte
 
 SMILES = ["c1ccc2c(c1)ccc1ccccc12", "C", "C/C=C/C#N.[Na+].[Cl-]", "C12C3C4C1C5C2C3C45", "C" * 14, "OC1CCC(=O)CC1"]
 HEADS, DIM = 3, 8
-#: First row of each feature's values: those of OGB one behind the other, and 512 rows a feature in the original.
+#: First row of each feature: consecutive for OGB, 512 rows per feature in the original layout.
 ATOM_STARTS = {"ogb": np.cumsum([0, 119, 5, 12, 12, 10, 6, 6, 2]), "graphormer": 2 + 512 * np.arange(9)}
 BOND_STARTS = {"ogb": np.array([0, 5, 11]), "graphormer": 3 + 512 * np.arange(3)}
 
@@ -31,28 +31,28 @@ def pair_encoder(embedding_layout="ogb", num_distances=64, num_path_positions=6,
 
 
 def slow_bias(graph, encoder, embedding_layout, num_distances, max_path):
-    """``[H, n + 1, n + 1]`` by going along every shortest path of every pair."""
+    """Compute the bias ``[H, n + 1, n + 1]`` from all shortest paths of all pairs."""
     bond_table, maps, spatial, token = (
         encoder.get_parameter(f"{name}.weight").detach().numpy() for name in ("bond", "position", "spatial", "token")
     )
     maps = maps.reshape(-1, HEADS, HEADS)
-    whole = nx.Graph()
-    whole.add_nodes_from(range(graph.num_atoms))
+    molecule = nx.Graph()
+    molecule.add_nodes_from(range(graph.num_atoms))
     for (a, b), features in zip(graph.bonds.tolist(), graph.bond_features, strict=True):
-        whole.add_edge(a, b, vector=bond_table[BOND_STARTS[embedding_layout] + features].mean(axis=0))
+        molecule.add_edge(a, b, vector=bond_table[BOND_STARTS[embedding_layout] + features].mean(axis=0))
     bias = np.empty((HEADS, graph.num_atoms + 1, graph.num_atoms + 1))
     bias[:, 0, :] = bias[:, :, 0] = token[0][:, None]
-    for i, j in itertools.product(whole, repeat=2):
-        if not nx.has_path(whole, i, j):
+    for i, j in itertools.product(molecule, repeat=2):
+        if not nx.has_path(molecule, i, j):
             bias[:, i + 1, j + 1] = spatial[num_distances - 1]
             continue
-        every = list(nx.all_shortest_paths(whole, i, j))
-        distance = len(every[0]) - 1
+        paths = list(nx.all_shortest_paths(molecule, i, j))
+        distance = len(paths[0]) - 1
         edges = np.zeros(HEADS)
-        for path in every:
+        for path in paths:
             for position, (a, b) in enumerate(list(itertools.pairwise(path))[:max_path]):
-                edges += whole.edges[a, b]["vector"] @ maps[position] / len(every)
-        # Rows: 0 unused, s + 1 for a distance s, the last for pairs that no path joins.
+                edges += molecule.edges[a, b]["vector"] @ maps[position] / len(paths)
+        # Rows: 0 unused, s + 1 for a distance s, the last for unconnected pairs.
         row = min(distance + 1, num_distances - 2)
         bias[:, i + 1, j + 1] = spatial[row] + edges / max(1, min(distance, max_path))
     return bias
@@ -62,25 +62,25 @@ def slow_bias(graph, encoder, embedding_layout, num_distances, max_path):
     ("embedding_layout", "num_distances", "max_path"),
     [("ogb", 64, 5), ("ogb", 8, 5), ("ogb", 64, 1), ("ogb", 64, 6), ("graphormer", 512, 5)],
 )
-def test_the_bias_is_its_formula(embedding_layout, num_distances, max_path):
+def test_bias_matches_slow_computation(embedding_layout, num_distances, max_path):
     encoder = pair_encoder(embedding_layout, num_distances, max_path=max_path)
     bias = encoder(collate(graphs(), max_path=max_path)).attn_bias.detach().numpy()
     assert bias.shape == (len(SMILES), HEADS, 15, 15)
-    for graph, found in zip(graphs(), bias, strict=True):
+    for graph, graph_bias in zip(graphs(), bias, strict=True):
         n = graph.num_atoms + 1
         expected = slow_bias(graph, encoder, embedding_layout, num_distances, max_path)
-        np.testing.assert_allclose(found[:, :n, :n], expected, atol=2e-5)
+        np.testing.assert_allclose(graph_bias[:, :n, :n], expected, atol=2e-5)
 
 
-def test_the_bias_of_a_molecule_does_not_depend_on_its_batch():
+def test_bias_of_a_molecule_does_not_depend_on_its_batch():
     encoder = pair_encoder()
-    together = encoder(collate(graphs())).attn_bias
-    for graph, found in zip(graphs(), together, strict=True):
+    batch_bias = encoder(collate(graphs())).attn_bias
+    for graph, graph_bias in zip(graphs(), batch_bias, strict=True):
         n = graph.num_atoms + 1
-        torch.testing.assert_close(found[:, :n, :n], encoder(collate([graph])).attn_bias[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(graph_bias[:, :n, :n], encoder(collate([graph])).attn_bias[0], rtol=0, atol=1e-12)
 
 
-def test_the_bias_stays_precise_in_mixed_precision():
+def test_bias_is_float32_under_autocast():
     encoder, batch = pair_encoder().float(), collate(graphs())
     with torch.autocast("cpu", torch.bfloat16):
         mixed = encoder(batch)
@@ -89,34 +89,34 @@ def test_the_bias_stays_precise_in_mixed_precision():
     torch.testing.assert_close(mixed, (encoder(batch).attn_bias, encoder(batch).attn_weights), rtol=1e-6, atol=1e-6)
 
 
-def test_the_weights_are_the_softmax_of_the_bias():
+def test_weights_are_the_softmax_of_the_bias():
     context = pair_encoder()(collate(graphs()))
     expected = torch.softmax(context.attn_bias, dim=-1) * context.mask[:, None, :, None]
     torch.testing.assert_close(context.attn_weights, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("read", ["attn_bias", "attn_weights"])
-def test_gradients_reach_every_row_that_is_read(read):
+@pytest.mark.parametrize("name", ["attn_bias", "attn_weights"])
+def test_gradients_reach_every_used_row(name):
     encoder = pair_encoder()
-    found = getattr(encoder(collate(graphs())), read)
-    torch.where(found.isfinite(), found, 0).square().sum().backward()
+    tensor = getattr(encoder(collate(graphs())), name)
+    torch.where(tensor.isfinite(), tensor, 0).square().sum().backward()
     assert set(encoder.spatial.weight.grad.abs().sum(1).nonzero().flatten().tolist()) == {*range(1, 15), 63}
     assert (encoder.position.weight.grad.view(6, -1) != 0).all(dim=1).tolist() == [True] * 5 + [False]
-    assert encoder.bond.weight.grad[[0, 1, 2, 3]].abs().min() > 0  # the four kinds of bonds are all there
+    assert encoder.bond.weight.grad[[0, 1, 2, 3]].abs().min() > 0  # all four bond types occur
     assert encoder.token.weight.grad.abs().min() > 0
 
 
 @pytest.mark.parametrize("embedding_layout", ["ogb", "graphormer"])
-def test_atoms_are_the_sum_of_their_rows(embedding_layout):
+def test_atom_embedding_is_the_sum_of_its_rows(embedding_layout):
     torch.manual_seed(0)
     encoder = AtomEncoder(DIM, embedding_layout, num_degrees=4).double()
-    found = encoder(collate(graphs())).detach().numpy()
+    embeddings = encoder(collate(graphs())).detach().numpy()
     table, into, out, token = (
         encoder.get_parameter(f"{name}.weight").detach().numpy()
         for name in ("atom", "in_degree", "out_degree", "token")
     )
-    assert found.shape == (len(SMILES), 15, DIM)
-    for graph, rows in zip(graphs(), found, strict=True):
+    assert embeddings.shape == (len(SMILES), 15, DIM)
+    for graph, rows in zip(graphs(), embeddings, strict=True):
         expected = [token[0]]
         for atom, features in enumerate(graph.atoms):
             degree = min((graph.bonds == atom).sum() + 1, 3)
@@ -124,14 +124,14 @@ def test_atoms_are_the_sum_of_their_rows(embedding_layout):
         np.testing.assert_allclose(rows[: graph.num_atoms + 1], expected, atol=1e-12)
 
 
-def test_the_tables_have_room_for_every_value():
+def test_tables_have_a_row_for_every_value():
     assert feature_rows((119, 5, 12, 12, 10, 6, 6, 2, 2), "ogb")[1] == 174
     assert feature_rows((5, 6, 2), "ogb")[1] == 13
     assert feature_rows((119, 5, 12, 12, 10, 6, 6, 2, 2), "graphormer")[1] == 512 * 9 + 1
     assert feature_rows((5, 6, 2), "graphormer")[1] == 512 * 3 + 1
 
 
-def test_a_device_without_sums_of_embeddings_is_told(monkeypatch):
+def test_device_without_embedding_sums_is_unsupported(monkeypatch):
     assert encodings_supported("cpu")
 
     def missing(*_, **__):

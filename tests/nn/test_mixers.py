@@ -1,4 +1,4 @@
-"""The promises that every mixer makes."""
+"""Properties of all mixers: padding, equivariance, gradients, dropout and settings."""
 
 import pytest
 import torch
@@ -13,23 +13,23 @@ SLICES = ["slice-ascend", "slice-interleave", "slice-max", "slice-released"]
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "no graph"])
 @pytest.mark.parametrize("name", NAMES)
-def test_padding_never_matters(name, graph):
+def test_padding_does_not_change_the_output(name, graph):
     mixer, lengths, width = mixer_of(name, layer=1, layers=3), [4, 9, 1], 9
     x, bias = sample(width, batch=3)
     for row, length in enumerate(lengths):
         x[row, length:] = 1e3 * (-1) ** row
         bias[row, :, length:] = bias[row, :, :, length:] = 50.0
-    together = mixer(x, context_of(lengths, width, bias if graph else None))
-    assert together.shape == x.shape
+    batch_output = mixer(x, context_of(lengths, width, bias if graph else None))
+    assert batch_output.shape == x.shape
     for row, n in enumerate(lengths):
         own_bias = bias[row : row + 1, :, :n, :n] if graph else None
         alone = mixer(x[row : row + 1, :n], context_of([n], n, own_bias))
-        torch.testing.assert_close(together[row : row + 1, :n], alone, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(batch_output[row : row + 1, :n], alone, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_renumbering_the_rows(name):
-    """Renumbers the output of the mixers that say so, and changes that of the plain sorts."""
+def test_permuting_the_rows_permutes_the_output_of_equivariant_mixers(name):
+    """The output of the slice mixers that sort depends on the numbering."""
     mixer = mixer_of(name, layer=1, layers=3)
     x, bias = sample(9, seed=1)
     x[0, 3] = x[0, 6]  # equal rows stay equal
@@ -44,7 +44,7 @@ def test_renumbering_the_rows(name):
         assert (after - before[:, new]).abs().max() > 0.05
 
 
-def test_which_mixers_promise_equivariance():
+def test_names_of_equivariant_mixers():
     known = {"softmax", "slice-max", "galerkin", "fourier", "slice-quantile", "map-only"}
     for name in known:
         assert MIXERS[name].equivariant, name
@@ -64,7 +64,7 @@ def test_gradients_reach_every_input(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_dropout_acts_on_the_weights_in_training_alone(name):
+def test_attention_dropout_acts_only_in_training(name):
     torch.manual_seed(0)
     mixer = build_mixer(name, DIM, HEADS, dropout=0.5).double()
     x, bias = sample(7)
@@ -74,15 +74,15 @@ def test_dropout_acts_on_the_weights_in_training_alone(name):
     assert torch.equal(once, again)
 
 
-def test_bad_settings():
+def test_unknown_name_and_indivisible_heads_are_rejected():
     with pytest.raises(InputError, match=r"did you mean 'slice-max'"):
         build_mixer("slice-mx", DIM, HEADS)
     with pytest.raises(InputError, match=r"heads .5. must divide"):
         build_mixer("softmax", DIM, 5)
 
 
-def test_parameters_are_as_the_papers_say():
-    """Without query and key a third of the projections before the output one remains."""
+def test_number_of_parameters_matches_the_papers():
+    """Without query and key one of three input projections remains."""
     count = {
         name: sum(p.numel() for p in mixer_of(name).parameters())
         for name in ("softmax", "csp", "slice-ascend", "map-only")
@@ -105,7 +105,7 @@ def test_parameters_are_as_the_papers_say():
         ("slice-quantile", {"split_by_head": "no"}, "must be of type bool"),
     ],
 )
-def test_unknown_settings(mixer, own, message):
+def test_unknown_settings_and_wrong_types_are_rejected(mixer, own, message):
     with pytest.raises(InputError, match=message):
         check_mixer(mixer, own)
 
@@ -120,12 +120,12 @@ def test_unknown_settings(mixer, own, message):
         ("slice-quantile", {"source": "value"}, "unknown source 'value' .did you mean 'values'"),
     ],
 )
-def test_settings_that_cannot_be(name, own, message):
+def test_invalid_values_of_settings_are_rejected(name, own, message):
     with pytest.raises(InputError, match=message):
         build_mixer(name, 12, 3, **own)
 
 
-def test_a_setting_without_a_type_is_refused_at_registration(monkeypatch):
+def test_setting_without_a_type_is_rejected_at_registration(monkeypatch):
     monkeypatch.setattr("graphslice.nn.mixers.base.MIXERS", dict(MIXERS))
     with pytest.raises(
         TypeError, match="setting 'gain' of Untyped needs a type annotation, one of int, float, bool, str"

@@ -1,4 +1,4 @@
-"""Ray against the plain path. Slow: Ray takes seconds to start."""
+"""The Ray engine compared with the local one. Slow, because Ray takes seconds to start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def folder(demo_smiles, tmp_path_factory) -> Path:
-    """Three Parquet files with bad rows among the good."""
+    """Write three Parquet files with valid and invalid rows."""
     folder = tmp_path_factory.mktemp("tables")
     for number in range(3):
         smiles = [*demo_smiles[500 * number : 500 * number + 500], "oops", "", "C1CC"]
@@ -43,16 +43,16 @@ def folder(demo_smiles, tmp_path_factory) -> Path:
     return folder
 
 
-def test_predictions_are_the_same(cluster, folder, predictor, tmp_path):
+def test_predictions_match_the_local_engine(cluster, folder, predictor, tmp_path):
     for engine in ("local", "ray"):
         report = predict_file(predictor, folder, tmp_path / f"{engine}.csv", engine=engine, workers=2)
         assert (report.rows, report.failed) == (1509, 9)
-    local, other = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
-    pd.testing.assert_frame_equal(local, other, rtol=1e-5)
+    local, distributed = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
+    pd.testing.assert_frame_equal(local, distributed, rtol=1e-5)
     assert local["id"].tolist() == [f"{n}-{i}" for n in range(3) for i in range(503)]
 
 
-def test_stores_are_the_same(cluster, folder, tmp_path):
+def test_preprocessed_datasets_match_the_local_engine(cluster, folder, tmp_path):
     for engine in ("local", "ray"):
         data = DataConfig(str(folder), targets="y")
         report = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=2)
@@ -60,32 +60,32 @@ def test_stores_are_the_same(cluster, folder, tmp_path):
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
-def test_malformed_rows_are_the_same(cluster, predictor, tmp_path):
+def test_malformed_rows_match_the_local_engine(cluster, predictor, tmp_path):
     (tmp_path / "in.csv").write_text("smiles,y\n" + "CCO,1\n" * 5_000 + "C,1,2\nN\nO,2\n")
     for engine in ("local", "ray"):
         settings = {"engine": engine, "workers": 2}
         assert predict_file(predictor, tmp_path / "in.csv", tmp_path / f"{engine}.csv", **settings).failed == 2
         data = DataConfig(str(tmp_path / "in.csv"), targets="y")
         assert featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", **settings).failed == 2
-    local, other = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
-    pd.testing.assert_frame_equal(local, other, rtol=1e-5)
+    local, distributed = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
+    pd.testing.assert_frame_equal(local, distributed, rtol=1e-5)
     assert local["error"].dropna().index.tolist() == [5_000, 5_001] and "line 5003" in local["error"][5_001]
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def lines():
-    """What reads a file of numbers. A function in a function, which is sent whole: workers cannot import this file."""
+    """Reader of files of integers; nested, so that it is pickled by value: workers cannot import this file."""
 
     def read(path: Path, rows: int) -> Iterator[pa.Table]:
         numbers = [int(line) for line in path.read_text().split()]
-        for begin in range(0, len(numbers), rows):
-            yield pa.table({"n": numbers[begin : begin + rows]})
+        for start in range(0, len(numbers), rows):
+            yield pa.table({"n": numbers[start : start + rows]})
 
     return read
 
 
-def test_a_worker_that_is_killed_loses_nothing(cluster, lines, tmp_path):
+def test_rows_of_a_killed_worker_are_processed_again(cluster, lines, tmp_path):
     rows, mark = 30_000, tmp_path / "killed"
     (tmp_path / "in.txt").write_text("\n".join(map(str, range(rows))))
 
@@ -98,18 +98,18 @@ def test_a_worker_that_is_killed_loses_nothing(cluster, lines, tmp_path):
 
         return work
 
-    found = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=2))
+    result = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=2))
     assert mark.exists(), "no worker was killed"
-    assert found["n"].to_pylist() == list(range(rows)) and found["m"].to_pylist() == list(range(7, rows + 7))
+    assert result["n"].to_pylist() == list(range(rows)) and result["m"].to_pylist() == list(range(7, rows + 7))
 
 
-def test_what_is_wrong_with_a_file_is_said(cluster, tmp_path):
+def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
     (tmp_path / "in.csv").write_bytes("smiles,x\nC,1\n".encode("utf-16")[:-1])
     with pytest.raises(InputError, match=r"in\.csv begins as utf-16.* and goes on as something else"):
         list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
 
 
-def test_files_come_in_their_order(cluster, lines, tmp_path):
+def test_files_are_processed_in_order(cluster, lines, tmp_path):
     files = [tmp_path / f"{n}.txt" for n in range(3)]
     for n, file in enumerate(files):
         file.write_text("\n".join(str(100 * n + i) for i in range(5)))
@@ -118,6 +118,6 @@ def test_files_come_in_their_order(cluster, lines, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, -1])
-def test_too_few_workers(workers, lines, tmp_path):
+def test_less_than_one_worker_is_rejected(workers, lines, tmp_path):
     with pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"):
         list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=workers))

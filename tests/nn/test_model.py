@@ -1,4 +1,4 @@
-"""The whole model: its size, its promises, its settings."""
+"""The complete model: size, invariances, readouts, initialisation and settings."""
 
 import subprocess
 import sys
@@ -15,13 +15,13 @@ from graphslice.data.collate import collate
 from graphslice.nn.mixers import MIXERS
 from graphslice.package_data import CONFIGS
 
-#: The settings of the later Graphormer, and those of its pre-norm variant.
+#: Settings of the second version of Graphormer, and of its pre-norm variant.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp"}
 OPEN = {"norm": "pre", "head": "mlp"}
 
 
 def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
-    """With weights far larger than a fresh model's, so that nothing hides below a tolerance."""
+    """Create a model with large weights, so that differences exceed the tolerances."""
     torch.manual_seed(seed)
     settings = {"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 24, "readout": "token+mean+sum+max+quantiles"} | settings
     model = GraphTransformer(ModelConfig(mixer=mixer, **settings)).double().eval()
@@ -33,12 +33,14 @@ def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
 
 
 def shuffled(graph: MolGraph, seed: int) -> MolGraph:
-    """The same molecule, its atoms and bonds in another order."""
+    """Permute the atoms and bonds of a molecule."""
     rng = np.random.default_rng(seed)
-    new, turned = rng.permutation(graph.num_atoms), rng.permutation(graph.num_bonds)
+    new, bond_order = rng.permutation(graph.num_atoms), rng.permutation(graph.num_bonds)
     atoms = np.empty_like(graph.atoms)
     atoms[new] = graph.atoms
-    return MolGraph(atoms, new[graph.bonds[turned]].astype(np.int32)[:, ::-1].copy(), graph.bond_features[turned])
+    return MolGraph(
+        atoms, new[graph.bonds[bond_order]].astype(np.int32)[:, ::-1].copy(), graph.bond_features[bond_order]
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def shuffled(graph: MolGraph, seed: int) -> MolGraph:
         ("pcqm4mv2-graphormer", 47_677_505),
     ],
 )
-def test_the_published_models_have_the_published_sizes(preset, parameters):
+def test_published_models_have_the_published_sizes(preset, parameters):
     with torch.device("meta"):
         assert GraphTransformer(ModelConfig.preset(preset)).num_parameters == parameters
 
@@ -67,25 +69,25 @@ def test_every_preset_builds():
 
 @pytest.mark.parametrize("settings", [{}, POST, OPEN], ids=["pre", "post", "open"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_a_prediction_depends_on_the_molecule_alone(mixer, settings):
+def test_prediction_does_not_depend_on_the_batch(mixer, settings):
     model, graphs = model_of(mixer, **settings), [smiles_to_graph(smiles) for smiles in SMILES]
-    together = model(collate(graphs))
-    assert together.shape == (len(SMILES), 1)
-    assert together.std() > 0.1
+    batch_predictions = model(collate(graphs))
+    assert batch_predictions.shape == (len(SMILES), 1)
+    assert batch_predictions.std() > 0.1
     alone = torch.cat([model(collate([graph])) for graph in graphs])
-    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(batch_predictions, alone, rtol=1e-6, atol=1e-6)
     back = model(collate(graphs[::-1])).flip(0)
-    torch.testing.assert_close(together, back, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(batch_predictions, back, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_the_numbering_of_the_atoms(mixer):
-    """Changes no prediction of the equivariant mixers, and those of a plain sort."""
+def test_atom_order_does_not_change_predictions_of_equivariant_mixers(mixer):
+    """Predictions with the slice mixers that sort depend on the order."""
     model, graphs = model_of(mixer), [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
     before = model(collate(graphs))
     change = max((model(collate([shuffled(g, seed) for g in graphs])) - before).abs().max().item() for seed in range(3))
     if model.blocks[0].mixer.equivariant:
-        # The edge encoding's weights are float32.
+        # The weights of the paths in the edge encoding are float32.
         assert change < 1e-4 * before.abs().max()
     elif mixer.startswith("slice"):
         assert change > 0.01
@@ -93,14 +95,14 @@ def test_the_numbering_of_the_atoms(mixer):
 
 @pytest.mark.parametrize("settings", [{}, POST], ids=["pre", "post"])
 def test_bond_messages(settings):
-    """A prediction depends on the molecule alone with them too, on none of its numberings, and on its bonds."""
+    """Predictions depend on the bonds, but neither on the batch nor on the atom order."""
     model = model_of(bond_messages=True, **settings)
     graphs = [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
-    together = model(collate(graphs, bonds=True))
+    batch_predictions = model(collate(graphs, bonds=True))
     alone = torch.cat([model(collate([graph], bonds=True)) for graph in graphs])
-    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
-    other = model(collate([shuffled(graph, 1) for graph in graphs], bonds=True))
-    torch.testing.assert_close(together, other, rtol=1e-4, atol=1e-4 * together.abs().max().item())
+    torch.testing.assert_close(batch_predictions, alone, rtol=1e-6, atol=1e-6)
+    permuted = model(collate([shuffled(graph, 1) for graph in graphs], bonds=True))
+    torch.testing.assert_close(batch_predictions, permuted, rtol=1e-4, atol=1e-4 * batch_predictions.abs().max().item())
     with torch.no_grad():
         for block in model.blocks:
             block.messages.output.weight.zero_()
@@ -110,13 +112,13 @@ def test_bond_messages(settings):
     torch.testing.assert_close(
         model(collate(graphs, bonds=True)), plain(collate(graphs, bonds=True)), rtol=1e-9, atol=1e-9
     )
-    assert (model(collate(graphs, bonds=True)) - together).abs().min() > 1e-4
+    assert (model(collate(graphs, bonds=True)) - batch_predictions).abs().min() > 1e-4
     with pytest.raises(ValueError, match="the model expects bonds, but the batch has none"):
         model(collate(graphs))
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_the_spelling_changes_nothing(mixer):
+def test_smiles_notation_does_not_change_the_prediction(mixer):
     model = model_of(mixer)
     for one, other in [("OCC", "CCO"), ("c1ccccc1O", "Oc1ccccc1"), ("C[C@H](N)C(O)=O", "N[C@@H](C)C(=O)O")]:
         assert torch.equal(*(model(collate([smiles_to_graph(smiles)])) for smiles in (one, other)))
@@ -129,7 +131,7 @@ def test_stereo_changes_the_prediction():
 
 @pytest.mark.parametrize("settings", [{"bond_messages": True}, POST, OPEN], ids=["pre", "post", "open"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_training_moves_every_weight(mixer, settings):
+def test_every_parameter_has_a_gradient(mixer, settings):
     model = model_of(mixer, num_distances=33, attention_dropout=0.1, **settings).train()
     model(collate([smiles_to_graph(smiles) for smiles in SMILES], bonds=True)).square().sum().backward()
     for name, parameter in model.named_parameters():
@@ -139,12 +141,12 @@ def test_training_moves_every_weight(mixer, settings):
 
 
 @pytest.mark.parametrize("readout", [*READOUTS, "token+mean", "sum+token", "mean+max+sum+token", "token+quantiles"])
-def test_readouts(readout):
+def test_readouts_match_numpy(readout):
     model = model_of(readout=readout)
     x = torch.randn(3, 6, 16, dtype=torch.float64)
     lengths = torch.tensor([6, 2, 4])
-    found = model.read_out(x, torch.arange(6) < lengths[:, None])
-    for sample, length, row in zip(x, lengths, found, strict=True):
+    readouts = model.read_out(x, torch.arange(6) < lengths[:, None])
+    for sample, length, row in zip(x, lengths, readouts, strict=True):
         atoms = sample[1:length]
         parts = {"token": sample[0], "mean": atoms.mean(dim=0), "sum": atoms.sum(dim=0), "max": atoms.amax(dim=0)}
         parts["quantiles"] = torch.tensor(np.quantile(atoms, [0, 0.25, 0.5, 0.75, 1], axis=0)).flatten()
@@ -152,7 +154,7 @@ def test_readouts(readout):
     assert model(collate([smiles_to_graph("CCO")])).shape == (1, 1)
 
 
-def test_heads_start_by_reading_distances():
+def test_distance_start_initialises_heads_by_distance():
     chain = collate([smiles_to_graph("C" * 9, atom_order="input")])
     biases = []
     for start in (True, False):
@@ -180,16 +182,16 @@ def test_predictions_are_in_the_unit_of_the_targets():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("mixer", ["softmax", "slice-max"])
-def test_the_model_runs_in_any_precision(mixer, dtype, tolerance):
-    """Throughout, by ``model.to``; the other tests here are in float64."""
+def test_model_runs_in_other_precisions(mixer, dtype, tolerance):
+    """The model is converted by ``model.to``; the other tests here use float64."""
     model, batch = model_of(mixer), collate([smiles_to_graph(smiles) for smiles in SMILES])
     expected = model(batch)
-    found = model.to(dtype)(batch)
-    assert found.dtype == dtype
-    assert (found - expected).abs().max() < tolerance * expected.abs().max()
+    predictions = model.to(dtype)(batch)
+    assert predictions.dtype == dtype
+    assert (predictions - expected).abs().max() < tolerance * expected.abs().max()
 
 
-def test_a_fresh_model_has_the_original_initialisation():
+def test_new_model_has_the_original_initialisation():
     torch.manual_seed(0)
     model = GraphTransformer(ModelConfig(mixer="softmax", layers=4, dim=256, ffn_dim=256))
     assert model.blocks[0].mixer.query.weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
@@ -198,7 +200,7 @@ def test_a_fresh_model_has_the_original_initialisation():
     assert model.blocks[0].ffn.expand.bias.abs().max() == 0
 
 
-def test_evaluation_is_deterministic_and_training_is_not():
+def test_predictions_are_deterministic_only_in_eval_mode():
     model, batch = model_of(), collate([smiles_to_graph("c1ccccc1O")])
     assert torch.equal(model(batch), model(batch))
     model.train()
@@ -228,12 +230,12 @@ def test_evaluation_is_deterministic_and_training_is_not():
     ],
     ids=repr,
 )
-def test_bad_settings_say_what_is_wrong(settings, message):
+def test_invalid_settings_are_rejected_with_a_message(settings, message):
     with pytest.raises(InputError, match=message):
         GraphTransformer(ModelConfig(**settings))
 
 
-def test_the_model_needs_no_chemistry_no_tables_and_no_trainer():
+def test_model_imports_neither_rdkit_nor_pandas_nor_lightning():
     code = (
         "import sys, graphslice.nn, graphslice.ops\n"
         "graphslice.nn.GraphTransformer(graphslice.ModelConfig())\n"
@@ -244,20 +246,20 @@ def test_the_model_needs_no_chemistry_no_tables_and_no_trainer():
 
 
 @pytest.mark.parametrize("mixer", ["slice-max", "slice-quantile", "map-only"])
-def test_a_balanced_start_keeps_the_size_of_the_rows(mixer):
-    """The rows enter with deviations of some units, and all branches together add less than as much again."""
+def test_balanced_initialisation_preserves_the_scale_of_the_rows(mixer):
+    """The standard deviation is between 1 and 5 before the first block and at most doubles until the last."""
     torch.manual_seed(0)
     model = GraphTransformer(ModelConfig(mixer=mixer, layers=8, dim=256, ffn_dim=256, init="balanced")).eval()
-    seen = []
-    sums = [block.mixer_norm for block in model.blocks] + [model.norm]  # what enters each block, and leaves the last
-    for norm in sums:
-        norm.register_forward_hook(lambda _, inputs, outputs: seen.append(outputs[0].std().item()))
+    stds = []
+    norms = [block.mixer_norm for block in model.blocks] + [model.norm]  # inputs of the blocks, and the final output
+    for norm in norms:
+        norm.register_forward_hook(lambda _, inputs, outputs: stds.append(outputs[0].std().item()))
     with torch.no_grad():
         model(collate([smiles_to_graph(smiles) for smiles in SMILES]))
-    seen = list(pairwise(seen))
-    assert 1 < seen[0][0] < 5
-    assert all(0.95 * before < after < 1.3 * before for before, after in seen), seen
-    assert seen[-1][1] < 2 * seen[0][0]
+    pairs = list(pairwise(stds))
+    assert 1 < pairs[0][0] < 5
+    assert all(0.95 * before < after < 1.3 * before for before, after in pairs), pairs
+    assert pairs[-1][1] < 2 * pairs[0][0]
     assert model.blocks[0].mixer.output.weight.std().item() == pytest.approx(256**-0.5 / 4, rel=0.05)
     assert model.blocks[0].mixer.value.weight.std().item() == pytest.approx(256**-0.5, rel=0.05)
     assert model.pairs.bond.weight.std().item() == pytest.approx(0.02, rel=0.2)

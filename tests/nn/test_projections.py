@@ -1,4 +1,4 @@
-"""Galerkin and Fourier attention: their formulas, their cost, and what they project onto."""
+"""Galerkin and Fourier attention: formulas, cost and projection properties."""
 
 from itertools import pairwise
 
@@ -13,13 +13,13 @@ from graphslice.nn.mixers import build_mixer
 
 @pytest.mark.parametrize("name", ["galerkin", "fourier"])
 @pytest.mark.parametrize("rows", [1, 2, 9])
-def test_projections_against_loops(name, rows):
+def test_projections_match_loops(name, rows):
     mixer = mixer_of(name)
     with torch.no_grad():
         mixer.scales.uniform_(0.5, 2)
         mixer.shifts.uniform_(-1, 1)
     x = torch.randn(1, rows + 2, 12, dtype=torch.float64)
-    found = mixer.mix(x, AttentionContext(torch.tensor([rows]), rows + 2))[0, :rows].detach().numpy()
+    output = mixer.mix(x, AttentionContext(torch.tensor([rows]), rows + 2))[0, :rows].detach().numpy()
     q, k, v = (linear(x)[0, :rows].detach().numpy() for linear in (mixer.query, mixer.key, mixer.value))
 
     def norm(part, which, head):
@@ -32,12 +32,12 @@ def test_projections_against_loops(name, rows):
             expected = q[:, own] @ (norm(k[:, own], 0, head).T @ norm(v[:, own], 1, head)) / rows
         else:
             expected = norm(q[:, own], 0, head) @ norm(k[:, own], 1, head).T @ v[:, own] / rows
-        np.testing.assert_allclose(found[:, own], expected, atol=1e-10)
+        np.testing.assert_allclose(output[:, own], expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["galerkin", "fourier"])
 def test_cost_is_linear_in_the_number_of_rows(name):
-    """Multiplications and additions, counted by torch, double with the rows."""
+    """The number of floating-point operations doubles with the number of rows."""
     from torch.utils.flop_counter import FlopCounterMode
 
     mixer, counts = build_mixer(name, 16, 2).double().eval(), []
@@ -49,10 +49,10 @@ def test_cost_is_linear_in_the_number_of_rows(name):
 
 
 def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
-    """The projection of the blog's example: Q = K = {1, x} on (-1, 1), V made of them by ``value``.
+    """Apply Galerkin attention to Q = K = {1, x} on (-1, 1) and V = Q ``value``, an example of the author's blog.
 
-    Returns the points, Q and what the mixer makes of it without its layer norms, which would mix the columns
-    of {1, x} within each row.
+    Returns:
+        The points, Q and the output without layer norms, which would mix the columns of {1, x} within each row.
     """
     x = torch.linspace(-1, 1, rows, dtype=torch.float64)
     basis = torch.stack([torch.ones_like(x), x], dim=1)
@@ -66,29 +66,29 @@ def galerkin_on_the_line(value: list[list[float]], rows: int = 2001):
 
 
 @pytest.mark.parametrize("function", [np.exp, np.cos, lambda x: x**3 - x**2 + 0.5, np.abs])
-def test_galerkin_attention_can_be_the_projection_onto_1_and_x(function):
-    """K^T V / n is diagonal there, and a vector makes of it the coefficients of the L2 projection."""
-    x, basis, found = galerkin_on_the_line([[1.0, 0.0], [0.0, 1.0]])
-    np.testing.assert_allclose(found[:, 0], 1, atol=1e-12)  # Q (1 0; 0 1/3)
-    np.testing.assert_allclose(found[:, 1], x / 3, atol=1e-3)
+def test_galerkin_attention_can_represent_the_projection_onto_1_and_x(function):
+    """K^T V / n is diagonal, and a linear map of the output gives the L2 projection."""
+    x, basis, output = galerkin_on_the_line([[1.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(output[:, 0], 1, atol=1e-12)  # Q (1 0; 0 1/3)
+    np.testing.assert_allclose(output[:, 1], x / 3, atol=1e-3)
     f = function(x.numpy())
     p0, p1 = np.trapezoid(f, x) / 2, 3 / 2 * np.trapezoid(x.numpy() * f, x)
-    projection = found.numpy() @ np.array([p0, 3 * p1])
+    projection = output.numpy() @ np.array([p0, 3 * p1])
     best = basis.numpy() @ np.linalg.lstsq(basis.numpy(), f, rcond=None)[0]
     np.testing.assert_allclose(projection, best, atol=3e-3)
 
 
-def test_galerkin_attention_without_a_constant_among_its_values_has_none_in_its_output():
-    """The counterexample: V = {c x, d x} leaves nothing but multiples of x, so 1 is out of reach."""
-    x, _, found = galerkin_on_the_line([[0.0, 0.0], [2.0, -3.0]])
-    assert torch.linalg.matrix_rank(found) == 1
-    np.testing.assert_allclose(found, x[:, None] * torch.tensor([2.0, -3.0]) / 3, atol=3e-3)
-    best = found.numpy() @ np.linalg.lstsq(found.numpy(), np.ones(len(x)), rcond=None)[0]
-    assert np.abs(best).max() < 1e-10  # the nearest to the constant is nothing at all
+def test_galerkin_output_has_no_constant_if_the_values_have_none():
+    """Counterexample: with V = {c x, d x} the output holds only multiples of x, so 1 cannot be represented."""
+    x, _, output = galerkin_on_the_line([[0.0, 0.0], [2.0, -3.0]])
+    assert torch.linalg.matrix_rank(output) == 1
+    np.testing.assert_allclose(output, x[:, None] * torch.tensor([2.0, -3.0]) / 3, atol=3e-3)
+    best = output.numpy() @ np.linalg.lstsq(output.numpy(), np.ones(len(x)), rcond=None)[0]
+    assert np.abs(best).max() < 1e-10  # the best approximation of the constant is 0
 
 
-def test_galerkins_layer_norms_leave_a_projection():
-    """Whatever the norms do to K and V, every column of the output is a combination of the columns of Q."""
+def test_galerkin_with_layer_norms_is_a_projection_onto_the_columns_of_q():
+    """Every column of the output is a linear combination of the columns of Q."""
     torch.manual_seed(0)
     mixer = build_mixer("galerkin", 12, 3).double().eval()
     x = torch.randn(1, 40, 12, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What the papers prove of sorts: their maps are permutations, and stacks of them keep their rank."""
+"""Theorems of the papers on sorting mixers: implicit maps are permutations, and the rank does not collapse."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ sizes = st.tuples(st.integers(0, 2**20), st.integers(1, 12), st.sampled_from([4,
 
 
 def plain(name: str, dim: int, heads: int = 1, weight: torch.Tensor | None = None, **own):
-    """A mixer in float64 that applies ``weight`` (or nothing) for its values, and no output map."""
+    """Create a mixer in float64 with value projection ``weight`` (default: identity) and no output projection."""
     mixer = build_mixer(name, dim, heads, **own).double().eval()
     with torch.no_grad():
         for linear in (mixer.value, mixer.output):
@@ -30,7 +30,7 @@ def plain(name: str, dim: int, heads: int = 1, weight: torch.Tensor | None = Non
 
 
 def implicit_maps(mixer, x: torch.Tensor) -> torch.Tensor:
-    """``[C, N, N]``: how each channel of the output is made of the rows of that channel."""
+    """Compute the Jacobians ``[C, N, N]`` of every output channel with respect to the same input channel."""
     rows, channels = x.shape[1:]
     jacobian = torch.autograd.functional.jacobian(lambda v: mixer(v, AttentionContext(torch.tensor([rows]), rows)), x)
     return torch.stack([jacobian[0, :, c, 0, :, c] for c in range(channels)])
@@ -39,8 +39,8 @@ def implicit_maps(mixer, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", SORTING)
 @settings(max_examples=20)
 @given(sizes)
-def test_the_implicit_map_of_a_sort_is_a_permutation(name, problem):
-    """Doubly stochastic, sparse and of full rank (Sliceformer, section 3.2), one for each channel."""
+def test_implicit_map_of_a_sort_is_a_permutation(name, problem):
+    """The map of every channel is doubly stochastic, sparse and of full rank (Sliceformer, section 3.2)."""
     seed, rows, dim = problem
     x = torch.randn(1, rows, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     maps = implicit_maps(plain(name, dim), x)
@@ -52,7 +52,7 @@ def test_the_implicit_map_of_a_sort_is_a_permutation(name, problem):
 @settings(max_examples=20)
 @given(sizes)
 def test_max_exchange_moves_at_most_two_entries(problem):
-    """In a channel whose values are well apart; those that nearly tie for the maximum share the exchange."""
+    """The values of a channel are well separated; values that nearly tie for the maximum share the exchange."""
     seed, rows, dim = problem
     x = np.random.default_rng(seed).permuted(np.tile(2.0 ** np.arange(rows)[:, None], (1, dim)), axis=0)
     x = torch.from_numpy(x)[None]
@@ -63,12 +63,12 @@ def test_max_exchange_moves_at_most_two_entries(problem):
     assert (moved <= 2).all()
 
 
-#: Functions of one channel whose slope is 1 at most.
+#: Activation functions with a Lipschitz constant of 1.
 F = (lambda x: x, torch.tanh)
 
 
 def smallest_residual(x: np.ndarray) -> float:
-    """A lower bound of ``min over y of |x - 1 y^T|_(1,inf)``: both of its norms at their own minimum."""
+    """Compute a lower bound of ``min_y |x - 1 y^T|_(1,inf)``, with both norms minimised separately."""
     rows, dim = x.shape
     by_columns = np.abs(x - np.median(x, axis=0)).sum(0).max()
     # min t so that for every row sum_c |x_rc - y_c| <= t; variables y [dim], a [rows * dim], t
@@ -90,10 +90,10 @@ def smallest_residual(x: np.ndarray) -> float:
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**20), layers=st.integers(1, 12), dim=st.sampled_from([1, 2, 4]), f=st.sampled_from(F))
 @example(seed=0, layers=12, dim=1, f=F[0])
-def test_the_residual_of_stacks_keeps_theorem_1(name, seed, layers, dim, f):
+def test_residual_of_stacked_layers_satisfies_theorem_1(name, seed, layers, dim, f):
     """``|res((f CSP)^L x)| <= C^(L/2) (lambda beta)^L |res(x)|`` with lambda = 1 (CSP, eq. 7).
 
-    Of one channel and no f the two sides are equal.
+    With one channel and f the identity both sides are equal.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = 7
@@ -111,11 +111,11 @@ def test_the_residual_of_stacks_keeps_theorem_1(name, seed, layers, dim, f):
 
 
 def residuals(name: str, layers: int, seed: int) -> list[float]:
-    """Of a stack without skips or feed-forward networks, with orthogonal value maps, relative to the input's."""
+    """Compute residuals, relative to the input, of layers with orthogonal value projections and no skip connections."""
     generator = torch.Generator().manual_seed(seed)
     dim, rows = 8, 16
     x = torch.randn(1, rows, dim, dtype=torch.float64, generator=generator)
-    found = []
+    norms = []
     for layer in range(1, layers + 1):
         weight = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))[0]
         mixer = plain(name, dim, weight=weight, layer=layer, layers=layers)
@@ -124,15 +124,15 @@ def residuals(name: str, layers: int, seed: int) -> list[float]:
                 for linear in (mixer.query, mixer.key):
                     linear.weight.copy_(torch.randn(dim, dim, dtype=torch.float64, generator=generator) / dim**0.5)
                     linear.bias.zero_()
-        found.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
+        norms.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
         x = mixer(x, AttentionContext(torch.tensor([rows]), rows)).detach()
-    found.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
-    return [value / found[0] for value in found]
+    norms.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
+    return [norm / norms[0] for norm in norms]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_softmax_without_skips_collapses_doubly_exponentially_and_sorts_do_not(seed):
-    """Dong et al. 2021: the logarithm of the residual at least doubles in a layer once it is small."""
+    """Once small, the logarithm of the softmax residual about doubles per layer (Dong et al. 2021)."""
     softmax = [value for value in residuals("softmax", 5, seed) if value > 1e-13]
     logs = np.log(softmax)
     small = np.flatnonzero(logs < np.log(0.05))

@@ -1,4 +1,4 @@
-"""The slices against slow loops."""
+"""The slice mixers compared with slow loops."""
 
 import math
 
@@ -13,7 +13,7 @@ SLICES = ["slice-ascend", "slice-interleave", "slice-max", "slice-released"]
 
 
 def slow_slice(name, v, pv, layer, layers):
-    """What the operation does to the columns of one sample, without the projections."""
+    """Compute the operation on the columns of one sample, without the projections."""
     result = np.zeros_like(v)
     for c in range(DIM):
         if name == "slice-ascend":
@@ -37,10 +37,10 @@ def slow_slice(name, v, pv, layer, layers):
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "no graph"])
 @pytest.mark.parametrize("layer", [1, 2, 4])
 @pytest.mark.parametrize("name", SLICES)
-def test_slices_are_their_formulas(name, layer, graph):
+def test_slices_match_their_formulas(name, layer, graph):
     mixer, lengths, d = mixer_of(name, layer=layer, layers=4), [7, 4], DIM // HEADS
     x, bias = sample(7, seed=5, batch=2)
-    found = mixer(x, context_of(lengths, 7, bias if graph else None)).detach().numpy()
+    output = mixer(x, context_of(lengths, 7, bias if graph else None)).detach().numpy()
     weights = {key: value.detach().numpy() for key, value in mixer.state_dict().items()}
     for b, n in enumerate(lengths):
         v = x[b, :n].numpy() @ weights["value.weight"].T + weights["value.bias"]
@@ -51,7 +51,7 @@ def test_slices_are_their_formulas(name, layer, graph):
             pv[:, part] = scores / scores.sum(axis=1, keepdims=True) @ v[:, part]
         expected = slow_slice(name, v, pv, layer, layers=4)
         np.testing.assert_allclose(
-            found[b, :n], expected @ weights["output.weight"].T + weights["output.bias"], atol=1e-9
+            output[b, :n], expected @ weights["output.weight"].T + weights["output.bias"], atol=1e-9
         )
 
 
@@ -59,17 +59,17 @@ def test_slices_are_their_formulas(name, layer, graph):
 def test_interleaved_orders_follow_the_sine(layer, layers):
     mixer = without_projections(mixer_of("slice-interleave", layer=layer, layers=layers))
     x, _ = sample(6)
-    found = mixer(x, AttentionContext(torch.tensor([6]), 6))[0].T.tolist()
-    for i, (column, values) in enumerate(zip(found, x[0].T.tolist(), strict=True), start=1):
+    output = mixer(x, AttentionContext(torch.tensor([6]), 6))[0].T.tolist()
+    for i, (column, values) in enumerate(zip(output, x[0].T.tolist(), strict=True), start=1):
         sine = math.sin(2 ** (layers - layer) * math.pi * i / DIM)
-        # At a zero, which floating point misses, the paper's >= 0 says ascending.
+        # Ascending where the sine is 0, which floating point does not compute exactly.
         assert column == pytest.approx(sorted(values, reverse=sine < -1e-6)), (i, sine)
 
 
-def test_interleaving_has_both_orders():
+def test_interleaving_uses_both_orders():
     x, _ = sample(6)
     for layer in (1, 2, 3):
         mixer = without_projections(mixer_of("slice-interleave", layer=layer, layers=4))
-        found = mixer(x, AttentionContext(torch.tensor([6]), 6))
-        rising = (found[0].diff(dim=0) >= 0).all(dim=0)
+        output = mixer(x, AttentionContext(torch.tensor([6]), 6))
+        rising = (output[0].diff(dim=0) >= 0).all(dim=0)
         assert 0 < rising.sum() < DIM

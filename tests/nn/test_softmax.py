@@ -1,4 +1,4 @@
-"""Softmax attention against a loop."""
+"""Softmax attention compared with a loop."""
 
 import math
 
@@ -8,9 +8,9 @@ from mixer_samples import DIM, HEADS, context_of, mixer_of, sample
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "no graph"])
-def test_softmax_attention_is_its_formula(graph):
+def test_softmax_attention_matches_formula(graph):
     mixer, (x, bias), lengths, d = mixer_of("softmax"), sample(6, batch=2), [6, 4], DIM // HEADS
-    found = mixer(x, context_of(lengths, 6, bias if graph else None)).detach().numpy()
+    output = mixer(x, context_of(lengths, 6, bias if graph else None)).detach().numpy()
     weights = {name: value.detach().numpy() for name, value in mixer.state_dict().items()}
     for b, n in enumerate(lengths):
         q, k, v = (
@@ -25,4 +25,6 @@ def test_softmax_attention_is_its_formula(graph):
                     scores = [s + bias[b, head, i, j].item() for j, s in enumerate(scores)]
                 shares = np.exp(scores) / np.exp(scores).sum()
                 mixed[i, part] = sum(share * v[j, part] for j, share in enumerate(shares))
-        np.testing.assert_allclose(found[b, :n], mixed @ weights["output.weight"].T + weights["output.bias"], atol=1e-9)
+        np.testing.assert_allclose(
+            output[b, :n], mixed @ weights["output.weight"].T + weights["output.bias"], atol=1e-9
+        )

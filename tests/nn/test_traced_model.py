@@ -1,4 +1,4 @@
-"""A model as one program, against the modules that were recorded, in float64."""
+"""Traced programs of models compared with their modules in float64."""
 
 import copy
 import gc
@@ -57,7 +57,7 @@ def traced(model, batch):
 
 
 def results(model, run, batch):
-    """What comes out, and the gradients of all parameters."""
+    """Compute the output and the gradients of all parameters before the head."""
     out = run(model, batch)
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     parameters = [p for name, p in model.named_parameters() if not name.startswith("head")]
@@ -70,9 +70,9 @@ def by_modules(model, batch):
 
 
 def check(model, batch, rtol=2e-4, atol=5e-4):
-    found = results(model, traced, batch)
+    actual = results(model, traced, batch)
     expected = results(copy.deepcopy(model).double(), by_modules, batch)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(
             one.double(), other, rtol=rtol, atol=atol * max(1, float(other.detach().abs().max()))
         )
@@ -80,7 +80,7 @@ def check(model, batch, rtol=2e-4, atol=5e-4):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_a_program_is_the_modules(mixer, norm):
+def test_program_matches_modules(mixer, norm):
     model = model_of(mixer, norm=norm)
     check(model, batch_of())
     with torch.inference_mode():
@@ -90,7 +90,7 @@ def test_a_program_is_the_modules(mixer, norm):
 
 
 @pytest.mark.parametrize(("mixer", "norm"), [("slice-quantile", "pre"), ("softmax", "post")])
-def test_with_bond_messages(mixer, norm):
+def test_program_matches_modules_with_bond_messages(mixer, norm):
     model = model_of(mixer, norm=norm, bond_messages=True)
     for smiles in (SMILES, ["C"]):
         check(model, collate([smiles_to_graph(text) for text in smiles], bonds=True))
@@ -98,35 +98,35 @@ def test_with_bond_messages(mixer, norm):
 
 @pytest.mark.parametrize("readout", ["token", "mean+max", "sum+token+mean", "quantiles+max"])
 @pytest.mark.parametrize("embedding_norm", [False, True])
-def test_of_any_ends(readout, embedding_norm):
+def test_program_matches_modules_for_readouts_and_embedding_norm(readout, embedding_norm):
     check(model_of("galerkin", readout=readout, embedding_norm=embedding_norm), batch_of())
 
 
-def test_of_the_original_layout():
+def test_program_matches_modules_for_the_original_layout():
     model = model_of("softmax", embedding_layout="graphormer", num_degrees=512, head="mlp", ffn_dim=80)
     check(model, batch_of())
 
 
 @pytest.mark.parametrize("smiles", [["C"], ["CC", "CC"], ["C" * 255], ["C" * 19, "O"] * 60])
-def test_of_any_sizes(smiles):
+def test_program_matches_modules_for_batch_shapes(smiles):
     check(model_of("galerkin"), batch_of(smiles), 1e-3, 1e-3)
 
 
-def test_beyond_a_byte_of_rows_the_modules_run():
+def test_modules_run_beyond_256_rows():
     assert traced(model_of(), batch_of(["C" * 256])) is None
 
 
-def test_degrees_and_features_beyond_the_tables():
+def test_program_matches_modules_for_degrees_beyond_the_table():
     model = model_of(num_degrees=3)
     check(model, batch_of())
 
 
-def test_a_sample_does_not_depend_on_the_others():
+def test_prediction_does_not_depend_on_the_batch():
     model = model_of("softmax", readout="mean+max")
     with torch.inference_mode():
-        together = traced(model, batch_of())
+        batch_output = traced(model, batch_of())
         for i, text in enumerate(SMILES):
-            torch.testing.assert_close(traced(model, batch_of([text]))[0], together[i], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(traced(model, batch_of([text]))[0], batch_output[i], rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def three_threads():
 
 
 @pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
-def test_several_cores_give_the_same(mixer, three_threads):
+def test_parallel_matches_serial(mixer, three_threads):
     model, batch = model_of(mixer, **dict.fromkeys(RATES, 0.2)), batch_of(["C" * 19] * 12)
 
     def step():
@@ -156,7 +156,7 @@ def test_several_cores_give_the_same(mixer, three_threads):
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("mixer", ["map-only", "softmax"])
-def test_gradients_with_dropout_are_those_of_finite_differences(mixer, rate):
+def test_gradients_with_dropout_match_finite_differences(mixer, rate):
     model, batch = model_of(mixer, **{rate: 0.3}), batch_of()
     along = {name: torch.randn(p.shape) for name, p in model.named_parameters() if not name.startswith("head")}
 
@@ -186,50 +186,50 @@ def test_frozen_parameters_have_no_gradient():
     assert not traced(model, batch_of()).requires_grad
 
 
-def test_backward_runs_once():
+def test_second_backward_is_rejected():
     out = traced(model_of(), batch_of()).sum()
     out.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="already"):
         out.backward()
 
 
-def test_what_is_changed_afterwards_counts():
+def test_changes_after_tracing_are_used():
     model, batch = model_of().eval(), batch_of()
 
-    def same():
+    def program_matches_modules():
         with torch.inference_mode():
-            found = traced(model, batch)
-            if found is not None:
-                torch.testing.assert_close(found, by_modules(model, batch), rtol=1e-4, atol=1e-5)
-        return found is not None
+            output = traced(model, batch)
+            if output is not None:
+                torch.testing.assert_close(output, by_modules(model, batch), rtol=1e-4, atol=1e-5)
+        return output is not None
 
-    assert same()
+    assert program_matches_modules()
     model.blocks[0].ffn.expand.weight = nn.Parameter(torch.randn(48, DIM))
-    assert same()
+    assert program_matches_modules()
     model.blocks[1].mixer_norm.eps = 3.0
-    assert same()
+    assert program_matches_modules()
     model.blocks[1].mixer.output = nn.Linear(DIM, DIM)
-    assert same()
+    assert program_matches_modules()
     model.blocks[1].mixer.local_channels = ~model.blocks[1].mixer.local_channels
-    assert same()
+    assert program_matches_modules()
     model.blocks[0] = model_of("slice-max").blocks[0].eval()
-    assert same()
+    assert program_matches_modules()
     model.atoms.atom = nn.EmbeddingBag(174, DIM, mode="sum")
-    assert same()
+    assert program_matches_modules()
     model.blocks = model_of("map-only", layers=3).blocks.eval()
-    assert same()
+    assert program_matches_modules()
     model.blocks[0].ffn.activation = nn.ReLU()
-    assert not same()
+    assert not program_matches_modules()
 
 
-def test_a_setting_that_no_tape_knows():
+def test_setting_without_tracing_support_runs_modules():
     model, batch = model_of().eval(), batch_of()
     assert traced(model, batch) is not None
     model.blocks[1].mixer.statistic = "minimum"
     assert traced(model, batch) is None
 
 
-def test_a_half_in_another_mode():
+def test_submodule_in_another_mode():
     model, batch = model_of(dropout=0.5).eval(), batch_of()
     model.blocks[0].train()
     assert not torch.equal(traced(model, batch), traced(model, batch))
@@ -237,8 +237,8 @@ def test_a_half_in_another_mode():
     assert torch.equal(traced(model, batch), traced(model, batch))
 
 
-def test_a_weight_of_another_shape_is_not_read():
-    """As who prunes channels may leave it; where it is told, the modules say."""
+def test_weight_of_unexpected_shape_runs_modules():
+    """Pruning may leave such weights, before or after tracing."""
     narrow = nn.Parameter(torch.zeros(16, DIM))
     early, late = model_of().eval(), model_of().eval()
     assert traced(early, batch_of()) is not None
@@ -250,14 +250,14 @@ def test_a_weight_of_another_shape_is_not_read():
     assert traced(short, batch_of()) is None
 
 
-def test_lengths_of_another_type_are_not_read():
+def test_lengths_of_another_dtype_run_modules():
     batch, model = batch_of(), model_of().eval()
     context = model.context(batch)
     context.lengths = batch.lengths.int()
     assert run_traced(model, batch, context) is None
 
 
-def test_hooks_of_all_modules_are_called():
+def test_global_module_hooks_are_called():
     seen = []
     with torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0])):
         assert traced(model_of(), batch_of()) is None
@@ -291,7 +291,7 @@ def to_double(model):
 
 @pytest.mark.parametrize("change", [add_hook, replace_mix, remove_bias, to_double, without_hooks])
 @pytest.mark.parametrize("early", [False, True])
-def test_what_no_tape_knows_runs_as_modules(change, early):
+def test_untraceable_change_runs_modules(change, early):
     model = model_of()
     if not early:
         assert traced(model, batch_of()) is not None
@@ -299,7 +299,7 @@ def test_what_no_tape_knows_runs_as_modules(change, early):
     assert (traced(model, batch_of()) is None) == (change is not without_hooks)
 
 
-def test_where_programs_are_not_wanted():
+def test_modules_run_when_tracing_does_not_apply():
     model, batch = model_of(), batch_of()
     with programs_disabled():
         assert traced(model, batch) is None
@@ -316,17 +316,17 @@ def test_where_programs_are_not_wanted():
     assert traced(model, batch) is not None
 
 
-def test_a_model_that_ran_is_copied_and_sent():
+def test_traced_model_can_be_copied_and_pickled():
     model, batch = model_of(), batch_of()
     before = traced(model, batch)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with torch.no_grad():
-            next(other.blocks.parameters()).zero_()
-        assert not torch.equal(traced(other, batch), before)
+            next(clone.blocks.parameters()).zero_()
+        assert not torch.equal(traced(clone, batch), before)
     assert torch.equal(traced(model, batch), before)
 
 
-def test_what_is_recorded_does_not_keep_a_model():
+def test_program_does_not_keep_the_model_alive():
     model = model_of()
     traced(model, batch_of())
     seen = weakref.ref(model)
@@ -335,7 +335,7 @@ def test_what_is_recorded_does_not_keep_a_model():
     assert seen() is None
 
 
-def test_every_mixer_is_recorded_as_it_is_by_default():
+def test_every_mixer_supports_tracing():
     own = [cls for cls in MIXERS.values() if cls.__module__.startswith("graphslice.")]
     assert len(own) >= 10 and all("trace_mix" in cls.__dict__ and cls.traced is cls.mix for cls in own)
     assert Mixer.traced is None

@@ -1,4 +1,4 @@
-"""LightningDataModule: labelled molecules, featurized, split and batched."""
+"""LightningDataModule of a labelled dataset: featurizes, splits and batches the molecules."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from graphslice.nn.compiled import row_multiple
 from graphslice.tasks import to_training_scale
 from graphslice.trees.stacking import TREE_DESCRIPTORS
 
-# Training molecules whose descriptors say how those of all are distributed.
+# The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
 
 
 class MoleculeData(pl.LightningDataModule):
-    """Featurizes a source, splits it and serves batches.
+    """Data module that featurizes and splits a labelled dataset and provides its batches.
 
     Attributes:
-        source: where the molecules come from; labels of atoms and bonds are in the order of those of ``store``.
-        splits: rows of each split by name, rejected rows left out.
-        store: the molecules, row by row as the source has them.
-        rejected: reason by row.
-        kept: ``int64``, the other rows.
-        labels: ``float64`` ``[rows, T]``, as the network learns them; or those of the atoms or bonds of all rows.
-        duplicates: rows of one and the same input: a molecule, with the table's own columns that are read beside it.
+        dataset: the labelled molecules; atom- and bond-level labels are in the atom and bond order of ``store``.
+        splits: row numbers of each split, by name, without rejected rows.
+        store: the featurized molecules, in the row order of the dataset.
+        rejected: reason of rejection, by row.
+        usable_rows: ``int64``, the rows that are not rejected.
+        labels: ``float64`` ``[rows, T]`` on the training scale; or the atom- or bond-level labels of all rows.
+        duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
     """
 
     def __init__(
@@ -55,13 +55,16 @@ class MoleculeData(pl.LightningDataModule):
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
     ) -> None:
-        """Read and split the molecules.
+        """Featurize and split the molecules.
 
         Args:
-            source: labelled molecules.
-            config: how they are read, split and batched.
-            progress: called with the number of molecules read, from time to time.
-            splits: of a run that goes on, as it began; in place of those that the source and ``config`` say.
+            dataset: labelled molecules.
+            config: settings of featurization, splitting and batching.
+            progress: called at intervals with the number of molecules that were read.
+            splits: the splits of a resumed run; they override those of the dataset and of ``config``.
+
+        Raises:
+            InputError: if no row is usable, too many rows are rejected, or a target has no training label.
         """
         super().__init__()
         self.dataset, self.config = dataset, config
@@ -95,7 +98,7 @@ class MoleculeData(pl.LightningDataModule):
             )
 
     def _check_rejected(self) -> None:
-        """Raise :class:`InputError` if most rows that have a label are rejected; rows without one do not count."""
+        """Raise :class:`InputError` if most labelled rows are rejected."""
         wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
         if len(wrong) <= len(self.usable_rows):
             return
@@ -110,39 +113,39 @@ class MoleculeData(pl.LightningDataModule):
         ]
         labelled = len(self.usable_rows) + len(wrong)
         raise InputError(
-            f"{self.dataset.name}: only {len(self.usable_rows):,} of {labelled:,} rows that have a label can be used; "
-            f"rejected: {'; '.join(examples)}: correct the table, or give --rejected any to train on the others"
+            f"{self.dataset.name}: only {len(self.usable_rows):,} of {labelled:,} labelled rows can be used; "
+            f"rejected: {'; '.join(examples)}: correct the table, or give --rejected any to train on the other rows"
         )
 
     def _to_graph_order(self, atom_bond_labels: AtomBondLabels) -> None:
-        """Bring labels of atoms or bonds into the order of the store."""
-        atom_bond_labels, faults = to_graph_order(
+        """Sort atom- or bond-level labels into the atom or bond order of the store."""
+        atom_bond_labels, length_errors = to_graph_order(
             atom_bond_labels, self.dataset.smiles, self.config.graph, self.dataset.target_names
         )
         self.dataset = replace(self.dataset, atom_bond_labels=atom_bond_labels)
-        self.rejected = faults | self.rejected
+        self.rejected = length_errors | self.rejected
 
     def _split(self, existing_splits: Splits | None) -> None:
-        """Split the rows, count what is repeated among them, and merge it where that is asked for."""
+        """Split the rows, count duplicates, and merge them if configured."""
         dataset, config = self.dataset, self.config.data
-        own = self._predefined_splits()
-        if dataset.is_pcqm4m and own is not None:  # OGB's, of millions of molecules: nothing is to be said of it
-            self.splits, self.duplicates = own, Duplicates(0, 0, 0)
+        predefined = self._predefined_splits()
+        if dataset.is_pcqm4m and predefined is not None:  # millions of molecules with OGB's split: no duplicate check
+            self.splits, self.duplicates = predefined, Duplicates(0, 0, 0)
             return
         targets = dataset.targets[self.usable_rows]
-        # Of atoms and bonds there are means here, by which no split can be stratified.
+        # Atom- and bond-level targets are represented by their means, which cannot be used for stratification.
         classes = np.array([bool(task.classes) and dataset.level == MOLECULE for task in dataset.tasks])
         hashes = molecule_keys(self.store, self.usable_rows)
-        beside = feature_column_names(config.descriptors)
+        feature_columns = feature_column_names(config.descriptors)
         identity = hashes.identity
-        if beside:
-            identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, beside))
+        if feature_columns:
+            identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, feature_columns))
         self.duplicates = count_duplicates(identity, targets, classes)
         if existing_splits is not None:
             self.splits = existing_splits
             return
         maker = SplitMaker(dataset.name, self.store, self.usable_rows, hashes.family, targets[:, classes], config)
-        self.splits = maker.make(own)
+        self.splits = maker.make(predefined)
         maker.check_classes(self.splits["train"], [dataset.tasks[t] for t in np.flatnonzero(classes)])
         if dataset.splits is not None:
             shared = count_shared(self.splits, self.usable_rows, hashes.family)
@@ -151,28 +154,28 @@ class MoleculeData(pl.LightningDataModule):
             self._merge(identity, classes)
 
     def _predefined_splits(self) -> Splits | None:
-        """The splits that the source names, without rejected rows."""
+        """Return the predefined splits of the dataset without rejected rows, None if it has none."""
         if self.dataset.splits is None:
             return None
         usable_rows = usable_mask(len(self.dataset), self.rejected)
         return {split: rows[usable_rows[rows]] for split, rows in self.dataset.splits.items()}
 
     def _merge(self, identity: np.ndarray, classes: np.ndarray) -> None:
-        """One row of those for training of a molecule. The other splits stay as they are: a model is judged by them."""
+        """Merge duplicate rows of the training set. Validation and test sets stay unchanged for evaluation."""
         rows = self.splits["train"]
-        of_rows = np.searchsorted(self.usable_rows, rows)
-        merged = merge_rows(rows, identity[of_rows], self.dataset.targets[rows], classes, self.dataset.target_names)
+        positions = np.searchsorted(self.usable_rows, rows)
+        merged = merge_rows(rows, identity[positions], self.dataset.targets[rows], classes, self.dataset.target_names)
         targets = self.dataset.targets.copy()
         targets[merged.rows] = merged.targets
         self.dataset = replace(self.dataset, targets=targets)
         self.rejected |= merged.reasons
-        gone = list(merged.reasons)
-        self.usable_rows = np.setdiff1d(self.usable_rows, gone)
-        self.splits = {**self.splits, "train": np.setdiff1d(rows, gone)}
-        self.duplicates = replace(self.duplicates, merged=len(gone) - merged.dropped, dropped=merged.dropped)
+        removed = list(merged.reasons)
+        self.usable_rows = np.setdiff1d(self.usable_rows, removed)
+        self.splits = {**self.splits, "train": np.setdiff1d(rows, removed)}
+        self.duplicates = replace(self.duplicates, merged=len(removed) - merged.dropped, dropped=merged.dropped)
         if not len(self.splits["train"]):
             raise InputError(
-                f"{self.dataset.name}: all rows for training contradict each other: give data.duplicates keep"
+                f"{self.dataset.name}: all training rows have conflicting labels: give data.duplicates keep"
             )
 
     def _network_labels(self) -> np.ndarray | AtomBondLabels:
@@ -184,12 +187,16 @@ class MoleculeData(pl.LightningDataModule):
         )
 
     def check_split(self, config: RunConfig) -> None:
-        """Raise :class:`InputError` if the same molecules, split as another run wants it, cannot be learned."""
-        other = copy(self)
-        other.config, other.rejected = config, dict(self.rejected)
-        other._split(None)
-        other.labels = other._network_labels()
-        other._check_labels()
+        """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
+
+        Args:
+            config: configuration of the other run.
+        """
+        resplit = copy(self)
+        resplit.config, resplit.rejected = config, dict(self.rejected)
+        resplit._split(None)
+        resplit.labels = resplit._network_labels()
+        resplit._check_labels()
 
     def _check_labels(self) -> None:
         missing = np.isnan(self.train_labels).all(axis=0)
@@ -199,11 +206,11 @@ class MoleculeData(pl.LightningDataModule):
             raise InputError(
                 f"{self.dataset.name}: no training row has a value of the target {empty!r}: leave it out{folds}"
             )
-        own, rows = feature_column_names(self.config.data.descriptors), self.splits["train"]
-        if own and (empty_columns := np.isnan(self.store.descriptors(rows, own)).all(axis=0)).any():
+        columns, rows = feature_column_names(self.config.data.descriptors), self.splits["train"]
+        if columns and (empty_columns := np.isnan(self.store.descriptors(rows, columns)).all(axis=0)).any():
             raise InputError(
-                f"{self.dataset.name}: no training row has a number in the column {own[empty_columns.argmax()]!r} of "
-                "--features: leave it out"
+                f"{self.dataset.name}: no training row has a number in the column "
+                f"{columns[empty_columns.argmax()]!r} of --features: leave it out"
             )
         for labels in self.dataset.auxiliary.values():
             missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
@@ -214,16 +221,16 @@ class MoleculeData(pl.LightningDataModule):
 
     @property
     def train_labels(self) -> np.ndarray:
-        """``float64 [R, T]`` of the training molecules, or of all their atoms or bonds, as the network learns them."""
+        """Labels of the training set on the training scale, ``float64 [R, T]``: one row per molecule, atom or bond."""
         return self.labels[self.splits["train"]]
 
     def train_auxiliary_labels(self) -> dict[str, AtomBondLabels]:
-        """The auxiliary labels of the training molecules, by level."""
-        others = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
-        return {level: labels.without(others) for level, labels in self.dataset.auxiliary.items()}
+        """Return the auxiliary labels of the training set, by level."""
+        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
+        return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
-        """``float32 [R, F]``, the descriptors of the training molecules, of many thousand a part drawn at random."""
+        """Return descriptors of the training set, ``float32 [R, F]``; of more than 20,000 molecules a random sample."""
         rows = self.splits["train"]
         if len(rows) > _MAX_DESCRIPTOR_ROWS:
             rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_DESCRIPTOR_ROWS, replace=False))
@@ -235,17 +242,20 @@ class MoleculeData(pl.LightningDataModule):
         return self._train_loader
 
     def num_train_widths(self) -> int:
-        """How many different numbers of rows the training batches of this device have."""
+        """Return the number of distinct padded widths of the training batches on this device."""
         return len(self._train_batches(self.splits["train"]).widths(self._padding_multiple()))
 
     def extreme_train_batches(self, size: int) -> list[GraphBatch]:
-        """The smallest training molecules and the largest, some of them again where there are fewer than ``size``;
-        padded as training batches are."""
+        """Collate a batch of the smallest and one of the largest training molecules, padded like training batches.
+
+        Args:
+            size: molecules per batch; molecules are repeated if the training set has fewer.
+        """
         rows = self.splits["train"]
         order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
         settings = self.config.collate_settings | {"multiple": self._padding_multiple()}
-        some = (np.resize(order, size), np.resize(order[::-1], size))
-        return [collate_rows(self.store, rows, **settings) for rows in some]
+        extremes = (np.resize(order, size), np.resize(order[::-1], size))
+        return [collate_rows(self.store, rows, **settings) for rows in extremes]
 
     def _train_batches(self, rows: np.ndarray) -> TrainBatches:
         trainer = self._trainer()
@@ -259,7 +269,7 @@ class MoleculeData(pl.LightningDataModule):
         )
 
     def loader_wait_seconds(self) -> float:
-        """Spent waiting for the threads that prepare training batches, so far."""
+        """Return the seconds spent so far waiting for the threads that prepare training batches."""
         return 0.0 if self._train_loader is None else self._train_loader.wait_seconds
 
     def val_dataloader(self) -> BatchLoader:
@@ -267,7 +277,13 @@ class MoleculeData(pl.LightningDataModule):
         return self.eval_dataloader("valid", trainer.global_rank, trainer.world_size)
 
     def eval_dataloader(self, split: str, rank: int = 0, world: int = 1) -> BatchLoader:
-        """Every molecule of a split once."""
+        """Return a loader of one split that yields every molecule once.
+
+        Args:
+            split: name of the split.
+            rank: index of this device.
+            world: number of devices among which the batches are divided.
+        """
         rows = self.splits[split]
         batch_size = max(64, self.config.trainer.batch_size)
         return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, rank, world))
@@ -285,7 +301,7 @@ class MoleculeData(pl.LightningDataModule):
         )
 
     def _trainer(self) -> pl.Trainer:
-        assert self.trainer is not None, "batches for training are served to a trainer"
+        assert self.trainer is not None, "training batches need an attached trainer"
         return self.trainer
 
     def _on_gpu(self) -> bool:
@@ -299,4 +315,4 @@ class MoleculeData(pl.LightningDataModule):
     def _threads(self) -> int:
         if self.config.trainer.workers != "auto":
             return int(self.config.trainer.workers)
-        return 2 if self._on_gpu() else 0  # without a GPU the cores are busy with the model
+        return 2 if self._on_gpu() else 0  # without a GPU the model itself uses all cores

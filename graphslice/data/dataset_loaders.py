@@ -1,4 +1,4 @@
-"""Labelled molecules from wherever they are: the demo set, a table, a store, OGB's PCQM4M-LSC, PyG."""
+"""Loaders of labelled datasets: the demo set, tables, preprocessed datasets and OGB's PCQM4M-LSC."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target, regression_tasks
 
-#: How the names of tables of labelled molecules end.
+#: File name suffixes of tables of labelled molecules.
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
 
 
 def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """The labelled molecules that a configuration names.
+    """Load the labelled dataset of a configuration.
 
     Args:
-        config: which.
-        tasks: what is asked of its targets, in their order; found from their values when not given.
+        config: data settings.
+        tasks: tasks of the targets, in their order; inferred from the values when not given.
 
     Raises:
-        InputError: if they cannot be had, saying what is missing and what to do.
+        InputError: if the dataset cannot be loaded; the message says what is missing and what to do.
     """
     if config.valid_file or config.test_file:
         return _dataset_from_files(config, tasks)
     if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
-        raise InputError(f"{config.dataset} has labels of molecules: --level {config.level} takes a table with lists")
+        raise InputError(
+            f"{config.dataset} has molecule-level labels: --level {config.level} needs a table with lists of numbers"
+        )
     if config.dataset in OGB_FOLDERS:
         return dataset_from_ogb(config)
     path = dataset_path(config.dataset)
@@ -61,41 +63,44 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
-    """One source of a table of molecules for training, and of one for validation, for the test, or for each.
+    """Combine a training table with separate tables of the validation set, the test set, or both.
 
     Raises:
-        InputError: if they are no tables, or the first names a split that another file is.
+        InputError: if a file is not a table, or the training table already has a split that another file provides.
     """
     files = {"valid": config.valid_file, "test": config.test_file}
-    given = {split: file for split, file in files.items() if file}
-    for file in (config.dataset, *given.values()):
+    split_files = {split: file for split, file in files.items() if file}
+    for file in (config.dataset, *split_files.values()):
         if is_dataset_name(file) or file.lower().endswith(STORE_SUFFIX):
-            raise InputError(f"{file} is no table: valid_file and test_file go with tables of labelled molecules")
-    whole = replace(config, valid_file=None, test_file=None)
-    parts = [dataset_from_table(dataset_path(config.dataset), whole, tasks)]
+            raise InputError(f"{file} is not a table: valid_file and test_file need tables of labelled molecules")
+    train_config = replace(config, valid_file=None, test_file=None)
+    parts = [dataset_from_table(dataset_path(config.dataset), train_config, tasks)]
     splits = parts[0].splits or {"train": np.flatnonzero(usable_mask(len(parts[0]), parts[0].rejected))}
     targets = join_names(parts[0].target_names)
-    for split, file in given.items():
+    for split, file in split_files.items():
         if split in splits:
-            raise InputError(f"{config.dataset} names rows {split} itself: leave out {split}_file, or --split random")
-        # A column of the file that says a split is of no interest: the file is the split.
-        data = replace(whole, dataset=file, targets=targets, split="random")
-        other = dataset_from_table(dataset_path(file), data, parts[0].tasks)
-        check_transforms(other.targets, other.tasks, file)
+            raise InputError(
+                f"the split column of {config.dataset} already has {split} rows: leave out {split}_file, or give "
+                "--split random"
+            )
+        # A split column of this file is ignored, because the whole file is one split.
+        data = replace(train_config, dataset=file, targets=targets, split="random")
+        part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
+        check_transforms(part.targets, part.tasks, file)
         first = sum(map(len, parts))
-        splits = splits | {split: first + np.flatnonzero(usable_mask(len(other), other.rejected))}
-        parts.append(other)
+        splits = splits | {split: first + np.flatnonzero(usable_mask(len(part), part.rejected))}
+        parts.append(part)
     return _concatenate(parts, splits)
 
 
 def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDataset:
-    """The rows of tables with the same targets, one table after the other, under the name of the first."""
+    """Concatenate tables with the same targets, under the name of the first table."""
     firsts = pointers([len(part) for part in parts]).tolist()[:-1]
-    faults = [(first, part.rejected) for first, part in zip(firsts, parts, strict=True)]
-    rejected = {first + row: why for first, each in faults for row, why in each.items()}
+    offset_reasons = [(first, part.rejected) for first, part in zip(firsts, parts, strict=True)]
+    rejected = {first + row: reason for first, reasons in offset_reasons for row, reason in reasons.items()}
     smiles = [text for part in parts for text in part.smiles]
     targets = np.concatenate([part.targets for part in parts])
-    own = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
+    columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
     atom_bond_labels = [part.atom_bond_labels for part in parts if part.atom_bond_labels is not None]
     joined = AtomBondLabels.join(atom_bond_labels) if atom_bond_labels else None
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
@@ -106,58 +111,64 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
         parts[0].tasks,
         rejected,
         splits,
-        columns=own,
+        columns=columns,
         atom_bond_labels=joined,
         notes=notes,
     )
 
 
 def dataset_path(dataset: str) -> Path:
-    """The file or folder of a data set that is none of OGB's.
+    """Return the path of a dataset other than OGB's.
 
     Raises:
-        InputError: if it is neither a name nor a path.
+        InputError: if ``dataset`` is neither a known name nor a path.
     """
     path = DEMO_CSV if dataset == "demo" else Path(dataset)
     if dataset != "demo" and not path.exists() and path.suffix == "":
         names = ["demo", *OGB_FOLDERS]
         raise InputError(
             f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV "
-            "or Parquet file, of a folder of such files, or of a store of graphslice featurize"
+            "or Parquet file, of a folder of such files, or of a preprocessed dataset of graphslice featurize"
         )
     return path
 
 
 def is_dataset_name(dataset: str) -> bool:
-    """Whether a data set is named, and no path, also where a folder is called so."""
+    """True if ``dataset`` is the name of a built-in dataset, even if a folder has the same name."""
     return dataset in ("demo", "pyg", *OGB_FOLDERS)
 
 
 def absolute_dataset(dataset: str) -> str:
-    """A data set by a path that holds from any folder; a name stays one."""
+    """Return the absolute path of a dataset; names of built-in datasets stay unchanged."""
     return dataset if is_dataset_name(dataset) or not Path(dataset).exists() else str(Path(dataset).resolve())
 
 
 def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
-    """PCQM4M-LSC, version 1 or 2, with OGB's splits.
+    """Load PCQM4M-LSC, version 1 or 2, with OGB's splits.
 
     Raises:
-        InputError: if the folder is damaged, or absent and cannot be downloaded.
+        InputError: if the folder is damaged, or is missing and cannot be downloaded; if other splits, targets or
+            descriptor columns are configured.
     """
     if config.split is not None or config.folds is not None:
-        raise InputError(f"{config.dataset} has OGB's split and no other: leave out split and folds")
+        raise InputError(f"{config.dataset} always uses OGB's split: leave out split and folds")
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     if config.targets not in (None, OGB_TARGET):
-        raise InputError(f"{config.dataset} has the one target {OGB_TARGET}, not {config.targets!r}")
-    find_feature_columns([], config.descriptors, [OGB_TARGET], config.dataset)  # it has none
+        raise InputError(f"{config.dataset} has the single target {OGB_TARGET}, not {config.targets!r}")
+    find_feature_columns([], config.descriptors, [OGB_TARGET], config.dataset)  # rejects columns: there are none
     return LabelledDataset(config.dataset, smiles, gaps[:, None], regression_tasks([OGB_TARGET]), splits=splits)
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """The labelled molecules of a CSV, TSV or Parquet file, or of a folder of such files.
+    """Load the labelled molecules of a CSV, TSV or Parquet file, or of a folder of such files.
+
+    Args:
+        path: the file or folder.
+        config: data settings of the user.
+        tasks: see :func:`load_dataset`.
 
     Raises:
-        InputError: if it cannot be read, lacks a column, or has a target that cannot be learned.
+        InputError: if it cannot be read, lacks a column, or has a target that cannot be trained on.
     """
     if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
         raise InputError(
@@ -173,39 +184,44 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
 def dataset_from_chunks(
     chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
-    """The labelled molecules of all chunks of a table.
+    """Load the labelled molecules of all chunks of a table.
 
     Args:
         chunks: at least one.
-        columns: which of its columns hold what.
-        config: what the user said of them.
-        name: of the table.
-        tasks: as of :func:`load_dataset`.
+        columns: roles of the table's columns.
+        config: data settings of the user.
+        name: name of the table.
+        tasks: see :func:`load_dataset`.
 
     Raises:
-        InputError: if it has no row to read, or a target that cannot be learned.
+        InputError: if all rows are malformed, or a target cannot be trained on.
     """
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
-        raise InputError(f"{name}: no row is as the header says; the first: {malformed[0]}")
-    left: list[str] = []
+        raise InputError(f"{name}: no row matches the header; the first: {malformed[0]}")
+    class_columns: list[str] = []
     if not columns.targets:
-        target, left = infer_target(chunks, columns, name, lists=config.level != MOLECULE)
+        target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)
         columns = replace(columns, targets=[target])
     tasks = rename_tasks(columns.targets, tasks)
-    if config.level != MOLECULE:  # all that speaks of rows is made of the means of their lists
-        read, rejected, chunks = read_atom_bond_labels(chunks, columns.targets, config.level)
-        tasks = tasks or infer_atom_bond_tasks(read, columns.targets, config, name)
-        atom_bond_labels, strange = encode_classes(read, tasks)
-        source = _dataset_from_rows(chunks, columns, tasks, name)
-        return replace(source, rejected=source.rejected | strange | rejected, atom_bond_labels=atom_bond_labels)
+    if config.level != MOLECULE:  # row-wise values (targets, rejection of unlabelled rows) use the means of the lists
+        raw_labels, rejected, chunks = read_atom_bond_labels(chunks, columns.targets, config.level)
+        tasks = tasks or infer_atom_bond_tasks(raw_labels, columns.targets, config, name)
+        atom_bond_labels, unknown_classes = encode_classes(raw_labels, tasks)
+        dataset = _dataset_from_rows(chunks, columns, tasks, name)
+        return replace(
+            dataset, rejected=dataset.rejected | unknown_classes | rejected, atom_bond_labels=atom_bond_labels
+        )
     reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
-    source = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
-    if not left:
-        return source
-    note = f"only {columns.targets[0]!r} is predicted: for classes too name --targets; there are {quoted_list(left)}"
-    return replace(source, notes=(note, *source.notes))
+    dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
+    if not class_columns:
+        return dataset
+    note = (
+        f"only {columns.targets[0]!r} is predicted; to predict columns of classes too, name all targets with "
+        f"--targets: {quoted_list(class_columns)}"
+    )
+    return replace(dataset, notes=(note, *dataset.notes))
 
 
 def _dataset_from_rows(
@@ -227,30 +243,35 @@ def _dataset_from_rows(
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """The labelled molecules of a store that ``graphslice featurize`` made, or ``graphslice pretrain``.
+    """Load the labelled molecules of a preprocessed dataset made by ``graphslice featurize`` or ``pretrain``.
+
+    Args:
+        store: the preprocessed dataset.
+        config: data settings of the user.
+        tasks: see :func:`load_dataset`.
 
     Raises:
-        InputError: if it has no labels, not those asked for, or no split column of that name.
+        InputError: if it has no labels, lacks a requested target, or has no split column of the requested name.
     """
     known = list(store.info.targets)
     if not known:
-        raise InputError(f"{store.name} has no labels: featurize with --targets to train on it")
+        raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
     names, auxiliary = _store_target_names(store, config)
     store.check_descriptors(config.descriptors)
     numbers = store.split
     present = present_splits(numbers)
     if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
         raise InputError(
-            f"{store.name} cannot be split by {config.split!r}: a store keeps only the split that it was made with "
-            f"(featurize with --split COLUMN); or give {', '.join(SPLIT_METHODS)}"
+            f"{store.name} cannot be split by {config.split!r}: a preprocessed dataset keeps only the split column "
+            f"that it was made with (featurize with --split COLUMN); or give {', '.join(SPLIT_METHODS)}"
         )
     targets = store.targets[:, [known.index(name) for name in names]]
-    of_words = {task.name: task for task in store.info.tasks if task.classes}
-    tasks = rename_tasks(names, tasks) or _store_tasks(of_words, targets, names, config, store.name)
-    targets, others = recode_labels(targets, [of_words.get(name, Task(name)) for name in names], tasks)
+    class_tasks = {task.name: task for task in store.info.tasks if task.classes}
+    tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
+    targets, unknown_classes = recode_labels(targets, [class_tasks.get(name, Task(name)) for name in names], tasks)
     is_pcqm4m = store.info.source in OGB_FOLDERS
-    rejected = others | _store_errors(store, names)
-    if not is_pcqm4m:  # OGB keeps the labels of its tests to itself
+    rejected = unknown_classes | _store_errors(store, names)
+    if not is_pcqm4m:  # OGB does not publish the labels of its test sets
         rejected = reject_unlabelled(targets, rejected)
     splits = None
     if config.split not in SPLIT_METHODS and present:
@@ -268,20 +289,23 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
 
 
 def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str], dict[str, list[str]]]:
-    """The targets of a store that are asked for: of molecules, and by level of atoms and bonds, which are auxiliary."""
-    known, of_sites = list(store.info.targets), store.info.atom_bond_targets
-    every = [*known, *(name for names in of_sites.values() for name in names)]
-    asked = target_names(config.targets, every) or every
-    for name in asked:
-        if name not in every:
-            raise InputError(f"{store.name} has no target {name!r}{nearest(name, every)}; it has {quoted_list(every)}")
-    auxiliary = {level: [name for name in names if name in asked] for level, names in of_sites.items()}
-    names = [name for name in asked if name in known]
+    """Return the requested molecule-level targets, and by level the requested auxiliary atom- and bond-level ones."""
+    known, atom_bond_targets = list(store.info.targets), store.info.atom_bond_targets
+    available = [*known, *(name for names in atom_bond_targets.values() for name in names)]
+    requested = target_names(config.targets, available) or available
+    for name in requested:
+        if name not in available:
+            raise InputError(
+                f"{store.name} has no target {name!r}{nearest(name, available)}; it has {quoted_list(available)}"
+            )
+    auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
+    names = [name for name in requested if name in known]
     if not names:
         raise InputError(
-            f"{asked[0]!r} is no target of molecules, and goes with one of {store.name}: {quoted_list(known)}"
+            f"{requested[0]!r} is not a molecule-level target: give it together with one of {store.name}: "
+            f"{quoted_list(known)}"
         )
-    return names, {level: some for level, some in auxiliary.items() if some}
+    return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
 
 
 def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> AtomBondLabels:
@@ -290,31 +314,31 @@ def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> AtomBo
 
 
 def _store_tasks(
-    of_words: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
+    class_tasks: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
 ) -> list[Task]:
-    """What is asked of some targets of a store: what its words were, else what the numbers look like."""
+    """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
     kinds = parse_per_target(config.task, names, TASK_KINDS, "--task")
-    numbers = [t for t, target in enumerate(names) if target not in of_words]
+    numbers = [t for t, target in enumerate(names) if target not in class_tasks]
     config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
-    asked = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
-    found = {target: _as_kind(task, kinds.get(target, task.kind), name) for target, task in of_words.items()}
-    found |= {task.name: task for task in asked}
-    return [found[target] for target in names]
+    inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
+    tasks = {target: _as_kind(task, kinds.get(target, task.kind), name) for target, task in class_tasks.items()}
+    tasks |= {task.name: task for task in inferred}
+    return [tasks[target] for target in names]
 
 
 def _as_kind(task: Task, kind: str, name: str) -> Task:
-    """A task of classes as it is, or of the numbers that its classes are; raises InputError for another kind."""
+    """Return a classification task as it is, or as regression if its classes are numbers; else raise InputError."""
     if kind == task.kind:
         return task
     if kind == REGRESSION and all(np.isfinite(parse_number(word)) for word in task.classes):
         return Task(task.name)
     raise InputError(
-        f"--task: the target {task.name!r} of {name} is {task.kind}, of the classes {quoted_list(task.classes)}, and "
-        f"not {kind}: make the store of a table where it is"
+        f"--task: the target {task.name!r} of {name} is {task.kind} with the classes {quoted_list(task.classes)}, "
+        f"not {kind}: featurize a table in which it is {kind}"
     )
 
 
 def _store_errors(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
-    """Why rows of a store cannot be used: all reasons but those that speak of a target that is not asked for."""
-    about_targets = tuple(f"target {target!r} " for target in targets)
-    return {row: why for row, why in store.errors.items() if store.sizes[row] == 0 or why.startswith(about_targets)}
+    """Return the reasons for unusable rows of a store, by row, except those about targets that are not requested."""
+    prefixes = tuple(f"target {target!r} " for target in targets)
+    return {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0 or reason.startswith(prefixes)}

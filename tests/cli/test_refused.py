@@ -102,7 +102,7 @@ REFUSED = {
     "train-too-few": (train_on("good.csv", "--graph.max_atoms", "2"), "none of its 3 rows"),
     "train-empty": (train_on("empty.csv"), "is empty"),
     "train-header-only": (train_on("header.csv"), "has no rows"),
-    "train-ragged": (train_on("ragged.csv"), "no row is as the header says; the first: 4 fields where"),
+    "train-ragged": (train_on("ragged.csv"), "no row matches the header; the first: 4 fields where"),
     "train-parquet": (train_on("broken.parquet"), "cannot read"),
     "train-gzip": (train_on("broken.csv.gz"), "cannot read"),
     "train-suffix": (train_on("table.xlsx"), "GraphSlice reads labelled molecules from .csv"),

@@ -208,7 +208,7 @@ def test_what_has_no_lists_is_refused(tmp_path, demo_csv):
     store = tmp_path / "s.arrow"
     featurize_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev"), RunConfig().graph, store)
     for dataset in (str(store), "pcqm4m"):
-        with pytest.raises(InputError, match="takes a table with lists"):
+        with pytest.raises(InputError, match="needs a table with lists"):
             load_dataset(DataConfig(dataset=dataset, level="atom"))
     with pytest.raises(InputError, match=r"data\.level is molecule, atom, bond, not 'atoms' \(did you mean 'atom'"):
         DataConfig(level="atoms")

@@ -61,7 +61,7 @@ WRONG = {
 def test_a_table_of_which_most_labelled_rows_are_rejected_stops_the_run(table, smiles, y, reason):
     dataset = table(smiles=smiles, y=y)
     with pytest.raises(
-        InputError, match=rf"only \d of 8 rows that have a label can be used; {reason}.* --rejected any"
+        InputError, match=rf"only \d of 8 labelled rows can be used; {reason}.* --rejected any"
     ):
         MoleculeData(dataset, config())
     if "target" in reason:
@@ -193,7 +193,7 @@ def test_classes_that_tie_are_left_out(table):
 def test_nothing_is_left_of_contradictions(table):
     words = ["train"] * 10 + ["valid"]
     dataset = table(smiles=["CCO"] * 10 + ["C"], y=[0, 1] * 5 + [1], split=words)
-    with pytest.raises(InputError, match="all rows for training contradict each other"):
+    with pytest.raises(InputError, match="all training rows have conflicting labels"):
         MoleculeData(dataset, config(duplicates="merge"))
 
 

@@ -182,7 +182,7 @@ def test_separate_files_and_a_column(files):
     test = {**TEST, "split": ["train", "valid"]}
     assert named(files(main, None, test, targets="y").splits) == {"train": [0], "valid": [2], "test": [3, 4]}
     assert named(files(main, VALID, test, targets="y", split="scaffold").splits)["train"] == [0, 2]
-    with pytest.raises(InputError, match=r"dataset\.csv names rows valid itself: leave out valid_file"):
+    with pytest.raises(InputError, match=r"the split column of .*dataset\.csv already has valid rows: leave out valid_file"):
         files(main, VALID, test, targets="y")
 
 
@@ -198,8 +198,8 @@ def test_what_has_no_logarithm_is_found_in_each_file(files):
     ("settings", "reason"),
     [
         ({"test_file": "absent.csv"}, "no file at .*absent.csv"),
-        ({"test_file": "demo"}, "demo is no table: valid_file and test_file go with tables"),
-        ({"valid_file": "x.arrow"}, "x.arrow is no table"),
+        ({"test_file": "demo"}, "demo is not a table: valid_file and test_file need tables"),
+        ({"valid_file": "x.arrow"}, "x.arrow is not a table"),
         ({"test_file": "other.csv"}, r"other\.csv has no column 'y'"),
     ],
 )
@@ -209,7 +209,7 @@ def test_separate_files_of_no_use(settings, reason, tmp_path, monkeypatch):
     pd.DataFrame({"smiles": ["C"], "z": [1]}).to_csv("other.csv", index=False)
     with pytest.raises(InputError, match=reason):
         load_dataset(DataConfig("main.csv", **settings))
-    with pytest.raises(InputError, match="is no table"):
+    with pytest.raises(InputError, match="is not a table"):
         load_dataset(DataConfig("pcqm4m", **settings))
 
 
@@ -247,7 +247,7 @@ def test_csv_dialects(tmp_path, text):
 def test_more_fields_than_the_header_are_no_row_names(tmp_path):
     """Some readers take the first field for a row name then, and every value moves one column on."""
     with pytest.raises(
-        InputError, match=r"no row is as the header says.*3 fields where the header has 2 .line 2 of t\.csv"
+        InputError, match=r"no row matches the header.*3 fields where the header has 2 .line 2 of t\.csv"
     ):
         load_dataset(write(tmp_path / "t.csv", "smiles,y\nC,1,\nN,2,\n", targets="y"))
 
@@ -293,7 +293,7 @@ def test_semicolons_and_decimal_commas(tmp_path):
         ("t.csv", b"smiles,y,split\nC,1,tran\n", "row 1: 'split' is 'tran'; it must be train, valid or test"),
         ("t.csv", b"", "is empty"),
         ("t.csv", b"smiles,y\n", "has no rows"),
-        ("t.csv", b'smiles,y\n"C,1\n', "no row is as the header says; the first: a quote opens in line 2 of t.csv"),
+        ("t.csv", b'smiles,y\n"C,1\n', "no row matches the header; the first: a quote opens in line 2 of t.csv"),
         ("t.csv", b"smiles,y,y\nC,1,8\n", "two columns called 'y'"),
         ("t.csv.gz", b"smiles,y\nC,1\n", "cannot read"),
         ("t.csv.gz", gzip.compress(b"smiles,y\nC,1\n" * 999, mtime=0)[:-20], "cannot read"),
@@ -429,7 +429,7 @@ def test_a_store_without_the_split_that_was_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "settings", "reason"),
     [
-        (None, {}, r"t\.arrow has no labels: featurize with --targets"),
+        (None, {}, r"t\.arrow has no labels: run graphslice featurize with --targets"),
         ("y,z", {"targets": "yy"}, r"no target 'yy' .did you mean 'y'.*it has 'y', 'z'"),
         ("y,z", {"targets": "y,gap"}, "no target 'gap'"),
         (

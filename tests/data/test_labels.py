@@ -181,7 +181,7 @@ def test_classes_that_were_not_meant_are_told(tmp_path):
     path = str(tmp_path / "t.csv")
     source = load_dataset(DataConfig(path))
     assert source.target_names == ["y"]
-    assert source.notes == ("only 'y' is predicted: for classes too name --targets; there are 'activity'",)
+    assert source.notes == ("only 'y' is predicted; to predict columns of classes too, name all targets with --targets: 'activity'",)
     assert load_dataset(DataConfig(path, targets="y")).notes == ()
 
 

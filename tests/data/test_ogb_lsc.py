@@ -55,7 +55,7 @@ def test_as_a_source(name, make_ogb, tmp_path, offline):
     known = np.concatenate([source.splits["train"], source.splits["valid"]])
     assert np.isfinite(source.targets[known]).all()
     assert np.isnan(np.delete(source.targets, known)).all() and not source.rejected
-    with pytest.raises(InputError, match=f"{name} has the one target homolumogap, not 'gap'"):
+    with pytest.raises(InputError, match=f"{name} has the single target homolumogap, not 'gap'"):
         load_dataset(DataConfig(dataset=name, root=str(tmp_path), targets="gap"))
 
 

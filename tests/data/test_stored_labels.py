@@ -88,7 +88,7 @@ def test_what_is_asked_of_some_targets(tmp_path):
         ]
         assert found[0] == found[1]
     for task, words in (
-        ("word=regression", "'word' of .* is binary, of the classes 'a', 'b', and not regression"),
+        ("word=regression", "'word' of .* is binary with the classes 'a', 'b', not regression"),
         ("word=multiclass", "and not multiclass"),
         ("none=binary", "target 'none' .*that is not predicted"),
     ):

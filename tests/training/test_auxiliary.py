@@ -138,7 +138,7 @@ def test_a_run_learns_them_and_is_continued(corpus, tiny_config, tmp_path):
     alone = train(replace(config, data=replace(config.data, targets="gap")), tmp_path / "alone")
     assert "auxiliary_mae" not in alone.training
     wrong = replace(config, data=replace(config.data, targets="degree"))
-    with pytest.raises(ValueError, match="'degree' is no target of molecules"):
+    with pytest.raises(ValueError, match="'degree' is not a molecule-level target"):
         train(wrong, tmp_path / "wrong")
 
 

@@ -1,4 +1,4 @@
-"""What is asked of each target column, found from its values: a number, yes or no, or one of several classes."""
+"""Inference of the task of each target column from its values: regression, binary or multiclass."""
 
 from __future__ import annotations
 
@@ -24,33 +24,37 @@ from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_per_target
 
-# More different words than these are no classes.
+# Maximal number of classes.
 _MOST_CLASSES = 100
-# So many numbers may be classes however few rows have each.
+# Up to this many different numbers may be classes, regardless of the number of rows of each.
 _FEW_CLASSES = 10
-# So many commas for each number are mistakes of some rows.
+# Up to this ratio of cells with commas to numbers, the commas are taken for errors in single rows.
 _FEW_COMMAS = 0.1
-# Many words that begin so, as "12 %", ">5" and "3-4" do, are numbers with something beside them.
+# Columns with many different words such as "12 %", ">5" and "3-4" hold numbers with units or signs, not classes.
 _BEGINS_AS_NUMBER = re.compile(r"[<>=~$]*\s*[+-]?\.?[0-9]")
-# Words of which the other one is the negative class.
+# Words that name the positive or the negative class.
 _POSITIVE = {"yes", "y", "true", "t", "active", "positive", "pos", "+", "toxic", "hit", "pass", "high", "binder", "1"}
 _NEGATIVE = {"no", "n", "false", "f", "inactive", "negative", "neg", "-", "nontoxic", "non-toxic", "fail", "low", "0"}
 
 
 @dataclass
 class ColumnContents:
-    """What the cells of a target column hold, counted chunk by chunk.
+    """Summary of the cells of a target column, accumulated chunk by chunk.
+
+    Cells are given as ``(row, text)`` with rows counted from 1.
 
     Attributes:
-        numbers: how many are finite numbers.
-        words: how many are something else; gaps and infinities are neither, nor are numbers with commas.
-        commas: how many are these.
-        values: the different numbers, up to one more than there can be classes.
-        names: the writings of every class by what they have in common, as long as there are few.
-        first_word, first_comma: the first such cell, with its row from 1.
-        first_thousands: the first whose commas surely part thousands.
-        first_none: the first cell that says none, in a column of words.
-        least: the smallest number, with its row from 1.
+        numbers: number of cells with finite numbers.
+        words: number of other cells; empty cells, infinities and numbers with commas are not counted.
+        commas: number of cells that are numbers with commas.
+        values: the different numbers; not extended beyond the maximal number of classes.
+        names: the ways in which every class is written, with counts, by :func:`class_key`; not extended beyond the
+            maximal number of classes.
+        first_word: the first cell that is not empty and has no finite number and no comma.
+        first_comma: the first number with commas.
+        first_thousands: the first number whose commas must be thousands separators.
+        first_none_word: the first cell ``none`` in a column of words.
+        smallest: the smallest number, as ``(number, row)``.
     """
 
     numbers: int = 0
@@ -62,19 +66,25 @@ class ColumnContents:
     first_comma: tuple[int, str] | None = None
     first_thousands: tuple[int, str] | None = None
     first_none_word: tuple[int, str] | None = None
-    least: tuple[float, int] = (np.inf, 0)
+    smallest: tuple[float, int] = (np.inf, 0)
 
     def add(self, chunk: pa.Table, column: str, first_row: int) -> None:
-        """Count the cells of a chunk that begins with row ``first_row``, from 0."""
+        """Add the cells of a chunk.
+
+        Args:
+            chunk: rows of the table.
+            column: name of the column.
+            first_row: row of the table with which the chunk begins, counted from 0.
+        """
         numbers, empty = parse_number_column(chunk, column)
         finite = np.isfinite(numbers)
         self.numbers += int(finite.sum())
         if finite.any():
             row = int(np.where(finite, numbers, np.inf).argmin())
-            self.least = min(self.least, (float(numbers[row]), first_row + row + 1))
+            self.smallest = min(self.smallest, (float(numbers[row]), first_row + row + 1))
         if len(self.values) <= _MOST_CLASSES:
-            different = np.unique(numbers[finite])[: _MOST_CLASSES + 1].tolist()
-            self.values |= set(different)
+            unique_numbers = np.unique(numbers[finite])[: _MOST_CLASSES + 1].tolist()
+            self.values |= set(unique_numbers)
         for row in np.flatnonzero(~empty & ~finite).tolist():
             cell = cell_text(chunk.column(column), row)
             if decimal_point_hint(cell):
@@ -95,137 +105,143 @@ class ColumnContents:
 
     @property
     def looks_like_classes(self) -> bool:
-        """Whether it holds few different words, some of them several times."""
+        """True if the column holds few different words, some of them repeated."""
         return 1 < len(self.names) < self.words and _infer_word_kind(self) != REGRESSION
 
     @property
     def looks_like_ids(self) -> bool:
-        """Whether it holds whole numbers, each of them once as far as was counted."""
+        """True if the column holds integers, none of them repeated as far as they were counted."""
         counted = min(self.numbers, _MOST_CLASSES + 1)
         return len(self.values) >= counted > 0 and all(value.is_integer() for value in self.values)
 
 
 def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[ColumnContents]:
-    """What some columns of a table hold, chunk by chunk from its first row."""
-    found = [ColumnContents() for _ in columns]
+    """Summarise the cells of some columns of a table.
+
+    Args:
+        chunks: consecutive rows of the table, from the first row.
+        columns: names of the columns.
+    """
+    contents = [ColumnContents() for _ in columns]
     first_row = 0
     for chunk in chunks:
-        for contents, column in zip(found, columns, strict=True):
-            contents.add(chunk, column, first_row)
+        for column_contents, column in zip(contents, columns, strict=True):
+            column_contents.add(chunk, column, first_row)
         first_row += len(chunk)
-    return found
+    return contents
 
 
 def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
-    """What is asked of each target: what ``config.task`` says, else what its values look like.
+    """Determine the task of each target: from ``config.task``, else from its values.
 
-    Two different words, or 0 and 1, are yes or no; more words are classes, unless they are as many as rows; all else
-    are numbers, whole ones too.
+    A column of 0 and 1, or of two different words, is binary. A column of more words is multiclass if there are at most
+    100 different words and, on average, at least 3 rows of each. Other numbers, including integers, are regression.
 
     Args:
-        chunks: all of the table.
-        targets: names of its columns.
-        config: what the user said.
-        name: of the table, for messages.
+        chunks: all rows of the table.
+        targets: names of the target columns.
+        config: data settings of the user.
+        name: name of the table, for messages.
 
     Raises:
-        InputError: if a column cannot be learned: empty, of one value, neither numbers nor classes, not what
-            ``config.task`` says, or with a number that has no logarithm.
+        InputError: if a column cannot be trained on: it is empty, has a single class, holds neither numbers nor
+            classes, contradicts ``config.task``, or has a value without a logarithm where ``log`` is configured.
     """
-    asked = parse_per_target(config.task, targets, TASK_KINDS, "--task")
+    kinds = parse_per_target(config.task, targets, TASK_KINDS, "--task")
     transforms = parse_per_target(config.transform, targets, TRANSFORMS, "--transform")
     contents = scan_columns(chunks, targets)
     tasks = []
-    for target, found in zip(targets, contents, strict=True):
-        task = _infer_task(target, found, asked.get(target), f"{name}: the target {target!r}")
-        tasks.append(_transformed(task, found, transforms, name, config.transform in TRANSFORMS))
+    for target, column_contents in zip(targets, contents, strict=True):
+        task = _infer_task(target, column_contents, kinds.get(target), f"{name}: the target {target!r}")
+        tasks.append(_with_transform(task, column_contents, transforms, name, config.transform in TRANSFORMS))
     if config.transform in TRANSFORMS[1:] and not any(task.kind == REGRESSION for task in tasks):
-        raise InputError(f"--transform {config.transform}: {name} has no target that is a number")
+        raise InputError(f"--transform {config.transform}: {name} has no regression target")
     return tasks
 
 
 def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
-    """:func:`infer_tasks` of labels that are numbers already, ``float64 [R, T]``, nan where unknown."""
+    """Run :func:`infer_tasks` on numeric labels, ``float64 [R, T]``, nan where unknown."""
     return infer_tasks([pa.table(list(labels.T), names=list(targets))], targets, config, name)
 
 
-def _infer_task(target: str, found: ColumnContents, asked: str | None, what: str) -> Task:
-    """The task of a column, as asked for or as it looks; ``what`` names it in messages."""
-    if not found.numbers + found.words + found.commas and found.first_word is None:
-        raise InputError(f"{what} is empty in every row")
-    if found.first_word is not None and list_or_none(found.first_word[1]) is not None:
+def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
+    """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
+    if not contents.numbers + contents.words + contents.commas and contents.first_word is None:
+        raise InputError(f"{label} is empty in every row")
+    if contents.first_word is not None and list_or_none(contents.first_word[1]) is not None:
         raise InputError(
-            f"{what} holds lists (row {found.first_word[0]}): graphslice train learns numbers of atoms with --level "
-            "atom, and of bonds with --level bond"
+            f"{label} holds lists (row {contents.first_word[0]}): to train on atom-level targets give graphslice train "
+            "--level atom, on bond-level targets --level bond"
         )
-    numeric = found.numbers >= found.words  # a few words among numbers are mistakes, which rejected.csv tells
-    # Thousands separators stand in the large numbers alone: without these rows a model would learn the small ones.
-    few = found.numbers * (_FEW_COMMAS if found.first_thousands else 1)
-    if found.commas > max(few, found.words) and asked in (None, REGRESSION):
-        kind = "thousands separators" if found.first_thousands else "decimal commas"
-        row, cell = found.first_thousands or found.first_comma or (0, "")
-        raise InputError(f"{what} has {kind}: {cell!r} in row {row}{decimal_point_hint(cell)}")
-    if asked is None:
-        asked = BINARY if found.values == {0.0, 1.0} and numeric else REGRESSION
+    numeric = contents.numbers >= contents.words  # single words among numbers are errors, reported in rejected.csv
+    # Only large numbers have thousands separators: without their rows a model would be trained on small values only.
+    few = contents.numbers * (_FEW_COMMAS if contents.first_thousands else 1)
+    if contents.commas > max(few, contents.words) and kind in (None, REGRESSION):
+        problem = "thousands separators" if contents.first_thousands else "decimal commas"
+        row, cell = contents.first_thousands or contents.first_comma or (0, "")
+        raise InputError(f"{label} has {problem}: {cell!r} in row {row}{decimal_point_hint(cell)}")
+    if kind is None:
+        kind = BINARY if contents.values == {0.0, 1.0} and numeric else REGRESSION
         if not numeric:
-            asked = _infer_word_kind(found)
-            if asked == REGRESSION and not found.numbers:
-                row, cell = found.first_word or (0, "")
+            kind = _infer_word_kind(contents)
+            if kind == REGRESSION and not contents.numbers:
+                row, cell = contents.first_word or (0, "")
                 raise InputError(
-                    f"{what} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
+                    f"{label} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
                     f"write numbers without units and signs, or give --task {target}={MULTICLASS}"
                 )
-    if asked == REGRESSION or not found.numbers + found.words:
-        return _regression_task(target, found, what)
-    return _classification_task(target, found, asked, numeric, what)
+    if kind == REGRESSION or not contents.numbers + contents.words:
+        return _regression_task(target, contents, label)
+    return _classification_task(target, contents, kind, numeric, label)
 
 
-def _infer_word_kind(found: ColumnContents) -> str:
-    """What a column of words is: classes if these are few, each of several rows."""
-    if len(found.names) <= 2:
+def _infer_word_kind(contents: ColumnContents) -> str:
+    """Return the kind of a column of words: classes if there are few, each with several rows; else regression."""
+    if len(contents.names) <= 2:
         return BINARY
-    few = len(found.names) <= min(_MOST_CLASSES, found.words // 3)
-    numbers = len(found.names) > _FEW_CLASSES and all(map(_BEGINS_AS_NUMBER.match, found.names))
+    few = len(contents.names) <= min(_MOST_CLASSES, contents.words // 3)
+    numbers = len(contents.names) > _FEW_CLASSES and all(map(_BEGINS_AS_NUMBER.match, contents.names))
     return MULTICLASS if few and not numbers else REGRESSION
 
 
-def _regression_task(target: str, found: ColumnContents, what: str) -> Task:
-    if not found.numbers:
-        row, cell = found.first_word or found.first_comma or (0, "")
-        raise InputError(f"{what} is not numeric (row {row} is {cell!r})")
+def _regression_task(target: str, contents: ColumnContents, label: str) -> Task:
+    if not contents.numbers:
+        row, cell = contents.first_word or contents.first_comma or (0, "")
+        raise InputError(f"{label} is not numeric (row {row} is {cell!r})")
     return Task(target)
 
 
-def _classification_task(target: str, found: ColumnContents, asked: str, numeric: bool, what: str) -> Task:
-    """A target of classes: those of its numbers, or those of its words (numbers among them are words too)."""
-    if found.first_none_word is not None and not numeric:
-        row, cell = found.first_none_word
+def _classification_task(target: str, contents: ColumnContents, kind: str, numeric: bool, label: str) -> Task:
+    """Return a classification task with the numbers as classes, or with the words (and numbers among them)."""
+    if contents.first_none_word is not None and not numeric:
+        row, cell = contents.first_none_word
         raise InputError(
-            f"{what} says {cell!r} in row {row}, among words: leave such cells empty where nothing is known, or write "
-            "another word where it is a class"
+            f"{label} is {cell!r} in row {row}, among words: leave cells with unknown values empty, or write another "
+            "word if it is a class"
         )
-    names = {key: writings.most_common(1)[0][0] for key, writings in found.names.items()}
-    numbers = list(dict.fromkeys(map(number_key, sorted(found.values))))
+    names = {key: counts.most_common(1)[0][0] for key, counts in contents.names.items()}
+    numbers = list(dict.fromkeys(map(number_key, sorted(contents.values))))
     keys = numbers if numeric else [*sorted(names), *(key for key in numbers if key not in names)]
     if len(keys) > _MOST_CLASSES:
-        raise InputError(f"{what} has more than {_MOST_CLASSES} different values: too many to be classes")
+        raise InputError(f"{label} has more than {_MOST_CLASSES} different values: too many to be classes")
     if len(keys) == 1:
         only = names.get(keys[0], keys[0])
-        raise InputError(f"{what} is {only!r} in every row that has it: there is nothing to learn, leave it out")
-    if numeric and len(keys) > max(_FEW_CLASSES, found.numbers / 2):
+        raise InputError(f"{label} is {only!r} in every labelled row: there is nothing to learn, leave it out")
+    if numeric and len(keys) > max(_FEW_CLASSES, contents.numbers / 2):
         raise InputError(
-            f"{what} has {len(keys)} different numbers in {found.numbers} rows: too many to be classes; leave out "
+            f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "
             f"--task, or give --task {target}={REGRESSION}"
         )
-    if asked == BINARY and len(keys) > 2 and not numeric and found.first_word and len(numbers) > 2:
-        row, cell = found.first_word
+    if kind == BINARY and len(keys) > 2 and not numeric and contents.first_word and len(numbers) > 2:
+        row, cell = contents.first_word
         raise InputError(
-            f"{what} has {len(numbers)} different numbers, and words such as {cell!r} in row {row}: leave such cells "
-            f"empty where nothing is known, or give --task {target}={MULTICLASS}"
+            f"{label} has {len(numbers)} different numbers, and words such as {cell!r} in row {row}: leave cells with "
+            f"unknown values empty, or give --task {target}={MULTICLASS}"
         )
-    if asked == BINARY and len(keys) > 2:
+    if kind == BINARY and len(keys) > 2:
         raise InputError(
-            f"{what} has {len(keys)} different values and not two: give --task {target}={MULTICLASS}, or {REGRESSION}"
+            f"{label} has {len(keys)} different values instead of two: give --task {target}={MULTICLASS}, or "
+            f"{REGRESSION}"
         )
     if len(keys) == 2:
         if not numeric and (keys[0] in _POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
@@ -234,24 +250,24 @@ def _classification_task(target: str, found: ColumnContents, asked: str, numeric
     return Task(target, MULTICLASS, tuple(names.get(key, key) for key in keys))
 
 
-def _transformed(task: Task, found: ColumnContents, transforms: dict[str, str], name: str, of_all: bool) -> Task:
-    """A task with the transform that is asked for it; one asked of all targets is for the numbers alone."""
+def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, str], name: str, for_all: bool) -> Task:
+    """Return a task with its configured transform; one configured for all targets applies to regression only."""
     transform = transforms.get(task.name, "none")
-    if transform == "none" or (of_all and task.kind != REGRESSION):
+    if transform == "none" or (for_all and task.kind != REGRESSION):
         return task
     if task.kind != REGRESSION:
-        raise InputError(f"--transform {transform}: the target {task.name!r} is no number, but {task.kind}")
-    _check_positive(found.least, task.name, name)
+        raise InputError(f"--transform {transform}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
+    _check_positive(contents.smallest, task.name, name)
     return Task(task.name, task.kind, (), transform)
 
 
 def check_transforms(targets: np.ndarray, tasks: Sequence[Task], name: str) -> None:
-    """Raise :class:`InputError` for a label that cannot be transformed as those that were learned.
+    """Raise :class:`InputError` for a label that cannot be transformed like those of the training set.
 
     Args:
         targets: ``float64 [R, T]``, nan where unknown.
-        tasks: of the T targets.
-        name: of the table, for messages.
+        tasks: tasks of the T targets.
+        name: name of the table, for messages.
     """
     for labels, task in zip(targets.T, tasks, strict=True):
         if task.transform == "log" and not np.isnan(labels).all():
@@ -259,10 +275,10 @@ def check_transforms(targets: np.ndarray, tasks: Sequence[Task], name: str) -> N
             _check_positive((labels[row], row + 1), task.name, name)
 
 
-def _check_positive(least: tuple[float, int], target: str, name: str) -> None:
-    value, row = least
+def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:
+    value, row = smallest
     if value <= 0:
         raise InputError(
-            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out what is not "
-            "positive, or --transform"
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out values that "
+            "are not positive, or leave out --transform"
         )

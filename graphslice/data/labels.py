@@ -1,7 +1,7 @@
-"""From tables to labelled rows: which columns hold what, and which label a cell is.
+"""Reading of labelled rows from tables: roles of the columns, and parsing of the cells.
 
-Featurizing reads a table chunk by chunk (:func:`labelled_rows`); training takes all chunks at once,
-and may then find the column to predict by itself (:func:`infer_target`).
+Featurization reads a table chunk by chunk (:func:`labelled_rows`). Training reads all chunks at once,
+and can then infer the target column (:func:`infer_target`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from graphslice.data.tables import decode_text, file_columns, malformed_rows, op
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import REGRESSION, Task
 
-#: Names of SMILES columns that need not be given, in the order they are looked for.
+#: Names by which the SMILES column is found if none is configured, in order of preference.
 SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
 
-# Words of a split column.
+# Names of the splits in a split column.
 _SPLIT_WORDS = {
     "train": ("train", "training"),
     "valid": ("valid", "val", "validation", "dev"),
@@ -49,14 +49,19 @@ _SPLIT_WORDS = {
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
 
 
-# --- which columns --------------------------------------------------------------------------------
+# --- roles of the columns -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Which columns of a table hold the SMILES, the targets, the split (None: none does), and descriptors.
+    """Roles of the columns of a table.
 
-    ``tasks`` says what is asked of each target; numbers of all of them while it is empty.
+    Attributes:
+        smiles: column of the SMILES.
+        targets: columns of the targets.
+        split: column of the split, or None.
+        descriptors: columns of descriptors.
+        tasks: task of each target; if empty, all targets are regression.
     """
 
     smiles: str
@@ -69,20 +74,20 @@ class LabelColumns:
 def find_columns(
     columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
 ) -> LabelColumns:
-    """Which columns of a table are used.
+    """Find the columns of a table that are used.
 
-    The SMILES are in ``config.smiles_column``, else in the first column with a usual name; the targets
-    are those that ``config.targets`` names, none where that is None; the split is in the column
-    ``config.split``, else in ``split`` where there is such a column, or ``Split``.
+    The SMILES are in ``config.smiles_column``, else in the first column with a usual name. The targets are those of
+    ``config.targets``, none if that is None. The split is in the column ``config.split``, else in the column ``split``
+    in any capitalisation, if there is one.
 
     Args:
-        columns: all that the table has.
-        config: what the user said of them.
-        name: of the table, for messages.
-        split_methods: ways to split that ``config.split`` may name in place of a column.
+        columns: names of all columns of the table.
+        config: data settings of the user.
+        name: name of the table, for messages.
+        split_methods: split methods that ``config.split`` may name instead of a column.
 
     Raises:
-        InputError: if there is no such column, or two of that name.
+        InputError: if a column is missing, or its name is not unique.
     """
     smiles = find_smiles_column(columns, config.smiles_column, name)
     targets = target_names(config.targets, columns)
@@ -92,45 +97,58 @@ def find_columns(
             raise InputError(
                 f"{name} has no column {target!r}{nearest(target, columns)}; it has {quoted_list(columns)}"
             )
-    own = find_feature_columns(columns, config.descriptors, targets, name)
-    check_unique(columns, [smiles, *targets, *([split] if split else []), *own], name)
-    return LabelColumns(smiles, targets, split, tuple(own))
+    features = find_feature_columns(columns, config.descriptors, targets, name)
+    check_unique(columns, [smiles, *targets, *([split] if split else []), *features], name)
+    return LabelColumns(smiles, targets, split, tuple(features))
 
 
-def find_smiles_column(columns: Sequence[str], given: str | None, name: str, learned: str | None = None) -> str:
-    """The column of the SMILES: the given one, that which a model learned if there is one of that name, or the first
-    with a usual name.
+def find_smiles_column(
+    columns: Sequence[str], requested: str | None, name: str, training_column: str | None = None
+) -> str:
+    """Find the SMILES column.
+
+    It is the requested column, else that of the training set if the table has it, else the first with a usual name.
+
+    Args:
+        columns: names of all columns of the table.
+        requested: column configured by the user, or None.
+        name: name of the table, for messages.
+        training_column: SMILES column of the training set of a model, or None.
 
     Raises:
         InputError: if there is none.
     """
-    given = learned if given is None and learned in columns else given
-    if given is not None:
-        if given not in columns:
-            raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {quoted_list(columns)}")
-        return given
+    requested = training_column if requested is None and training_column in columns else requested
+    if requested is not None:
+        if requested not in columns:
+            raise InputError(
+                f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
+            )
+        return requested
     by_name = {str(column).strip().lower(): column for column in reversed(columns)}
     for usual in SMILES_COLUMNS:
         if usual in by_name:
             return by_name[usual]
     raise InputError(
-        f"{name}: which column holds the SMILES? The first line names the columns: call one smiles, or give its name "
-        f"with --smiles-column; there are {quoted_list(columns)}"
+        f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
+        f"name with --smiles-column; the columns are {quoted_list(columns)}"
     )
 
 
-def _find_split_column(columns: Sequence[str], given: str | None, name: str, methods: Sequence[str]) -> str | None:
-    if given is None:
-        named = [column for column in columns if column.strip().lower() == "split"]
-        return "split" if "split" in columns else named[0] if len(named) == 1 else None
-    if given in methods:
+def _find_split_column(columns: Sequence[str], requested: str | None, name: str, methods: Sequence[str]) -> str | None:
+    if requested is None:
+        candidates = [column for column in columns if column.strip().lower() == "split"]
+        return "split" if "split" in columns else candidates[0] if len(candidates) == 1 else None
+    if requested in methods:
         return None
-    if given in columns:
-        return given
+    if requested in columns:
+        return requested
     if not methods:
-        raise InputError(f"{name} has no column {given!r}{nearest(given, columns)}; it has {quoted_list(columns)}")
+        raise InputError(
+            f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
+        )
     raise InputError(
-        f"unknown split {given!r}{nearest(given, [*methods, *columns])}: give {', '.join(methods)}, "
+        f"unknown split {requested!r}{nearest(requested, [*methods, *columns])}: give {', '.join(methods)}, "
         f"or a column of {name}, which has {quoted_list(columns)}"
     )
 
@@ -138,25 +156,25 @@ def _find_split_column(columns: Sequence[str], given: str | None, name: str, met
 def infer_target(
     chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False
 ) -> tuple[str, list[str]]:
-    """What is predicted where the user names no target: the one column that holds numbers, or the only other one.
+    """Infer the target column if the user names none: the only numeric column, or the only column without a role.
 
-    Not a column of different whole numbers, as of a catalogue, where another one has classes.
+    A column of distinct integers may hold catalogue numbers, so it is not chosen if another column holds classes.
 
     Args:
-        chunks: all of the table.
-        columns: the columns that hold something else.
-        name: of the table, for messages.
-        lists: whether lists of numbers are predicted, and not numbers.
+        chunks: all rows of the table.
+        columns: the columns that have another role.
+        name: name of the table, for messages.
+        lists: look for lists of numbers (atom- or bond-level targets) instead of numbers.
 
     Returns:
-        The column, and those of classes that could have been meant too.
+        The target column; the columns of classes that the user may want to predict too.
 
     Raises:
-        InputError: if there is not exactly one.
+        InputError: if there is not exactly one candidate.
     """
     used = (columns.smiles, columns.split, *columns.descriptors)
     others = [column for column in file_columns(chunks[0]).column_names if column not in used]
-    if others.count("") > 1:  # commas at the ends of lines, as spreadsheets write them
+    if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]
     check_unique(others, others, name)
 
@@ -165,28 +183,30 @@ def infer_target(
         if len(numeric) == 1:
             return numeric[0], []
     else:
-        found = dict(zip(others, scan_columns(chunks, others), strict=True))
-        numeric = [column for column in others if found[column].numbers > found[column].words]
-        classes = [column for column in others if column not in numeric and found[column].looks_like_classes]
-        if len(numeric) == 1 and not (classes and found[numeric[0]].looks_like_ids):
+        contents = dict(zip(others, scan_columns(chunks, others), strict=True))
+        numeric = [column for column in others if contents[column].numbers > contents[column].words]
+        classes = [column for column in others if column not in numeric and contents[column].looks_like_classes]
+        if len(numeric) == 1 and not (classes and contents[numeric[0]].looks_like_ids):
             return numeric[0], classes
         if len(others) == 1:
-            return others[0], []  # words: classes, or infer_tasks says what is wrong with it
+            return others[0], []  # a column of words: classes, or infer_tasks reports what is wrong with it
     if not others:
-        raise InputError(f"{name} has no column that could be predicted, but {quoted_list(filter(None, used))} alone")
+        raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
     raise InputError(
-        f"{name}: which columns shall be predicted? Give them with --targets, or as targets in Python; there are "
+        f"{name}: which columns are the targets? Name them with --targets, or as targets in Python; the columns are "
         f"{quoted_list(others)}"
     )
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-    """The targets that ``--targets`` names: one column, or several after commas, in quotes where a name has one.
+    """Parse the target names of ``--targets``.
 
-    In Python a list of names does too.
+    Args:
+        text: one column, or several separated by commas, quoted if a name contains a comma; or a list of names.
+        columns: names of all columns of the table.
 
     Raises:
-        InputError: if one is named twice.
+        InputError: if a target is named twice.
     """
     if not text:
         return []
@@ -199,14 +219,18 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
     return names
 
 
-# --- what the cells say ---------------------------------------------------------------------------
+# --- parsing of the cells -------------------------------------------------------------------------
 
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
-    """The rows of a table, chunk by chunk.
+    """Read the labelled rows of a table, chunk by chunk.
+
+    Args:
+        path: the table.
+        columns: roles of its columns.
 
     Raises:
-        InputError: if the table cannot be read to its end, or a word of the split column names no split.
+        InputError: if the table cannot be read, or a cell of the split column names no split.
     """
     with open_table(path) as table, error_context(str(path)):
         yield from parse_chunks(table.chunks, columns)
@@ -214,7 +238,7 @@ def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
 
 @contextmanager
 def error_context(name: str) -> Iterator[None]:
-    """Let an :class:`InputError` about a row say of which table."""
+    """Add the name of the table to the message of any :class:`InputError` that lacks it."""
     try:
         yield
     except InputError as error:
@@ -222,7 +246,7 @@ def error_context(name: str) -> Iterator[None]:
 
 
 def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[LabelledRows]:
-    """:func:`parse_chunk` for consecutive chunks of a table, from its first row."""
+    """Apply :func:`parse_chunk` to consecutive chunks of a table, from its first row."""
     first_row = 0
     for chunk in chunks:
         yield parse_chunk(chunk, columns, first_row)
@@ -230,15 +254,18 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
 
 
 def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
-    """Some rows of a table. A row with a label that is no number, or none of the classes, is rejected; a gap is no
-    reason for that.
+    """Parse a chunk of a table into labelled rows.
 
-    A malformed row has no SMILES and no label, and is rejected too.
+    A row is rejected if a label is neither empty nor valid (a finite number, or one of the classes). A malformed row is
+    rejected too, and has neither SMILES nor labels.
 
-    ``first_row`` is the row of the table that the chunk begins with, for messages.
+    Args:
+        chunk: rows of the table.
+        columns: roles of its columns.
+        first_row: row of the table with which the chunk begins, for messages.
 
     Raises:
-        InputError: if a word of the split column names no split, in a row that has a label.
+        InputError: if a cell of the split column names no split, in a row that has a label.
     """
     smiles = texts(chunk.column(columns.smiles), decode_text)
     targets, rejected = _parse_targets(chunk, columns)
@@ -246,46 +273,45 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         smiles[row], rejected[row] = "", reason
     split = np.full(len(chunk), NO_SPLIT, np.int8)
     if columns.split is not None:
-        # The split of a row without a label does not matter: it may be empty, or any word.
+        # The split of a row without a label is not used: it may be empty, or any word.
         needed = ~np.isnan(targets).all(axis=1) if columns.targets else np.ones(len(chunk), bool)
         needed[list(rejected)] = False
         split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
-    own = parse_feature_columns(chunk, columns.descriptors) if columns.descriptors else None
-    return LabelledRows(smiles, targets, split, rejected, own)
+    features = parse_feature_columns(chunk, columns.descriptors) if columns.descriptors else None
+    return LabelledRows(smiles, targets, split, rejected, features)
 
 
 def _parse_targets(chunk: pa.Table, columns: LabelColumns) -> tuple[np.ndarray, dict[int, str]]:
-    """``float64 [R, T]``, nan where there is no label; and a reason for each row in which a cell is of no use."""
+    """Return labels, ``float64 [R, T]``, nan where there is none; and the reason by row with an invalid cell."""
     values = np.empty((len(chunk), len(columns.targets)), dtype=np.float64)
     rejected: dict[int, str] = {}
     tasks = columns.tasks or tuple(map(Task, columns.targets))
     for t, (target, task) in enumerate(zip(columns.targets, tasks, strict=True)):
         parse = _parse_values if task.kind == REGRESSION else _parse_classes
         values[:, t], reasons = parse(chunk, target, task)
-        rejected = {row: f"target {target!r} {why}" for row, why in reasons.items()} | rejected
+        rejected = {row: f"target {target!r} {reason}" for row, reason in reasons.items()} | rejected
     return values, rejected
 
 
 def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
-    """``float64 [R]``, nan where there is none to learn; and why another cell has none."""
+    """Return numbers, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
     numbers, empty = parse_number_column(chunk, target)
     wrong = ~empty & ~np.isfinite(numbers)
     huge = np.abs(numbers) > MAX_MAGNITUDE
     reasons = {}
     for row in np.flatnonzero(wrong | huge).tolist():
         cell = cell_text(chunk.column(target), row)
-        why = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
-        reasons[row] = f"{why}: {cell!r}{decimal_point_hint(cell)}"
+        problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
+        reasons[row] = f"{problem}: {cell!r}{decimal_point_hint(cell)}"
     return np.where(wrong | huge, np.nan, numbers), reasons
 
 
 def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
-    """``float64 [R]``, the place of each cell's class, nan where there is none; and why a cell with something in it has
-    none."""
-    places = class_indices(task.classes)
+    """Return class indices, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
+    indices = class_indices(task.classes)
     _, empty = parse_number_column(chunk, target)
     keys = [class_key(cell) for cell in texts(chunk.column(target), decode_text)]
-    values = np.array([places.get(key, np.nan) for key in keys])
+    values = np.array([indices.get(key, np.nan) for key in keys])
     values[empty] = np.nan
     reasons = {}
     for row in np.flatnonzero(~empty & np.isnan(values)).tolist():
@@ -294,19 +320,19 @@ def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray
 
 
 def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = None, first_row: int = 0) -> np.ndarray:
-    """The split that each cell of a column names: train, valid or test, or a usual other word for one of them.
+    """Parse a split column: train, valid, test, or a common synonym.
 
     Args:
         words: R cells.
-        column: its name, for messages.
-        needed: ``bool [R]``, which rows must have a split; all of them when not given.
-        first_row: the row of the table that the cells begin with, for messages.
+        column: name of the column, for messages.
+        needed: ``bool [R]``, true for rows that must have a split; all rows when not given.
+        first_row: row of the table with which the cells begin, for messages.
 
     Returns:
-        ``int8 [R]``, numbers of :data:`~graphslice.data.splits.SPLITS`; ``NO_SPLIT`` where no split is named.
+        ``int8 [R]``, indices into :data:`~graphslice.data.splits.SPLITS`; ``NO_SPLIT`` where no split is named.
 
     Raises:
-        InputError: for a word that names no split, in a row that must have one.
+        InputError: if a cell names no split, in a row that must have one.
     """
     numbers = np.full(len(words), NO_SPLIT, np.int8)
     for row, word in enumerate(words):

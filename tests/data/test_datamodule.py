@@ -60,9 +60,7 @@ WRONG = {
 @pytest.mark.parametrize(("smiles", "y", "reason"), WRONG.values(), ids=WRONG)
 def test_a_table_of_which_most_labelled_rows_are_rejected_stops_the_run(table, smiles, y, reason):
     dataset = table(smiles=smiles, y=y)
-    with pytest.raises(
-        InputError, match=rf"only \d of 8 labelled rows can be used; {reason}.* --rejected any"
-    ):
+    with pytest.raises(InputError, match=rf"only \d of 8 labelled rows can be used; {reason}.* --rejected any"):
         MoleculeData(dataset, config())
     if "target" in reason:
         assert len(MoleculeData(dataset, config("random", rejected="any")).usable_rows) == 3

@@ -56,8 +56,8 @@ def test_given_targets(source):
     [
         ({"smiles": ["C"], "logp": [1.0]}, "logP", r"no column 'logP' \(did you mean 'logp'\?\)"),
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
-        ({"smiles": ["C"], "y": [1.0], "z": [2.0]}, None, "which columns shall be predicted.*--targets.*'y', 'z'"),
-        ({"smiles": ["C"]}, None, "has no column that could be predicted, but 'smiles' alone"),
+        ({"smiles": ["C"], "y": [1.0], "z": [2.0]}, None, "which columns are the targets.*--targets.*'y', 'z'"),
+        ({"smiles": ["C"]}, None, "has no column that could be predicted, only 'smiles'"),
         ({"smiles": ["C", "N", "O"], "y": ["a", "b", "c"]}, None, "'y' is not numeric.*'a'.* too many different words"),
         ({"smiles": ["C", "N"], "y": [None, "low"]}, "y", "'y' is 'low' in every row .* nothing to learn"),
         ({"smiles": ["C", "N"], "y": [np.nan, np.nan]}, "y", "'y' is empty in every row"),
@@ -182,7 +182,9 @@ def test_separate_files_and_a_column(files):
     test = {**TEST, "split": ["train", "valid"]}
     assert named(files(main, None, test, targets="y").splits) == {"train": [0], "valid": [2], "test": [3, 4]}
     assert named(files(main, VALID, test, targets="y", split="scaffold").splits)["train"] == [0, 2]
-    with pytest.raises(InputError, match=r"the split column of .*dataset\.csv already has valid rows: leave out valid_file"):
+    with pytest.raises(
+        InputError, match=r"the split column of .*dataset\.csv already has valid rows: leave out valid_file"
+    ):
         files(main, VALID, test, targets="y")
 
 

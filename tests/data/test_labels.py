@@ -168,10 +168,10 @@ def test_a_numbering_is_no_target_beside_classes():
     assert target_of({"smiles": smiles, "activity": activity, "y": [7, 7, 9, 11]}) == "y"
     assert target_of({"smiles": smiles, "name": ["a", "b", "c", "d"], "y": [7, 8, 9, 11]}) == "y"
     for numbers in ([11, 12, 13, 14], [1, 2, None, 3]):
-        with pytest.raises(InputError, match=r"which columns shall be predicted.*there are 'cid', 'activity'"):
+        with pytest.raises(InputError, match=r"which columns are the targets.*the columns are 'cid', 'activity'"):
             target_of({"smiles": smiles, "cid": numbers, "activity": activity})
     long = {"smiles": ["C"] * 300, "cid": list(range(300)), "activity": ["yes", "no", "no"] * 100}
-    with pytest.raises(InputError, match="which columns shall be predicted"):
+    with pytest.raises(InputError, match="which columns are the targets"):
         target_of(long)
 
 
@@ -181,7 +181,9 @@ def test_classes_that_were_not_meant_are_told(tmp_path):
     path = str(tmp_path / "t.csv")
     source = load_dataset(DataConfig(path))
     assert source.target_names == ["y"]
-    assert source.notes == ("only 'y' is predicted; to predict columns of classes too, name all targets with --targets: 'activity'",)
+    assert source.notes == (
+        "only 'y' is predicted; to predict columns of classes too, name all targets with --targets: 'activity'",
+    )
     assert load_dataset(DataConfig(path, targets="y")).notes == ()
 
 
@@ -194,13 +196,13 @@ def test_the_only_other_column_is_the_target_even_without_a_number():
 )
 def test_more_than_one_column(table):
     names = ", ".join(repr(name) for name in table if name != "smiles")
-    said = f"which columns shall be predicted.*--targets, or as targets in Python; there are {names}"
+    said = f"which columns are the targets.*--targets, or as targets in Python; the columns are {names}"
     with pytest.raises(InputError, match=said):
         target_of(table)
 
 
 def test_no_column_but_the_smiles():
-    with pytest.raises(InputError, match="has no column that could be predicted, but 'smiles' alone"):
+    with pytest.raises(InputError, match="has no column that could be predicted, only 'smiles'"):
         target_of({"smiles": ["C"]})
 
 

@@ -1,7 +1,7 @@
-"""NumPy arrays and texts as Arrow arrays, and back.
+"""Conversion between NumPy arrays or texts and Arrow arrays.
 
-``pyarrow.array`` and ``to_numpy`` would do, but import pandas to see whether they were given a Series: that takes
-longer than the prediction of some molecules.
+``pyarrow.array`` and ``to_numpy`` are avoided because they import pandas to check whether the argument is a Series,
+which takes longer than the prediction of a few molecules.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import pyarrow as pa
 
 
 def number_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """A one-dimensional array of numbers, without a copy where its memory has no gaps.
+    """Convert a one-dimensional array of numbers, without a copy if it is contiguous.
 
-    ``valid``: ``bool [R]``, false where the value is null.
+    Args:
+        values: ``[R]``.
+        valid: ``bool [R]``, false where the value is null.
     """
     values = np.ascontiguousarray(values)
     bitmap = None if valid is None else _bits(valid)
@@ -24,12 +26,12 @@ def number_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Arra
 
 
 def list_array(items: pa.Array, ptr: np.ndarray, valid: np.ndarray) -> pa.Array:
-    """Lists of some items.
+    """Create an array of lists.
 
     Args:
-        items: one list's behind another's.
-        ptr: ``int64 [R + 1]``, where each list begins, and the last one ends.
-        valid: ``bool [R]``, false where there is no list.
+        items: concatenated items of all lists.
+        ptr: ``int64 [R + 1]``, begin of each list and end of the last one.
+        valid: ``bool [R]``, false where the list is null.
     """
     if ptr[-1] >= 2**31:
         return pa.LargeListArray.from_arrays(number_array(ptr), items, mask=bool_array(~valid))
@@ -37,9 +39,10 @@ def list_array(items: pa.Array, ptr: np.ndarray, valid: np.ndarray) -> pa.Array:
 
 
 def json_lists(array: pa.Array) -> list[str]:
-    """Lists as JSON texts; of float32 the shortest numbers that read back the same. Empty where there is none.
+    """Format lists as JSON texts; null lists become ``""``.
 
-    What JSON has not, such as dates, becomes text.
+    Numbers of type float32 are written in the shortest form that is read back as the same number. Types that JSON
+    lacks, such as dates, become text.
     """
     texts = []
     for items in array.to_pylist():
@@ -53,13 +56,13 @@ def json_lists(array: pa.Array) -> list[str]:
 
 
 def bool_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """A one-dimensional array of truth values; ``valid`` as of :func:`number_array`."""
+    """Convert a one-dimensional array of booleans; ``valid`` as in :func:`number_array`."""
     bitmap = None if valid is None else _bits(valid)
     return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, _bits(values)])
 
 
 def binary_array(cells: Sequence[bytes]) -> pa.Array | pa.ChunkedArray:
-    """Bytes; in chunks where they are more than 2 GiB."""
+    """Convert byte strings; the array is chunked if they exceed 2 GiB."""
     offsets = np.cumsum([0, *map(len, cells)])
     if offsets[-1] >= 2**31:
         return pa.array(cells, pa.binary())
@@ -68,21 +71,21 @@ def binary_array(cells: Sequence[bytes]) -> pa.Array | pa.ChunkedArray:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    """Texts, None for null; a question mark for bytes that are no text. Fast where most are null."""
+    """Convert texts (None for null); surrogates become question marks. Fast if most texts are null."""
     if texts.count(None) == len(texts):
         return pa.nulls(len(texts), pa.string())
-    given = [row for row, text in enumerate(texts) if text is not None]
-    encoded = [(texts[row] or "").encode(errors="replace") for row in given]
+    rows = [row for row, text in enumerate(texts) if text is not None]
+    encoded = [(texts[row] or "").encode(errors="replace") for row in rows]
     offsets = np.zeros(len(texts) + 1, np.int32)
-    offsets[np.array(given) + 1] = [len(text) for text in encoded]
+    offsets[np.array(rows) + 1] = [len(text) for text in encoded]
     valid = np.zeros(len(texts), bool)
-    valid[given] = True
+    valid[rows] = True
     buffers = [_bits(valid), pa.py_buffer(np.cumsum(offsets, dtype=np.int32)), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(pa.string(), len(texts), buffers)
 
 
 def valid_rows(array: pa.Array) -> np.ndarray:
-    """``bool [R]``, false where an array has null."""
+    """Return the validity mask of an array, ``bool [R]``, false where it is null."""
     bitmap = array.buffers()[0]
     if bitmap is None:
         return np.ones(len(array), bool)
@@ -91,7 +94,7 @@ def valid_rows(array: pa.Array) -> np.ndarray:
 
 
 def float_values(array: pa.Array) -> np.ndarray:
-    """The numbers of an array of floats, nan in place of null."""
+    """Return the values of a float array, nan for null."""
     values = np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype())
     return np.where(valid_rows(array), values[array.offset : array.offset + len(array)], np.nan)
 

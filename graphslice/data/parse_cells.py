@@ -1,4 +1,4 @@
-"""What the cells of a column say: numbers, nothing, or words."""
+"""Parsing of table cells: numbers, lists of numbers, empty cells and words."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from graphslice.data.tables import decode_text, malformed_rows, texts
 
-# Cells that say that there is no value.
+# Contents of empty cells, in lower case.
 _NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
-# Beyond this a float64 does not hold every whole number.
+# Up to this magnitude float64 represents every integer.
 _MAX_EXACT_INTEGER = 2.0**53
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`parse_numbers` of a column; the cells of malformed rows are empty."""
+    """Apply :func:`parse_numbers` to a column of a chunk; cells of malformed rows are empty."""
     numbers, empty = parse_numbers(chunk.column(column))
     if malformed := list(malformed_rows(chunk)):
         numbers, empty = numbers.copy(), empty.copy()
@@ -28,10 +28,10 @@ def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.nd
 
 
 def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers in a column: of numbers, of texts, or of anything that reads as a number. True and False are words.
+    """Parse a column of numbers, texts, or values whose text is a number. True and False are words.
 
     Returns:
-        ``float64 [R]``, nan where there is no number; ``bool [R]``, which cells are empty.
+        ``float64 [R]``, nan where there is no number; ``bool [R]``, true for empty cells.
     """
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -46,10 +46,10 @@ def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parse_number(cell: str) -> float:
-    """The number that a text is, nan where it is none."""
+    """Parse a number; nan if the text is not a number."""
     if not cell.isascii():
         cell = cell.replace("\u2212", "-")  # the minus sign of typesetting
-    if "_" in cell or not cell.isascii():  # Python's own notation, and digits of other scripts
+    if "_" in cell or not cell.isascii():  # float() would accept Python's 1_000 and digits of other scripts
         return np.nan
     try:
         return float(cell)
@@ -58,26 +58,29 @@ def parse_number(cell: str) -> float:
 
 
 def parse_number_list(cell: object) -> np.ndarray | None:
-    """``float64 [n]``: the numbers of a cell that is a list of them, nan where one is unknown; None of an empty cell.
+    """Parse a cell with a list of numbers.
 
     Args:
-        cell: of a column of lists; or a text such as ``[0.1, null, -2e-3]``, with commas or spaces between.
+        cell: a list; or a text such as ``[0.1, null, -2e-3]``, separated by commas or spaces.
+
+    Returns:
+        ``float64 [n]``, nan for unknown numbers; None for an empty cell.
 
     Raises:
-        ValueError: with the reason, for what is no list of finite numbers.
+        ValueError: with the reason, if the cell is not a list of finite numbers.
     """
     if is_empty(cell) or (isinstance(cell, float) and np.isnan(cell)):
         return None
     if isinstance(cell, str):
         text = cell.strip()
         if not (text.startswith("[") and text.endswith("]")):
-            raise ValueError(f"is no list of numbers: {_short(text)}")
+            raise ValueError(f"is not a list of numbers: {_short(text)}")
         inner = text[1:-1].strip()
         items: list[object] = [*(inner.split(",") if "," in inner else inner.split())]
     elif isinstance(cell, list):
         items = cell
     else:
-        raise ValueError(f"is no list of numbers: {_short(str(cell))}")
+        raise ValueError(f"is not a list of numbers: {_short(str(cell))}")
     numbers = np.array([_item(item) for item in items], np.float64)
     if np.isinf(numbers).any():
         raise ValueError(f"has a number that is not finite: {_short(str(cell))}")
@@ -85,7 +88,7 @@ def parse_number_list(cell: object) -> np.ndarray | None:
 
 
 def list_or_none(cell: object) -> np.ndarray | None:
-    """The numbers of a cell that is a list of such, None of any other."""
+    """Return the numbers of a cell that is a list of numbers, None for any other cell."""
     try:
         return parse_number_list(cell)
     except ValueError:
@@ -93,25 +96,31 @@ def list_or_none(cell: object) -> np.ndarray | None:
 
 
 def is_empty(cell: object) -> bool:
-    """Whether a cell says that there is no value."""
+    """True if a cell holds no value."""
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
 def column_cells(chunk: pa.Table, column: str, rows: Collection[int] | None = None) -> list[object]:
-    """The cells of a column, or of some rows of it: lists, texts, None, or whatever else it has."""
+    """Return the cells of a column as Python objects: lists, texts, None, or other types.
+
+    Args:
+        chunk: rows of the table.
+        column: name of the column.
+        rows: rows to return; all if None.
+    """
     cells = chunk.column(column)
-    # One by one: Arrow takes no rows of views of texts, which some writers of Parquet store.
-    some = cells.to_pylist() if rows is None else [cells[row].as_py() for row in rows]
-    return [decode_text(cell) if isinstance(cell, bytes) else cell for cell in some]
+    # One by one, because Arrow cannot take rows of the string views that some Parquet writers produce.
+    values = cells.to_pylist() if rows is None else [cells[row].as_py() for row in rows]
+    return [decode_text(value) if isinstance(value, bytes) else value for value in values]
 
 
 def holds_lists(chunk: pa.Table, column: str) -> bool:
-    """Whether any cell of a column is a list of numbers."""
+    """True if any cell of a column is a list of numbers."""
     return any(list_or_none(cell) is not None for cell in column_cells(chunk, column))
 
 
 def _item(item: object) -> float:
-    """One number of a list, nan where it is unknown; raises ValueError for what is none."""
+    """Parse one number of a list, nan if it is unknown; raise ValueError if it is not a number."""
     if item is None:
         return np.nan
     if isinstance(item, int | float | np.number):
@@ -121,7 +130,7 @@ def _item(item: object) -> float:
         return float(text == "true")
     number = parse_number(text)
     if np.isnan(number) and text not in _NO_VALUE:
-        raise ValueError(f"has an item that is no number: {_short(text)}")
+        raise ValueError(f"has an item that is not a number: {_short(text)}")
     return number
 
 
@@ -130,9 +139,10 @@ def _short(text: str) -> str:
 
 
 def decimal_point_hint(cell: str) -> str:
-    """``" (write 12.5)"`` for the cell ``12,5``, and ``" (write 1234.5)"`` for ``1,234.5``; nothing for other cells.
+    """Suggest how to write a number without commas, for messages.
 
-    Not read as that: 1,234 may be a decimal number or a thousand.
+    The hint is ``" (write 12.5)"`` for the cell ``12,5``, ``" (write 1234.5)"`` for ``1,234.5``, and empty for other
+    cells. Such cells are not parsed as numbers, because 1,234 may be a decimal number or a thousand.
     """
     cell = cell.strip()
     if has_thousands_separators(cell):
@@ -140,33 +150,33 @@ def decimal_point_hint(cell: str) -> str:
     if not _DECIMAL_COMMA.fullmatch(cell):
         return ""
     point, thousands = cell.replace(",", "."), cell.replace(",", "")
-    or_else = f", or {thousands} if the comma parts thousands" if len(cell.split(",")[1]) == 3 else ""
-    return f" (write {point}{or_else})"
+    alternative = f", or {thousands} if the comma separates thousands" if len(cell.split(",")[1]) == 3 else ""
+    return f" (write {point}{alternative})"
 
 
 def has_thousands_separators(cell: str) -> bool:
-    """Whether the commas of a number part thousands, as in ``1,234.5`` and ``1,234,567``; not of ``1,234``."""
+    """True if the commas of a number must separate thousands, as in ``1,234.5`` and ``1,234,567`` (not ``1,234``)."""
     cell = cell.strip()
     return _THOUSANDS.fullmatch(cell) is not None and _DECIMAL_COMMA.fullmatch(cell) is None
 
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:
-    """The text of one cell."""
+    """Return the text of one cell."""
     return texts(column.slice(row, 1), decode_text)[0]
 
 
 def class_key(cell: str) -> str:
-    """What two cells of one class have in common: ``1`` and ``1.0``, ``Yes`` and ``yes``."""
+    """Return a key that is equal for cells of the same class, such as ``1`` and ``1.0``, or ``Yes`` and ``yes``."""
     number = parse_number(cell)
     return cell.strip().casefold() if np.isnan(number) else number_key(number)
 
 
 def class_indices(classes: Sequence[str]) -> dict[str, float]:
-    """The place of each class, by :func:`class_key`."""
-    return {class_key(name): float(place) for place, name in enumerate(classes)}
+    """Return the index of each class, by :func:`class_key`."""
+    return {class_key(name): float(index) for index, name in enumerate(classes)}
 
 
 def number_key(number: float) -> str:
-    """The text of a number that is a class: whole ones to the last digit, others to twelve; 0 and -0 are one."""
-    whole = number.is_integer() and abs(number) < _MAX_EXACT_INTEGER
-    return str(int(number)) if whole else f"{number:.12g}"
+    """Format a number that is a class: integers exactly, others to twelve digits; 0 and -0 are the same."""
+    is_exact_integer = number.is_integer() and abs(number) < _MAX_EXACT_INTEGER
+    return str(int(number)) if is_exact_integer else f"{number:.12g}"

@@ -1,4 +1,4 @@
-"""Tables of molecules as streams: read in chunks, written whole or not at all. What is special to text: text_tables."""
+"""Tables of molecules as streams: read in chunks and written atomically. Parsing of text files is in text_tables."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ PARQUET_SUFFIXES = (".parquet",)
 READABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
-# The name of the last column of a chunk. A column, so that the reasons go wherever the rows go, to other machines too.
+# Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
+# they stay with the rows, also when these are sent to other machines.
 _MALFORMED = "graphslice: malformed"
-# Marks the columns of files of text.
+# Metadata of columns that were read from text files.
 _TEXT = {b"graphslice": b"text"}
 
 
 @dataclass
 class TableStream:
-    """A table read chunk by chunk.
+    """Table that is read chunk by chunk.
 
     Attributes:
-        columns: their names.
-        chunks: consecutive rows, in the file's order. CSV, TSV and ``.smi`` cells are the bytes of the file
+        columns: names of the columns.
+        chunks: consecutive rows, in the order of the file. CSV, TSV and ``.smi`` cells are the bytes of the file
             (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
-            ``name``. A last column beyond ``columns`` is for :func:`malformed_rows` and :func:`file_columns`.
-        estimated_rows: how many rows there may be.
-        named: whether the names of the columns stand in the file.
+            ``name``. Chunks have an additional last column, used by :func:`malformed_rows` and :func:`file_columns`.
+        estimated_rows: estimated number of rows.
+        named: true if the file contains the column names.
     """
 
     columns: list[str]
@@ -56,20 +57,25 @@ class TableStream:
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a text looks like the name of a file of molecules."""
+    """True if ``name`` has the suffix of a file of molecules."""
     return name.lower().endswith((*READABLE, ".arrow"))
 
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, to be read in chunks of some rows.
+    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, for reading in chunks.
 
-    The files of a folder are read in the order of their names, and have the same columns. A CSV file without a
-    comma in its header is separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with its mark.
+    The files of a folder are read in the order of their names and must have the same columns. A CSV file without a
+    comma in its header may be separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with a byte order
+    mark.
+
+    Args:
+        path: the file or folder.
+        rows: maximal number of rows of a chunk.
 
     Raises:
-        InputError: if it is missing, empty, of another kind or damaged; the last also while the
-            chunks are read.
+        InputError: if it is missing, empty, of an unknown type or damaged. Damage may be found only while the chunks
+            are read.
     """
     files = table_files(path)
     schema = _schema_of(path, files) if len(files) > 1 else None
@@ -83,35 +89,37 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                 with _open_file(file, rows) as table:
                     if table.columns != first.columns:
                         raise InputError(
-                            f"{file} has the columns {', '.join(table.columns)}, and {files[0].name} "
-                            f"{', '.join(first.columns)}: the files of a folder must have the same"
+                            f"{file} has the columns {', '.join(table.columns)}, but {files[0].name} has "
+                            f"{', '.join(first.columns)}: the files of a folder must have the same columns"
                         )
-                    yield from table.chunks if schema is None else (_cast(each, schema, file) for each in table.chunks)
+                    yield from (
+                        table.chunks if schema is None else (_cast(chunk, schema, file) for chunk in table.chunks)
+                    )
 
         yield TableStream(first.columns, chunks(), first.estimated_rows * len(files), first.named)
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
-    """The chunks of :func:`open_table`, the file closed after the last."""
+    """Yield the chunks of :func:`open_table` and close the file after the last one."""
     with open_table(path, rows) as table:
         yield from table.chunks
 
 
 def malformed_rows(chunk: pa.Table) -> dict[int, str]:
-    """The reason by row, for rows of a chunk that are not as the header says."""
+    """Return the reasons, by row, for rows of a chunk that do not match the header."""
     if chunk.column_names[-1:] != [_MALFORMED] or chunk.columns[-1].null_count == len(chunk):
         return {}
     return {row: reason for row, reason in enumerate(chunk.columns[-1].to_pylist()) if reason is not None}
 
 
 def file_columns(chunk: pa.Table) -> pa.Table:
-    """A chunk with the columns of its file alone; a malformed row has the first of its cells there."""
+    """Return a chunk with only the columns of its file; a malformed row has its first cells there."""
     last = chunk.num_columns - 1
     return chunk.remove_column(last) if chunk.column_names[-1:] == [_MALFORMED] else chunk
 
 
 def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
-    """The types that hold the columns of all files of a folder: texts, if there are files of texts."""
+    """Return a common schema for the files of a folder: text columns if any file is text."""
     schemas = []
     for file in files:
         with _convert_read_errors(file):
@@ -120,11 +128,11 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
                     return _text_schema(table.columns).append(pa.field(_MALFORMED, pa.string()))
             schemas.append(pq.read_schema(file).remove_metadata())
     if any(schema.names != schemas[0].names for schema in schemas):
-        return None  # open_table says which, when it comes to that file
+        return None  # open_table reports the file with other columns
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").append(pa.field(_MALFORMED, pa.string()))
     except (pa.ArrowException, TypeError) as error:
-        raise InputError(f"the files of {folder} have columns of types that do not go together: {error}") from None
+        raise InputError(f"the files of {folder} have columns of incompatible types: {error}") from None
 
 
 def _cast(chunk: pa.Table, schema: pa.Schema, file: Path) -> pa.Table:
@@ -137,8 +145,8 @@ def _cast(chunk: pa.Table, schema: pa.Schema, file: Path) -> pa.Table:
             else:
                 columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
         except pa.ArrowException as error:
-            said = f"{file}: the column {name!r} cannot be {kind}, as other files of the folder need it"
-            raise InputError(f"{said}: {error}") from None
+            problem = f"{file}: the column {name!r} cannot be converted to {kind}, its type in other files"
+            raise InputError(f"{problem}: {error}") from None
     return pa.table(columns, schema=schema)
 
 
@@ -151,7 +159,7 @@ def _json(lists: pa.ChunkedArray) -> list[str]:
 
 
 def table_files(path: Path) -> list[Path]:
-    """The files of a folder that :func:`open_table` reads, in order; a file itself.
+    """Return the files that :func:`open_table` reads, in order: those of a folder, or the file itself.
 
     Raises:
         InputError: if there is none.
@@ -162,7 +170,7 @@ def table_files(path: Path) -> list[Path]:
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
-        # Clusters write files without rows as a matter of course.
+        # Distributed jobs regularly write some files without rows.
         return [file for file in files if not _has_no_rows(file)] or files[:1]
     if not path.is_file():
         raise InputError(f"no file at {path}")
@@ -178,7 +186,7 @@ def _has_no_rows(file: Path) -> bool:
 
 
 def count_rows(path: Path) -> int | None:
-    """About how many rows a table has, for a progress bar; None where that takes reading it."""
+    """Estimate the number of rows of a table, for a progress bar; None if the table would have to be unpacked."""
     total = 0
     try:
         for file in table_files(path):
@@ -190,7 +198,7 @@ def count_rows(path: Path) -> int | None:
                 with file.open("rb") as stream:
                     total += sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
     except (OSError, pa.ArrowException, InputError):
-        return None  # open_table says what is wrong
+        return None  # open_table reports what is wrong
     return total
 
 
@@ -211,9 +219,9 @@ def _convert_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} begins as {error.encoding} and goes on as something else: save it as UTF-8") from None
+        raise InputError(f"{path} begins like {error.encoding} but is not valid: save it as UTF-8") from None
     except MemoryError:
-        raise InputError(f"cannot read {path}: there is not enough memory") from None
+        raise InputError(f"cannot read {path}: not enough memory") from None
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         lines = str(error).strip().splitlines()
         raise InputError(f"cannot read {path}: {lines[0] if lines else type(error).__name__}") from None
@@ -262,7 +270,7 @@ def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -
 
 
 def _text_schema(columns: Sequence[str]) -> pa.Schema:
-    """Of cells of text, which are not decoded yet: other than the bytes of a Parquet file they become text again."""
+    """Schema of undecoded text cells; unlike the bytes of a Parquet file, they are decoded when written to Parquet."""
     return pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
 
 
@@ -276,7 +284,7 @@ def _encode_cell(cell: str) -> bytes:
 
 
 def decode_text(cell: bytes) -> str:
-    """The text of a cell; what is no UTF-8 is taken for Latin-1."""
+    """Decode a cell as UTF-8, or as Latin-1 if it is not valid UTF-8."""
     try:
         return cell.decode("utf-8")
     except UnicodeDecodeError:
@@ -284,15 +292,20 @@ def decode_text(cell: bytes) -> str:
 
 
 def decode_lossless(cell: bytes) -> str:
-    """The text of a cell; bytes that are no UTF-8 are kept, for a file that keeps them too."""
+    """Decode a cell as UTF-8; invalid bytes become surrogates, which are written back as the same bytes."""
     return cell.decode("utf-8", errors="surrogateescape")
 
 
 def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = decode_lossless) -> list[str]:
-    """A column as texts; what is empty becomes ``""``."""
+    """Convert a column to texts; null becomes ``""``.
+
+    Args:
+        column: cells of any type.
+        decode: decodes the cells that are bytes.
+    """
     try:
         values = column.to_pylist()
-    except (OverflowError, ValueError):  # a date or a duration that Python has not
+    except (OverflowError, ValueError):  # a date or duration outside Python's range
         values = column.cast(pa.string()).to_pylist()
     return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in values]
 
@@ -306,15 +319,15 @@ class _CsvSink:
         self.decode = decode
         self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         self.quoting_writer = csv.writer(file, csv.unix_dialect, delimiter=delimiter)
-        self.begun = False
+        self.header_written = False
 
     def write(self, chunk: pa.Table) -> None:
-        if not self.begun:
+        if not self.header_written:
             self._write([[name] for name in chunk.column_names])
-            self.begun = True
+            self.header_written = True
         columns = []
         for column in chunk.columns:
-            if pa.types.is_float32(column.type):  # the shortest text that reads back the same
+            if pa.types.is_float32(column.type):  # the shortest text that is read back as the same number
                 values = (value for array in column.chunks for value in float_values(array))
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
             elif _holds_lists(column.type):
@@ -324,7 +337,7 @@ class _CsvSink:
         self._write(columns)
 
     def _write(self, columns: list[list[str]]) -> None:
-        # Before Python 3.13 the module leaves a carriage return unquoted where lines do not end with one.
+        # Before Python 3.13 the csv module does not quote carriage returns unless lines end with one.
         returns = any("\r" in "".join(column) for column in columns)
         (self.quoting_writer if returns else self.writer).writerows(zip(*columns, strict=True))
 
@@ -347,7 +360,10 @@ class _ParquetSink:
 
 @contextmanager
 def write_table(path: Path | None) -> Iterator[_Sink]:
-    """Write a CSV, TSV or Parquet file chunk by chunk; it appears when whole. None: CSV on stdout.
+    """Write a CSV, TSV or Parquet file chunk by chunk and atomically: the file appears when it is complete.
+
+    Args:
+        path: the file; None for CSV on stdout.
 
     Raises:
         InputError: if it cannot be written.

@@ -1,6 +1,6 @@
-"""Tables of text as streams of rows: encodings, separators, quotes, and rows that are not as the header says.
+"""Text tables as streams of rows: encodings, separators, quotes, and rows that do not match the header.
 
-A malformed row keeps its place: it comes with the reason, and with those of its cells that can be told.
+A malformed row keeps its position: it is returned with a reason and with those of its cells that could be parsed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import BinaryIO, cast
 from graphslice.data.limits import LONGEST, LimitedLines
 from graphslice.errors import InputError
 
-# Lines that are parsed in one go.
+# Number of lines that are parsed at a time.
 _BLOCK_LINES = 4096
-# The csv module's own limit is 128 Ki characters; this is what a C long holds everywhere.
+# Limit of the length of a field for the csv module, whose default is 131,072: the largest C long on all platforms.
 _FIELD_LIMIT = 2**31 - 1
-# The bytes that begin a text and say its encoding. Those of UTF-32 begin with those of UTF-16: they come first.
+# Byte order marks. UTF-32 comes first because the mark of UTF-16 is a prefix of that of UTF-32.
 _MARKS = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe\x00\x00": "utf-32",
@@ -37,11 +37,11 @@ _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 
 @dataclass
 class TextRows:
-    """Some consecutive rows of a table of text.
+    """Consecutive rows of a text table.
 
     Attributes:
-        cells: R rows of as many texts as the header has.
-        malformed: reason by row, for rows that are not as the header says.
+        cells: R rows with one text for each column of the header.
+        malformed: reasons, by row, for rows that do not match the header.
     """
 
     cells: list[list[str]]
@@ -49,12 +49,18 @@ class TextRows:
 
 
 def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
-    """A file of text, unpacked where its name ends in ``.gz``: in the encoding that its first bytes tell, else UTF-8.
+    """Open a text file, unpacked if its name ends in ``.gz``.
 
-    Lines end as in the file. Bytes that are no UTF-8 become surrogates, which ``surrogateescape`` turns back.
+    The encoding is that of the byte order mark, else UTF-8. Line ends are kept. Bytes that are not valid UTF-8 become
+    surrogates, which ``surrogateescape`` encodes as the same bytes.
+
+    Args:
+        path: the file.
+        stack: closes the file.
 
     Raises:
-        InputError: if it is UTF-16 that does not say so, or no text; while it is read also for a line that is too long.
+        InputError: if it is not text, or UTF-16 without a byte order mark; while reading, also for a line that is too
+            long.
         OSError, EOFError, zlib.error: if it cannot be read.
     """
     opener: Callable = gzip.open if path.name.lower().endswith(".gz") else open
@@ -63,14 +69,19 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
     binary.seek(0)
     encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     if encoding is None and b"\0" in (head.split(maxsplit=1) or [b""])[0]:
-        raise InputError(f"{path} begins with NUL bytes, as UTF-16 does, and not with text in UTF-8: save it as UTF-8")
-    # Odd bytes among UTF-8 pass through as they are; the other encodings have no way to keep them.
+        raise InputError(f"{path} begins with NUL bytes, as UTF-16 does, instead of UTF-8 text: save it as UTF-8")
+    # Invalid bytes in UTF-8 are preserved; the other encodings have no way to preserve them.
     errors = "surrogateescape" if encoding in (None, "utf-8-sig") else "strict"
     return io.TextIOWrapper(cast(BinaryIO, LimitedLines(binary, path)), encoding or "utf-8", errors, newline="")
 
 
 def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:
-    """A ``.smi`` file in chunks of so many rows: a SMILES or CXSMILES, and a name or ``""``. Blank lines are none."""
+    """Read a ``.smi`` file in chunks: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped.
+
+    Args:
+        lines: lines of the file.
+        rows: number of rows of a chunk.
+    """
     cells = (_smiles_line(line) for line in lines if line.strip())
     while chunk := list(itertools.islice(cells, rows)):
         yield TextRows(chunk, {})
@@ -79,7 +90,7 @@ def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:
 def _smiles_line(line: str) -> list[str]:
     smiles, *rest = line.split(None, 1)
     name = rest[0].strip() if rest else ""
-    if name.startswith("|") and (end := name.find("|", 1)) > 0:  # of a CXSMILES, which belongs to the molecule
+    if name.startswith("|") and (end := name.find("|", 1)) > 0:  # the extension of a CXSMILES is part of the molecule
         smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
     return [smiles, name]
 
@@ -87,32 +98,31 @@ def _smiles_line(line: str) -> list[str]:
 def read_csv(
     lines: Iterator[str], rows: int, file: str, delimiter: str | None = None
 ) -> tuple[list[str], Iterator[TextRows]]:
-    """The header of a table, and its rows in chunks of exactly so many but for the last. Blank lines are no rows.
+    """Read the header and the rows of a delimited text table. Blank lines are skipped.
 
     Args:
-        lines: of the file, with their ends.
-        rows: of a chunk.
-        file: its name, for messages.
-        delimiter: between fields; None for the one that the header shows: a comma, or where it has none a
-            semicolon or a tab.
+        lines: lines of the file, with line ends.
+        rows: number of rows of every chunk but the last.
+        file: name of the file, for messages.
+        delimiter: field separator; if None, it is inferred from the header: a comma, else a semicolon or a tab.
 
     Returns:
-        The names of the columns (none of an empty file), and the rows.
+        The names of the columns (empty for an empty file), and the chunks of rows.
 
     Raises:
-        InputError: if the quotes of the header go wrong.
+        InputError: if the quotes of the header are invalid.
     """
     number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip("\r\n")), (0, ""))
     if not first:
         return [], iter(())
     blocks = _blocks(itertools.chain([first], lines), number, delimiter or _delimiter_of(first), file)
     block = next(blocks)
-    while not block.records:  # a header of many lines
+    while not block.records:  # the header has many lines
         block = next(blocks)
     if 0 in block.broken:
         raise InputError(f"{file}: the header cannot be read, {block.broken[0]}")
     header = block.records[0]
-    block.records[0] = []  # no row
+    block.records[0] = []  # the header is not a row
     return header, _chunks(itertools.chain([block], blocks), len(header), rows, file)
 
 
@@ -129,15 +139,15 @@ def _delimiter_of(header: str) -> str:
 
 @dataclass
 class _Block:
-    """Records of some consecutive lines; ``[]`` stands for a blank one.
+    """Records parsed from consecutive lines; a blank line is the record ``[]``.
 
     Attributes:
-        records: the fields of each.
-        lines: that they were made of; the record after the last may go on beyond them, and is not among them.
-        first_line: the number of the first of them in the file, from 1.
-        delimiter: between fields.
-        ends: for each record how many lines it ends after; None until :meth:`where` asks.
-        broken: reason by record, for those whose quotes go wrong.
+        records: the fields of each record.
+        lines: the parsed lines; an incomplete last record is not in ``records``.
+        first_line: number of the first line in the file, from 1.
+        delimiter: field separator.
+        ends: number of lines up to the end of each record; None until :meth:`where` needs it.
+        broken: reasons, by record, for records with invalid quotes.
     """
 
     records: list[list[str]]
@@ -149,11 +159,11 @@ class _Block:
 
     @property
     def used(self) -> int:
-        """How many of the lines the records have."""
+        """Number of lines that the records consist of."""
         return len(self.lines) if self.ends is None else self.ends[-1] if self.ends else 0
 
     def where(self, record: int, file: str) -> str:
-        """``"line 7 of t.csv"``."""
+        """Return the position of a record for messages, such as ``"line 7 of t.csv"``."""
         if self.ends is None:
             with _long_fields():
                 reader = csv.reader(self.lines, delimiter=self.delimiter, strict=True)
@@ -164,19 +174,19 @@ class _Block:
 
 
 def _blocks(lines: Iterator[str], first_line: int, delimiter: str, file: str) -> Iterator[_Block]:
-    held: list[str] = []
-    wanted = _BLOCK_LINES
+    pending: list[str] = []
+    count = _BLOCK_LINES
     while True:
-        more = list(itertools.islice(lines, wanted))
-        held += more
-        if not held:
+        new_lines = list(itertools.islice(lines, count))
+        pending += new_lines
+        if not pending:
             return
         with _long_fields():
-            block = _parse(held, len(more) < wanted, first_line, delimiter, file)
+            block = _parse(pending, len(new_lines) < count, first_line, delimiter, file)
         yield block
-        held = held[block.used :]
+        pending = pending[block.used :]
         first_line += block.used
-        wanted = _BLOCK_LINES if block.used else 2 * wanted  # a record of many lines: parsed again, but few times
+        count = _BLOCK_LINES if block.used else 2 * count  # doubling limits how often a long record is parsed again
 
 
 @contextmanager
@@ -189,11 +199,11 @@ def _long_fields() -> Iterator[None]:
 
 
 def _parse(lines: list[str], at_end: bool, first_line: int, delimiter: str, file: str) -> _Block:
-    """The records of some lines, without the last where it is not known yet where it ends.
+    """Parse lines into records; an incomplete last record is left out.
 
-    A record whose quotes go wrong ends with the line of the quote that is to blame: those that follow are read anew.
+    A record with invalid quotes ends with the line of the wrong quote; parsing restarts with the next line.
     """
-    with suppress(csv.Error):  # quickly, as nearly always
+    with suppress(csv.Error):  # fast path for valid quotes
         return _Block(list(csv.reader(lines, delimiter=delimiter, strict=True)), lines, first_line, delimiter)
     block = _Block([], lines, first_line, delimiter, ends := [])
     done = 0
@@ -209,11 +219,11 @@ def _parse(lines: list[str], at_end: bool, first_line: int, delimiter: str, file
         except csv.Error:
             failed = lines[done : begin + reader.line_num]
             quote, closed = _wrong_quote(failed, delimiter)
-            if not closed and not at_end and sum(map(len, failed)) < LONGEST:  # else nobody closes it
+            if not closed and not at_end and sum(map(len, failed)) < LONGEST:  # a later line may close the quote
                 break
             where = f"line {first_line + done + quote} of {file}"
             block.broken[len(ends)] = (
-                f"text follows a closing quote in {where} (a quote within quotes is written twice)"
+                f"text follows a closing quote in {where} (quotes within quotes must be doubled)"
                 if closed and len(failed) == quote + 1
                 else f"a quote opens in {where} and is not closed"
             )
@@ -225,7 +235,7 @@ def _parse(lines: list[str], at_end: bool, first_line: int, delimiter: str, file
 
 
 def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
-    """Which of the lines of a record opens the quote that goes wrong, and whether one closes it (text follows then)."""
+    """Return the index of the line that opens the wrong quote, and whether it is closed (then text follows it)."""
     text, at = "".join(lines), 0
     closed = False
     while True:
@@ -235,9 +245,9 @@ def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
             if quoted is None or not text.startswith(delimiter, quoted.end()):
                 break
             at = quoted.end() + 1
-        elif (found := text.find(delimiter, at)) >= 0:
-            at = found + 1
-        else:  # not about a quote: a field longer than any machine likes
+        elif (position := text.find(delimiter, at)) >= 0:
+            at = position + 1
+        else:  # the error is not about a quote: the field is longer than the limit
             break
     ends = list(itertools.accumulate(map(len, lines)))
     return min(bisect_right(ends, at), len(lines) - 1), closed
@@ -250,10 +260,10 @@ def _chunks(blocks: Iterable[_Block], width: int, rows: int, file: str) -> Itera
     waiting = TextRows([], {})
     for block in blocks:
         _add(block, width, file, waiting)
-        whole = len(waiting.cells) // rows * rows
-        for begin in range(0, whole, rows):
+        complete = len(waiting.cells) // rows * rows
+        for begin in range(0, complete, rows):
             yield _part(waiting, begin, begin + rows)
-        waiting = _part(waiting, whole, len(waiting.cells))
+        waiting = _part(waiting, complete, len(waiting.cells))
     if waiting.cells:
         yield waiting
 
@@ -264,7 +274,7 @@ def _part(rows: TextRows, begin: int, end: int) -> TextRows:
 
 
 def _add(block: _Block, width: int, file: str, rows: TextRows) -> None:
-    """Add the records of a block to some rows, with as many cells as the header has."""
+    """Append the records of a block to ``rows``, each with ``width`` cells (that of the header)."""
     if not block.broken and set(map(len, block.records)) <= {width, 0}:
         rows.cells += filter(None, block.records)
         return

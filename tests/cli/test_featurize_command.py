@@ -145,6 +145,8 @@ def test_a_store_of_which_no_row_can_be_used_is_not_left(cli, tmp_path):
     (tmp_path / "commas.csv").write_text("smiles;gap\nCCO;1,473\nCCC;2,5\n")
     code, _, err = cli("featurize", tmp_path / "commas.csv", "--targets", "gap", "-o", tmp_path / "x.arrow")
     assert (
-        code == 2 and "has decimal commas: '1,473' in row 1" in err and "write 1.473, or 1473 if the comma parts" in err
+        code == 2
+        and "has decimal commas: '1,473' in row 1" in err
+        and "write 1.473, or 1473 if the comma separates" in err
     )
     assert not (tmp_path / "x.arrow").exists()

@@ -65,7 +65,7 @@ def test_cells(cell, numbers):
 
 @pytest.mark.parametrize("cell", ["5.3", 5.3, "[1, x]", "[[1], 2]", "[1, inf]", "1, 2", "[1_0]", [[1], [2]], "[1;2]"])
 def test_cells_that_are_no_lists_of_numbers(cell):
-    with pytest.raises(ValueError, match=r"no list|no number|not finite"):
+    with pytest.raises(ValueError, match=r"not a list|not a number|not finite"):
         parse_number_list(cell)
 
 
@@ -142,7 +142,7 @@ def test_bad_rows_have_reasons(tmp_path):
     config = RunConfig(data=DataConfig(dataset=path, targets="q,r", level="atom"))
     rejected = MoleculeData(load_dataset(config.data), config).rejected
     assert rejected[1] == "the targets have 2 numbers for 3 atoms"
-    assert rejected[3] == "target 'q' is no list of numbers: '5'"
+    assert rejected[3] == "target 'q' is not a list of numbers: '5'"
     assert "not a valid SMILES" in rejected[4] or "not a possible" in rejected[4]
     assert rejected[5] == "no target value" and "too large" in rejected[6]
     assert rejected[16] == "targets differ in length: 'q' has 2 numbers and 'r' has 3 numbers"

@@ -57,7 +57,9 @@ def test_cells_that_are_no_numbers_are_told(tmp_path):
     (tmp_path / "t.csv").write_text('smiles,y,t,u\nC,1,20,5\nN,2,"20,5",\nO,3,,6\nF,4,<0.1,7\n')
     path = str(tmp_path / "t.csv")
     (note,) = load_dataset(DataConfig(path, targets="y", features="t,u")).notes
-    assert note.startswith("2 cells of the column 't' of --features are no numbers, the first '20,5' in row 2 (write 2")
+    assert note.startswith(
+        "2 cells of the column 't' of --features are not numbers, the first is '20,5' in row 2 (write 2"
+    )
     assert load_dataset(DataConfig(path, targets="y", features="u")).notes == ()
     (tmp_path / "main.csv").write_text("smiles,y,t\nCC,1,5\n")
     (note,) = load_dataset(DataConfig(str(tmp_path / "main.csv"), targets="y", features="t", test_file=path)).notes
@@ -95,7 +97,7 @@ def test_other_files_hold_the_same(name, table, tmp_path):
     [
         (
             "morgn",
-            "has no column 'morgn' .did you mean 'morgan'..: --features names morgan, rdkit2d and numeric columns",
+            "has no column 'morgn' .did you mean 'morgan'..: --features accepts morgan, rdkit2d and numeric columns",
         ),
         ("T", "has no column 'T'"),
         ("t,y", "'y' is a target"),

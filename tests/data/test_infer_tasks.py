@@ -81,7 +81,11 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values instead of two: give --task y=multiclass"),
         ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
         ([f"{n}.5" for n in range(20)], {"task": "multiclass"}, "20 different numbers in 20 rows: too many"),
-        (["mild", "none", "severe"] * 3, {}, "'y' is 'none' in row 2, among words: leave cells with unknown values empty"),
+        (
+            ["mild", "none", "severe"] * 3,
+            {},
+            "'y' is 'none' in row 2, among words: leave cells with unknown values empty",
+        ),
         (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
         (

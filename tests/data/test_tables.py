@@ -179,7 +179,7 @@ def _damaged_gzip(content: bytes) -> bytes:
         ("t.csv", "smiles,y\nC,1\n".encode("utf-16-be"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
         ("t.smi", "C methane\n".encode("utf-16-le"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
         ("t.csv.gz", gzip.compress("smiles,y\nC,1\n".encode("utf-16-le"), mtime=0), "NUL bytes"),
-        ("t.csv", "smiles,y\nC,1\n".encode("utf-16")[:-1], "begins as utf-16.* goes on as something else: save it as"),
+        ("t.csv", "smiles,y\nC,1\n".encode("utf-16")[:-1], "begins like utf-16.* but is not valid: save it as"),
         ("t.csv", codecs.BOM_UTF16_LE, "is empty"),
         ("t.parquet", b"PAR1 no more", "cannot read"),
         ("t.parquet", b"", "cannot read|is empty"),
@@ -295,7 +295,9 @@ def test_values_that_do_not_go_together(tmp_path):
     """Known only on the way: whole numbers of more digits than the fractions of the other file have."""
     pq.write_table(pa.table({"smiles": ["C"], "n": [2**60 + 1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"smiles": ["C"], "n": [1.5]}), tmp_path / "b.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet: the column 'n' cannot be double, as other files"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet: the column 'n' cannot be converted to double, its type in other files"
+    ):
         read(tmp_path)
 
 

@@ -92,7 +92,7 @@ MALFORMED = {
     "text-after-a-quote": (
         b'smiles,n\nC,"a"b\nN,5"\n',
         [["C", "ab"], ["N", '5"']],
-        {0: "text follows a closing quote in line 2 of t.csv (a quote within quotes is written twice)"},
+        {0: "text follows a closing quote in line 2 of t.csv (quotes within quotes must be doubled)"},
     ),
     "carriage-returns": (
         b'smiles,n\rC,1,2\rN,"\rO,3',

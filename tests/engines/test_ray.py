@@ -105,7 +105,7 @@ def test_rows_of_a_killed_worker_are_processed_again(cluster, lines, tmp_path):
 
 def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
     (tmp_path / "in.csv").write_bytes("smiles,x\nC,1\n".encode("utf-16")[:-1])
-    with pytest.raises(InputError, match=r"in\.csv begins as utf-16.* and goes on as something else"):
+    with pytest.raises(InputError, match=r"in\.csv begins like utf-16.* but is not valid"):
         list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
 
 

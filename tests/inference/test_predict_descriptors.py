@@ -209,7 +209,7 @@ def test_feature_columns_on_the_command_line(described, cli, tiny_flags, tmp_pat
     for command in ("predict", "fingerprint"):
         code, out, err = cli(command, tmp_path / "run", tmp_path / "u.csv")
         assert code == 0 and out.count("\n") == 4
-        assert "note: 2 cells of the column 'size' of --features are no numbers, the first '2,5' in row 2" in err
+        assert "note: 2 cells of the column 'size' of --features are not numbers, the first is '2,5' in row 2" in err
     assert (
         cli("featurize", path, "-o", tmp_path / "s.arrow", "--features", "size,morgan", "--targets", "gap_ev")[0] == 0
     )

@@ -203,7 +203,7 @@ def test_preprocessed_dataset(predictor, demo_csv, demo_rows, tmp_path):
 
 def test_table_without_smiles_column_is_rejected(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("id,y\n1,2\n")
-    with pytest.raises(InputError, match=r"in\.csv: which column holds the SMILES.*there are 'id', 'y'"):
+    with pytest.raises(InputError, match=r"in\.csv: which column holds the SMILES.*the columns are 'id', 'y'"):
         predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
 
 

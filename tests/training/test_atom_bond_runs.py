@@ -93,7 +93,7 @@ def test_rejected_rows_are_told(runs):
     rejected = pd.read_csv(runs / "atom" / "rejected.csv")
     assert list(rejected.row) == [201, 202, 203, 204]
     assert list(rejected.reason[:2]) == ["target 'charge' has 2 numbers for 3 atoms", "no target value"]
-    assert "not a valid SMILES" in rejected.reason[2] and "no list of numbers: '0.5'" in rejected.reason[3]
+    assert "not a valid SMILES" in rejected.reason[2] and "not a list of numbers: '0.5'" in rejected.reason[3]
 
 
 def test_commands(runs, table, cli, tmp_path):

@@ -1,4 +1,4 @@
-"""Rows of one and the same input: how many there are, whether their labels agree, and one row made of several."""
+"""Duplicate rows, which have the same model input: counting, agreement of their labels, and merging."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 
 from graphslice.data.splits import Splits
 
-# Labels of one molecule agree if they differ by no more than this part of the target's standard deviation.
+# Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
 _AGREEMENT_TOLERANCE = 0.1
-# For a message: rows are named one by one up to so many.
+# Maximal number of rows listed in a message.
 _MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """What is repeated among the usable rows of a data set.
+    """Counts of duplicates among the usable rows of a dataset.
 
     Attributes:
-        molecules: how many molecules have several rows, which are the same input of a model.
-        rows: how many rows these have together.
-        conflicting: how many of these molecules have labels that contradict each other: different values of a
-            target that is a class, numbers that differ by more than a tenth of the target's standard deviation.
-        shared: of the splits that the data bring: how many rows of a split are of the family of a row for training,
-            the same but for salts, charges, tautomers and stereochemistry.
-        merged: how many rows became part of another one.
-        dropped: how many rows had labels that could not be merged.
+        molecules: number of molecules with several rows (rows with the same model input).
+        rows: total number of rows of these molecules.
+        conflicting: number of these molecules with conflicting labels: different classes, or numbers that differ by
+            more than a tenth of the standard deviation of the target.
+        shared: for predefined splits: number of rows, by split, whose family (the same compound except for salts,
+            charges, tautomers and stereochemistry) is also in the training set.
+        merged: number of rows merged into another row.
+        dropped: number of rows left out because their labels could not be merged.
     """
 
     molecules: int
@@ -38,19 +38,19 @@ class Duplicates:
     dropped: int = 0
 
     def describe(self) -> str | None:
-        """One line for the user; None where nothing is repeated."""
-        said = []
+        """Return a one-line summary for the user; None if there are no duplicates."""
+        clauses = []
         if self.molecules:
-            several = f"{self.rows:,} rows are of {_pluralize(self.molecules, 'molecule')} with several rows"
-            said.append(f"{several}, {self.conflicting:,} of them with labels that contradict each other")
+            duplicates = f"{self.rows:,} rows belong to {_pluralize(self.molecules, 'molecule')} with several rows"
+            clauses.append(f"{duplicates}, {self.conflicting:,} of them with conflicting labels")
         if self.merged or self.dropped:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
-            said.append(f"of those for training, {self.merged:,} merged into another{dropped}")
+            clauses.append(f"of the training rows, {self.merged:,} merged into another{dropped}")
         for split, rows in self.shared.items():
             if rows:
-                alike = "that training has too, as itself, a salt, tautomer or stereoisomer"
-                said.append(f"{_pluralize(rows, f'{split} row')} {alike}")
-        return "; ".join(said) or None
+                overlap = "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
+                clauses.append(f"{_pluralize(rows, f'{split} row')} {overlap}")
+        return "; ".join(clauses) or None
 
 
 def _pluralize(count: int, noun: str) -> str:
@@ -58,64 +58,64 @@ def _pluralize(count: int, noun: str) -> str:
 
 
 def count_duplicates(identity: np.ndarray, targets: np.ndarray, classes: np.ndarray) -> Duplicates:
-    """What is repeated among some rows; the attributes that speak of splits and merging are as if there were none.
+    """Count duplicates; the attributes about splits and merging keep their defaults.
 
     Args:
         identity: ``uint64 [R]`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes`.
         targets: ``float64 [R, T]``, nan where unknown.
-        classes: ``bool [T]``, which of them are classes.
+        classes: ``bool [T]``, true for classification targets.
     """
     rows, begins = _duplicate_rows(identity)
     if not len(rows):
         return Duplicates(0, 0, 0)
     limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * _standard_deviation(targets))
-    contradicts = np.zeros(len(begins), bool)
+    conflicting = np.zeros(len(begins), bool)
     for t in range(targets.shape[1]):
         labels = targets[rows, t]
         known = ~np.isnan(labels)
         largest = np.maximum.reduceat(np.where(known, labels, -np.inf), begins)
         smallest = np.minimum.reduceat(np.where(known, labels, np.inf), begins)
-        contradicts |= largest - smallest > limit[t]
-    return Duplicates(len(begins), len(rows), int(contradicts.sum()))
+        conflicting |= largest - smallest > limit[t]
+    return Duplicates(len(begins), len(rows), int(conflicting.sum()))
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
-    """How many rows of each split but training are of the family of a row for training.
+    """Count the rows of each held-out split whose family is also in the training set.
 
     Args:
-        splits: among ``rows``.
+        splits: rows of each split, among ``rows``.
         rows: ``int64 [R]``, ascending.
-        family: ``uint64 [R]`` of these.
+        family: ``uint64 [R]``, family hashes of ``rows``.
     """
-    trained = family[np.searchsorted(rows, splits["train"])]
-    others = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
-    return {split: int(np.isin(found, trained).sum()) for split, found in others.items()}
+    train_families = family[np.searchsorted(rows, splits["train"])]
+    held_out = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
+    return {split: int(np.isin(families, train_families).sum()) for split, families in held_out.items()}
 
 
 def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Which rows are the same input of a model that reads numbers beside the molecule.
+    """Combine molecule hashes with descriptor columns to keys of the model input.
 
     Args:
-        identity: ``uint64 [R]`` of the molecules.
-        columns: ``float32 [R, K]``, nan where unknown: all unknown ones are the same.
+        identity: ``uint64 [R]``, hashes of the molecules.
+        columns: ``float32 [R, K]``, nan where unknown; unknown values are equal to each other.
 
     Returns:
-        ``uint64 [R]``, equal for the rows in which both are.
+        ``uint64 [R]``, equal for rows with equal molecules and columns.
     """
-    numbers = np.where(np.isnan(columns), np.float32(np.nan), columns + np.float32(0))  # one nan, and no -0
+    numbers = np.where(np.isnan(columns), np.float32(np.nan), columns + np.float32(0))  # normalise nan and -0
     words = np.column_stack([identity, numbers.view(np.uint32).astype(np.uint64)])
     return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1).astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Rows made one of several.
+    """Result of merging duplicate rows.
 
     Attributes:
-        targets: ``float64 [K, T]``, the labels of the rows that stand for several.
-        rows: ``int64 [K]``, these rows, the first of each molecule.
-        reasons: why each of the other rows is not used any more: merged with one of these, or not to be merged.
-        dropped: how many of these were not to be merged.
+        targets: ``float64 [K, T]``, merged labels.
+        rows: ``int64 [K]``, the rows with merged labels: the first row of each molecule.
+        reasons: reason of removal, by removed row: merged into another row, or labels that could not be merged.
+        dropped: number of rows whose labels could not be merged.
     """
 
     targets: np.ndarray
@@ -127,20 +127,20 @@ class Merged:
 def merge_rows(
     rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, names: Sequence[str]
 ) -> Merged:
-    """Make one row of the rows of each molecule: numbers become their mean, classes the value of most rows.
+    """Merge the rows of each molecule into one: the mean of numbers, the majority vote of classes.
 
-    Where two values of a class have as many rows, there is no label; the rows of a molecule without any label left
-    are dropped.
+    If two classes have equally many votes, the label is unknown; if no label is left, all rows of the molecule are
+    dropped.
 
     Args:
         rows: ``int64 [R]``.
-        identity: ``uint64 [R]`` of these rows.
-        targets: ``float64 [R, T]`` of these rows, nan where unknown.
-        classes: ``bool [T]``, which of them are classes.
-        names: of the targets.
+        identity: ``uint64 [R]``, hashes of these rows.
+        targets: ``float64 [R, T]``, labels of these rows, nan where unknown.
+        classes: ``bool [T]``, true for classification targets.
+        names: names of the targets.
     """
     repeated, begins = _duplicate_rows(identity)
-    kept: list[int] = []
+    first_rows: list[int] = []
     labels: list[np.ndarray] = []
     reasons: dict[int, str] = {}
     dropped = 0
@@ -148,20 +148,20 @@ def merge_rows(
         numbers = rows[members].tolist()
         merged, tied = _merge(targets[members], classes)
         if np.isnan(merged).all():
-            named = ", ".join(str(row + 1) for row in numbers[:_MAX_LISTED]) + ", ..." * (len(numbers) > _MAX_LISTED)
-            why = f"rows {named} are one molecule, and as many say one value of {names[tied[0]]!r} as another"
-            reasons |= dict.fromkeys(numbers, why)
+            listed = ", ".join(str(row + 1) for row in numbers[:_MAX_LISTED]) + ", ..." * (len(numbers) > _MAX_LISTED)
+            reason = f"rows {listed} are one molecule, and the majority vote of {names[tied[0]]!r} is tied"
+            reasons |= dict.fromkeys(numbers, reason)
             dropped += len(numbers)
             continue
-        kept.append(numbers[0])
+        first_rows.append(numbers[0])
         labels.append(merged)
         reasons |= dict.fromkeys(numbers[1:], f"merged with row {numbers[0] + 1}")
-    found = np.array(labels).reshape(-1, targets.shape[1])
-    return Merged(found, np.array(kept, np.int64), reasons, dropped)
+    merged_labels = np.array(labels).reshape(-1, targets.shape[1])
+    return Merged(merged_labels, np.array(first_rows, np.int64), reasons, dropped)
 
 
 def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """``float64 [T]``, one label a target of ``[rows, T]``, nan where unknown or tied; and which targets are tied."""
+    """Merge labels ``[rows, T]`` to ``float64 [T]``, nan where unknown or tied; also return the tied targets."""
     known = ~np.isnan(labels)
     counts = known.sum(axis=0)
     merged = np.where(counts > 0, np.where(known, labels, 0.0).sum(axis=0) / np.maximum(counts, 1), np.nan)
@@ -176,7 +176,7 @@ def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[in
 
 
 def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of molecules that have several, molecule after molecule, and where each molecule begins among them."""
+    """Return the rows of molecules with several rows, grouped by molecule, and the begin of each group."""
     _, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(counts[inverse] > 1)
     rows = rows[np.argsort(inverse[rows], kind="stable")]
@@ -185,7 +185,7 @@ def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _standard_deviation(targets: np.ndarray) -> np.ndarray:
-    """``float64 [T]``, the standard deviation of each target; 0 of one without a label."""
+    """Return the standard deviation of each target, ``float64 [T]``, 0 if it has no label."""
     known = ~np.isnan(targets)
     counts = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, targets, 0.0).sum(axis=0) / counts

@@ -1,4 +1,4 @@
-"""What a configuration leaves to the data."""
+"""Completion of a run configuration with the settings that depend on the dataset."""
 
 from __future__ import annotations
 
@@ -15,31 +15,39 @@ from graphslice.errors import InputError
 from graphslice.tasks import num_network_outputs
 from graphslice.trees.stacking import TREE_DESCRIPTORS
 
-# Of more labels trees take longer than they help.
+# Up to this many labels, tree ensembles are trained by default; with more, they take longer than they help.
 _MOST_TREE_LABELS = 20_000
 
 
 def check_atom_bond_options(config: RunConfig) -> None:
-    """Raise :class:`InputError` for what a run of targets of atoms or bonds cannot have."""
+    """Raise :class:`InputError` for options that are not supported for atom- and bond-level targets."""
     data, trainer = config.data, config.trainer
-    asked = {
+    options = {
         "--features": bool(data.descriptors),
         "--transform": data.transform not in (None, "none"),
         "--duplicates merge": data.duplicates == "merge",
         "--baselines on": trainer.baselines == "on",
     }
-    for option, there in asked.items():
-        if there and data.level != MOLECULE:
-            raise InputError(f"{option} goes with targets of molecules: leave it out with --level {data.level}")
+    for option, is_set in options.items():
+        if is_set and data.level != MOLECULE:
+            raise InputError(f"{option} needs molecule-level targets: leave it out with --level {data.level}")
 
 
 def finalize_config(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
-    """The configuration with what the data decides, and with paths that hold from any folder."""
+    """Fill in the settings that depend on the dataset, and make paths absolute.
+
+    Args:
+        config: configuration of the user.
+        dataset: its labelled molecules.
+
+    Raises:
+        InputError: if the configuration does not fit the dataset.
+    """
     data = config.data
     if dataset.name == "pyg":
         data = replace(data, dataset="pyg")
         if data.valid_file or data.test_file:
-            raise InputError("valid_file and test_file go with tables of labelled molecules, not with PyG data")
+            raise InputError("valid_file and test_file need tables of labelled molecules, not PyG data")
     else:
         valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
         data = replace(data, dataset=absolute_dataset(data.dataset), valid_file=valid_file, test_file=test_file)
@@ -57,21 +65,21 @@ def finalize_config(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
     return replace(config, data=data, model=model, trainer=trainer)
 
 
-def _finalize_baselines(asked: str, dataset: LabelledDataset) -> str:
-    """Whether trees are trained beside the network: on or off.
+def _finalize_baselines(setting: str, dataset: LabelledDataset) -> str:
+    """Decide whether tree ensembles are trained with the network: on or off.
 
     Raises:
-        InputError: if they are asked for where there is nothing that they could read.
+        InputError: if they are requested but the dataset has neither SMILES nor their descriptors.
     """
     if dataset.level != MOLECULE:
         return "off"
     readable = bool(dataset.smiles) or (
         dataset.store is not None and set(TREE_DESCRIPTORS) <= set(dataset.store.info.descriptors)
     )
-    if asked == "on" and not readable:
+    if setting == "on" and not readable:
         raise InputError(
-            f"{dataset.name} has no SMILES, of which the forest and the boosting are made: leave --baselines out; a "
-            "store has what they read when it was featurized with --features " + ",".join(TREE_DESCRIPTORS)
+            f"{dataset.name} has no SMILES, which the descriptors of random forest and gradient boosting are computed "
+            "from: leave out --baselines, or featurize the dataset with --features " + ",".join(TREE_DESCRIPTORS)
         )
     labels = int((~np.isnan(dataset.targets)).sum())
-    return asked if asked != "auto" else "on" if readable and labels <= _MOST_TREE_LABELS else "off"
+    return setting if setting != "auto" else "on" if readable and labels <= _MOST_TREE_LABELS else "off"

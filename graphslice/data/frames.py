@@ -1,4 +1,4 @@
-"""Data frames of pandas, polars or Arrow as tables, and as labelled molecules."""
+"""Conversion of pandas, polars and Arrow data frames to tables and labelled datasets."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from graphslice.data.splits import SPLIT_METHODS
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
-#: What messages call it.
+#: Name of a data frame in messages.
 NAME = "the data frame"
 _ARROW = pa.Table | pa.RecordBatch
 
-#: Why RDKit's molecules are no input where atoms and bonds are asked about.
+#: Reason for rejecting RDKit molecules as input for atom- and bond-level targets.
 NO_ATOM_ORDER = (
-    "atoms and bonds are in the order of a SMILES, and these are RDKit molecules: give SMILES, such as "
-    "Chem.MolToSmiles(mol) and what belongs to Chem.MolFromSmiles of that"
+    "atom- and bond-level values are in the atom order of a SMILES, and these are RDKit molecules: give SMILES, such "
+    "as Chem.MolToSmiles(mol), with the values in the order of Chem.MolFromSmiles of that SMILES"
 )
 
 
-def is_frame(given: object) -> bool:
-    """Whether it is a data frame of pandas or polars, or a table or batch of Arrow; told without importing them."""
-    kind = type(given)
+def is_frame(value: object) -> bool:
+    """True for a pandas or polars data frame, or an Arrow table or batch; checked without importing them."""
+    kind = type(value)
     return hasattr(kind, "columns") and any(hasattr(kind, name) for name in ("iloc", "to_pandas"))
 
 
 def column_names(frame: Any) -> list[str]:
-    """The names of a frame's columns, as texts."""
+    """Return the column names of a data frame as texts."""
     return [str(name) for name in (frame.schema.names if isinstance(frame, _ARROW) else frame.columns)]
 
 
-def as_table(frame: Any, places: Sequence[int] | None = None) -> pa.Table:
-    """The cells of a data frame, in its order, whatever its index.
+def as_table(frame: Any, indices: Sequence[int] | None = None) -> pa.Table:
+    """Convert a data frame to an Arrow table. The row order is kept and the index is ignored.
 
     Args:
         frame: see :func:`is_frame`.
-        places: of its columns; all of them when not given.
+        indices: column indices; all columns when not given.
     """
     names = column_names(frame)
-    places = range(len(names)) if places is None else places
+    indices = range(len(names)) if indices is None else indices
     if not hasattr(frame, "iloc"):
-        whole = frame if isinstance(frame, _ARROW) else frame.to_arrow()
-        columns = [whole.column(place) for place in places]
+        table = frame if isinstance(frame, _ARROW) else frame.to_arrow()
+        columns = [table.column(index) for index in indices]
     else:
-        columns = [_cells(frame.iloc[:, place]) for place in places]
-    return pa.table([_plain(column) for column in columns], names=[names[place] for place in places])
+        columns = [_cells(frame.iloc[:, index]) for index in indices]
+    return pa.table([_decode_categories(column) for column in columns], names=[names[index] for index in indices])
 
 
-def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Words in place of categories."""
+def _decode_categories(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Convert a dictionary-encoded column to its value type."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _cells(column: Any) -> pa.Array | pa.ChunkedArray:
-    """A column of pandas; values of several types, or of such that Arrow has not, become texts."""
+    """Convert a pandas column; values of mixed types, or of types that Arrow lacks, become texts."""
     try:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -81,31 +81,31 @@ def _text(value: object) -> str:
 
 
 def reject_molecules(frame: Any) -> None:
-    """Raise :class:`InputError` if a frame holds RDKit's molecules: their order of atoms is not that of a SMILES."""
+    """Raise :class:`InputError` if a frame holds RDKit molecules, whose atom order is not that of a SMILES."""
     if not hasattr(frame, "iloc"):
         return
-    for place in range(frame.shape[1]):
-        column = frame.iloc[:, place]
+    for index in range(frame.shape[1]):
+        column = frame.iloc[:, index]
         if column.dtype == object and any(isinstance(cell, Chem.Mol) for cell in column):
             raise InputError(NO_ATOM_ORDER)
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """The labelled molecules of a data frame: all is found as in a file of the same cells.
+    """Load the labelled molecules of a data frame, with the same result as for a file of the same cells.
 
     Args:
         frame: see :func:`is_frame`.
-        config: what the user said of its columns.
-        tasks: as of :func:`~graphslice.data.dataset_loaders.load_dataset`.
+        config: data settings of the user.
+        tasks: see :func:`~graphslice.data.dataset_loaders.load_dataset`.
 
     Returns:
-        The source; its ``table`` has the columns that are used, for a file from which the same source is made.
+        The dataset; its ``table`` has the used columns, and can be saved as a file that gives the same dataset.
 
     Raises:
-        InputError: as for a table.
+        InputError: as for a table; also if the frame has no rows, or separate files of splits are configured.
     """
     if config.valid_file or config.test_file:
-        raise InputError("valid_file and test_file go with files: give the data frame a column split in their place")
+        raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")
     if config.level != MOLECULE:
         reject_molecules(frame)
     table = as_table(frame)

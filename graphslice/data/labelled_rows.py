@@ -1,4 +1,4 @@
-"""Rows of labelled molecules on their way from a table to a store."""
+"""Chunks of labelled molecules, the intermediate form between a table and a preprocessed dataset."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 @dataclass
 class LabelledRows:
-    """Some consecutive rows of labelled molecules.
+    """Consecutive rows of labelled molecules.
 
     Attributes:
         smiles: R texts.
         targets: ``float64 [R, T]``, nan where unknown.
-        split: ``int8 [R]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
-        rejected: reason by row, for rows whose labels are of no use.
-        columns: ``float32 [R, K]``, descriptors that the table itself has, nan where unknown; None for none.
+        split: ``int8 [R]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
+        rejected: reason of rejection, by row, for rows with invalid labels.
+        columns: ``float32 [R, K]``, descriptor columns of the table, nan where unknown; None if there are none.
     """
 
     smiles: list[str]
@@ -38,7 +38,7 @@ class LabelledRows:
 
     @classmethod
     def join(cls, chunks: Sequence[LabelledRows]) -> LabelledRows:
-        """The rows of some chunks, at least one, one chunk after the other."""
+        """Concatenate chunks, at least one."""
         rejected: dict[int, str] = {}
         begin = 0
         for chunk in chunks:
@@ -54,17 +54,17 @@ class LabelledRows:
         )
 
     def digest(self) -> str:
-        """A hash of all of it."""
-        found = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes() + self.split.tobytes())
-        found.update("\n".join(self.smiles).encode(errors="surrogatepass"))
-        found.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
+        """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes() + self.split.tobytes())
+        digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
+        digest.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
         if self.columns is not None:
-            found.update(np.ascontiguousarray(self.columns).tobytes())
-        return found.hexdigest()[:32]
+            digest.update(np.ascontiguousarray(self.columns).tobytes())
+        return digest.hexdigest()[:32]
 
 
 def rechunk_rows(chunks: Iterable[LabelledRows], size: int) -> Iterator[LabelledRows]:
-    """The same rows in chunks of exactly ``size``, but for the last."""
+    """Regroup rows into chunks of exactly ``size`` rows, except for the last."""
     waiting: list[LabelledRows] = []
     for chunk in chunks:
         waiting.append(chunk)

@@ -1,4 +1,4 @@
-"""Limits on the size of tables, checked before memory is spent: a file of some bytes can expand to gigabytes."""
+"""Limits on the size of tables, checked before memory is allocated: a small file can expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ import pyarrow.parquet as pq
 
 from graphslice.errors import InputError
 
-#: Bytes of the longest line, and of the longest cell of a Parquet file. The SMILES of the largest molecule that is
-#: read, of 65,535 atoms, has less than a tenth of it.
+#: Maximal number of bytes of a line, and of a cell of a Parquet file. The SMILES of the largest supported molecule
+#: (65,535 atoms) is shorter than a tenth of it.
 LONGEST = 1 << 24
-# A table expands to at most so many times the size of its file, if it is not small. Tables of molecules expand 2 to 20
-# times; gzip reaches 1,032, and the dictionaries of Parquet know no limit.
+# Maximal ratio of the size of a table to the size of its file, and the size in bytes below which the ratio is not
+# limited. Tables of molecules expand 2 to 20 times; gzip reaches 1,032, and Parquet dictionaries have no limit.
 _EXPANSION, _SMALL = 1000, 1 << 25
-# A file has so many blank characters in a row, which take time and hold nothing.
+# Maximal number of consecutive blank characters, which take time to read and hold no data.
 _MOST_BLANK = 1 << 20
-# So many bytes of a Parquet file are decoded at once.
+# Number of bytes of a Parquet file that are decoded at once.
 _BATCH_BYTES = 1 << 26
 
 
 class _Expansion:
-    """What a file has expanded to so far, and how much that may be."""
+    """Counter of the bytes that a file has expanded to, with a limit."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, path.stat().st_size
         self.left = max(_SMALL, _EXPANSION * self.size)
 
     def add(self, count: int, where: str) -> None:
-        """Raise :class:`InputError` if that is too much; ``where``: up to which place of the file."""
+        """Count bytes and raise :class:`InputError` above the limit; ``where``: position in the file, for messages."""
         self.left -= count
         if self.left < 0:
             raise InputError(
-                f"{self.path}: a file of {self.size:,} bytes expands to more than {_SMALL:,} and {_EXPANSION:,} times "
-                f"as many, {where}: a table of molecules does not, leave out long cells that are repeated"
+                f"{self.path}: a file of {self.size:,} bytes expands to more than {_SMALL:,} bytes and {_EXPANSION:,} "
+                f"times its size, {where}: no table of molecules should; leave out long repeated cells"
             )
 
 
 class LimitedLines(io.BufferedIOBase):
-    """A binary file of lines that may come out of a small packed one.
+    """Binary file of lines with limits, for text that is unpacked while it is read.
 
-    Reading raises :class:`InputError` for a line of more than :data:`LONGEST` bytes, for a million blank ones, and for
-    a file that expands too much.
+    Reading raises :class:`InputError` for a line of more than :data:`LONGEST` bytes, for more than 1,048,576
+    consecutive blank characters, and for a file that expands too much.
     """
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
@@ -73,7 +73,12 @@ class LimitedLines(io.BufferedIOBase):
 
 
 def parquet_batches(file: pq.ParquetFile, path: Path, rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file, so many at a time, or fewer where they are large.
+    """Yield the rows of a Parquet file in batches.
+
+    Args:
+        file: the open file.
+        path: its path, for messages.
+        rows: maximal number of rows of a batch; large rows come in smaller batches.
 
     Raises:
         InputError: for a cell of more than :data:`LONGEST` bytes, or a file that expands too much.
@@ -82,7 +87,7 @@ def parquet_batches(file: pq.ParquetFile, path: Path, rows: int) -> Iterator[pa.
     groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
     columns = [group.column(c) for group in groups for c in range(group.num_columns)]
     if sum(column.total_uncompressed_size for column in columns) > expansion.left:
-        expansion.add(expansion.left + 1, "as its end says")
+        expansion.add(expansion.left + 1, "according to its footer")
     row = 0
     for batch in file.iter_batches(_rows_at_once(file, path, rows)):
         if batch.nbytes > LONGEST:
@@ -93,7 +98,7 @@ def parquet_batches(file: pq.ParquetFile, path: Path, rows: int) -> Iterator[pa.
 
 
 def _rows_at_once(file: pq.ParquetFile, path: Path, rows: int) -> int:
-    """How many rows at most can be decoded at once, by the mean size of a cell and the longest of the dictionaries."""
+    """Compute the maximal number of rows per batch from the mean cell size and the longest dictionary entry."""
     texts = [
         field.name
         for field in file.schema_arrow
@@ -115,15 +120,15 @@ def _rows_at_once(file: pq.ParquetFile, path: Path, rows: int) -> int:
                         f"{group.num_rows:,} rows, more than {LONGEST:,}, the limit of a cell"
                     )
                 largest = max(largest, mean)
-            # A dictionary holds every different text once, and a row of some bits is as long as that.
+            # A dictionary stores every different text once: a row of a few bits may decode to the longest entry.
             at_once = min(rows, group.num_rows)
-            unsure = [
+            unbounded = [
                 column.path_in_schema
                 for column in columns
                 if column.path_in_schema in texts and at_once * column.total_uncompressed_size > _BATCH_BYTES
             ]
-            if unsure:
-                for cells in next(encoded.iter_batches(1, row_groups=[g], columns=unsure)).columns:
+            if unbounded:
+                for cells in next(encoded.iter_batches(1, row_groups=[g], columns=unbounded)).columns:
                     largest = max(largest, pc.max(pc.binary_length(cells.dictionary)).as_py() or 0)
     return max(1, min(rows, int(_BATCH_BYTES / largest)))
 
@@ -147,7 +152,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _text_bytes(cells: pa.Array) -> int:
-    """The size of a column of texts, every cell by itself; 0 of any other column."""
+    """Return the decoded size of a text column in bytes; 0 for any other column."""
     if not _is_text(cells.type):
         return 0
     return cells.dictionary_decode().nbytes if pa.types.is_dictionary(cells.type) else cells.nbytes

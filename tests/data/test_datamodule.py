@@ -150,7 +150,7 @@ def test_duplicates_are_counted(table):
     assert found.duplicates.conflicting == 1  # of a deviation of 30, 5 and 8 are as good as the same
     assert found.duplicates.shared == {"valid": 0, "test": 2}
     assert found.splits["train"].tolist() == [0, 1, 2, 6, 8] and not found.rejected
-    assert "5 rows are of 2 molecules" in found.duplicates.describe()
+    assert "5 rows belong to 2 molecules" in found.duplicates.describe()
 
 
 def test_duplicates_are_merged(table):
@@ -181,7 +181,7 @@ def test_classes_that_tie_are_left_out(table):
     labels = [0, 1, 1, *[0, 1, 0] * 3, 1, 1, 0, 1]
     dataset = table(smiles=smiles, y=labels, split=["train"] * 9 + ["valid"] * 3 + ["train"] * 4)
     found = MoleculeData(dataset, config(duplicates="merge"))
-    tied = "rows 1, 13 are one molecule, and as many say one value of 'y' as another"
+    tied = "rows 1, 13 are one molecule, and the majority vote of 'y' is tied"
     merged = {13: "merged with row 2", 14: "merged with row 2", 15: "merged with row 3"}
     assert found.rejected == {0: tied, 12: tied, **merged}
     assert found.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and found.duplicates.conflicting == 2

@@ -89,7 +89,7 @@ def test_against_a_loop(rows):
 
 def test_a_tie():
     found = merge_rows(np.array([3, 7, 9]), ids("aab"), np.array([[0.0], [1.0], [1.0]]), np.array([True]), ["toxic"])
-    why = "rows 4, 8 are one molecule, and as many say one value of 'toxic' as another"
+    why = "rows 4, 8 are one molecule, and the majority vote of 'toxic' is tied"
     assert found.reasons == {3: why, 7: why} and found.dropped == 2 and len(found.rows) == 0
 
 
@@ -117,21 +117,22 @@ def test_shared_families():
     assert found == {"valid": 0, "test": 2}
 
 
-CONTRADICT = "of them with labels that contradict each other"
+CONFLICT = "of them with conflicting labels"
 
 
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        (Duplicates(2, 5, 1), f"5 rows are of 2 molecules with several rows, 1 {CONTRADICT}"),
+        (Duplicates(2, 5, 1), f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT}"),
         (
             Duplicates(0, 0, 0, {"valid": 0, "test": 1}),
-            "1 test row that training has too, as itself, a salt, tautomer or stereoisomer",
+            "1 test row with a molecule of the training set, or a salt, tautomer or stereoisomer of one",
         ),
         (
             Duplicates(1, 1200, 0, {"valid": 2, "test": 0}, merged=1000, dropped=3),
-            f"1,200 rows are of 1 molecule with several rows, 0 {CONTRADICT}; of those for training, 1,000 merged into "
-            "another and 3 left out; 2 valid rows that training has too, as itself, a salt, tautomer or stereoisomer",
+            f"1,200 rows belong to 1 molecule with several rows, 0 {CONFLICT}; of the training rows, 1,000 merged into "
+            "another and 3 left out; 2 valid rows with a molecule of the training set, or a salt, tautomer or "
+            "stereoisomer of one",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_packed_text_that_expands_a_thousand_times_is_refused(tmp_path, monkey
     path.write_bytes(gzip.compress(b"smiles,y\n" + b"C,1\n" * 1_000_000))
     assert path.stat().st_size * 100 < 4_000_000
     monkeypatch.setattr(limits, "_EXPANSION", 100)
-    with pytest.raises(InputError, match=r"a file of .* bytes expands to more than 1,048,576 and 100 times"):
+    with pytest.raises(InputError, match=r"a file of .* bytes expands to more than 1,048,576 bytes and 100 times"):
         rows_of(path)
 
 

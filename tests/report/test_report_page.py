@@ -187,9 +187,9 @@ def test_duplicates_are_reported(make_report, demo_rows):
     again = demo_rows.iloc[[0, 1]].assign(gap_ev=[demo_rows["gap_ev"][0], demo_rows["gap_ev"][1] + 50], split="test")
     folder = make_report(pd.concat([demo_rows, again]))
     page = check_page(folder / "report.html")
-    assert "4 rows are of 2 molecules with several rows, 1 of them with labels that contradict" in page.words
-    assert "2 test rows that training has too, as itself, a salt, tautomer or stereoisomer" in page.words
-    assert check_page(write_report(folder)).words == page.words  # the same if the molecules are read again
+    assert "4 rows belong to 2 molecules with several rows, 1 of them with conflicting labels" in page.words
+    assert "2 test rows with a molecule of the training set, or a salt, tautomer or stereoisomer of one" in page.words
+    assert check_page(write_report(folder)).words == page.words  # of the molecules read again
 
 
 def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_path):

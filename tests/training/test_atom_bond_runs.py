@@ -289,6 +289,6 @@ def test_what_goes_with_molecules_alone_is_refused(section, setting, option, tab
     data = {"targets": "charge", "level": "atom"}
     sections = {"data": data, "model": {"mixer": "slice-max"}}
     sections[section] = {**sections.get(section, {}), **setting}
-    with pytest.raises(InputError, match=f"{option} goes with targets of molecules: leave it out with --level atom"):
+    with pytest.raises(InputError, match=f"{option} needs molecule-level targets: leave it out with --level atom"):
         train(tiny_config(table, **sections), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -29,9 +29,9 @@ def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
     splits = read_splits(folder)
     shared = len({38, 39} & set(splits["train"].tolist()))  # validation is carved from these rows
     assert (
-        "7 rows are of 3 molecules with several rows, 1 of them with labels that contradict each other; of those for "
-        f"training, 2 merged into another; {shared} test row{'s' * (shared > 1)} that training has too, as itself, a "
-        "salt, tautomer or stereoisomer"
+        "7 rows belong to 3 molecules with several rows, 1 of them with conflicting labels; of the training rows, 2 "
+        f"merged into another; {shared} test row{'s' * (shared > 1)} with a molecule of the training set, or a salt, "
+        "tautomer or stereoisomer of one"
     ) in err
     assert splits["test"].tolist() == list(range(42, 52)) and len(splits["valid"]) == 5
     rejected = pd.read_csv(folder / "rejected.csv")

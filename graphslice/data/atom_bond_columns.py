@@ -1,4 +1,4 @@
-"""Labels of atoms and of bonds from tables: lists in cells, one number for each atom or bond of the row's SMILES."""
+"""Atom- and bond-level labels from tables: lists in cells, one number for each atom or bond of the row's SMILES."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from graphslice.data.tables import malformed_rows
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
-# Rows that are looked at to see what their lists are of.
+# Number of rows from which the level (atom or bond) of a column of lists is inferred.
 _SAMPLE_ROWS = 50
 
 
 def read_atom_bond_labels(
     chunks: Sequence[pa.Table], targets: Sequence[str], level: str
 ) -> tuple[AtomBondLabels, dict[int, str], list[pa.Table]]:
-    """The lists in some columns of a table.
+    """Read the lists in some columns of a table.
 
     Args:
-        chunks: all of the table.
-        targets: T columns.
-        level: what they are of.
+        chunks: all rows of the table.
+        targets: names of T columns.
+        level: ``atom`` or ``bond``.
 
     Returns:
-        The labels; why a row has none that could be read; and the chunks with the mean of each list in its place.
+        The labels; the reason, by row, for rows whose lists cannot be parsed; the chunks with each list replaced by its
+        mean.
     """
     parts: list[np.ndarray] = [np.empty((0, len(targets)))]
     rejected: dict[int, str] = {}
@@ -57,7 +58,7 @@ def read_atom_bond_labels(
 
 
 def _parse_label_row(cells: Sequence[object], targets: Sequence[str]) -> np.ndarray:
-    """``float64 [n, T]`` of T cells; raises ValueError, with the reason, for what is no list of numbers."""
+    """Parse T cells to ``float64 [n, T]``; raise ValueError, with the reason, for invalid lists."""
     lists: list[np.ndarray | None] = []
     for cell, target in zip(cells, targets, strict=True):
         try:
@@ -69,122 +70,145 @@ def _parse_label_row(cells: Sequence[object], targets: Sequence[str]) -> np.ndar
         lists.append(numbers)
     lengths = {len(numbers): target for numbers, target in zip(lists, targets, strict=True) if numbers is not None}
     if len(lengths) > 1:
-        said = " and ".join(f"{target!r} has {pluralize(n, 'number')}" for n, target in list(lengths.items())[:2])
-        raise ValueError(f"targets differ in length: {said}")
+        examples = " and ".join(f"{target!r} has {pluralize(n, 'number')}" for n, target in list(lengths.items())[:2])
+        raise ValueError(f"targets differ in length: {examples}")
     length = next(iter(lengths), 0)
     columns = [np.full(length, np.nan) if numbers is None else numbers for numbers in lists]
     return np.stack(columns, axis=1) if columns else np.empty((0, 0))
 
 
 def _lists_to_means(chunks: Sequence[pa.Table], targets: Sequence[str], means: np.ndarray) -> list[pa.Table]:
-    found, begin = [], 0
+    converted, begin = [], 0
     for chunk in chunks:
         for t, target in enumerate(targets):
             column = number_array(np.ascontiguousarray(means[begin : begin + len(chunk), t]))
             chunk = chunk.set_column(chunk.column_names.index(target), target, column)
-        found.append(chunk)
+        converted.append(chunk)
         begin += len(chunk)
-    return found
+    return converted
 
 
 def infer_atom_bond_tasks(labels: AtomBondLabels, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
-    """What is asked of each target: as :func:`~graphslice.data.infer_tasks.infer_tasks` says of single numbers."""
+    """Infer the task of each atom- or bond-level target, as :func:`~graphslice.data.infer_tasks.infer_tasks` does.
+
+    Args:
+        labels: the labels.
+        targets: names of the targets.
+        config: data settings of the user.
+        name: name of the table, for messages.
+
+    Raises:
+        InputError: if there are no lists of numbers, or a target cannot be trained on.
+    """
     if not len(labels.values):
         raise InputError(f"{name}: no row of {', '.join(targets)} has a list of numbers, such as [0.1, -0.2, 0.1]")
     return infer_tasks_from_values(labels.values, targets, config, name)
 
 
 def encode_classes(labels: AtomBondLabels, tasks: Sequence[Task]) -> tuple[AtomBondLabels, dict[int, str]]:
-    """Labels with the places of classes in place of the numbers that name them; and why rows have others, by row."""
+    """Replace the numbers of classification targets by class indices.
+
+    Args:
+        labels: the labels.
+        tasks: task of each target.
+
+    Returns:
+        The encoded labels; the reason, by row, for rows with a number that is not a class.
+    """
     values, rejected = labels.values.copy(), {}
     for t, task in enumerate(tasks):
         if not task.classes:
             continue
         known = np.flatnonzero(~np.isnan(labels.values[:, t]))
-        places = class_indices(task.classes)
-        found = np.array([places.get(number_key(value), np.nan) for value in labels.values[known, t].tolist()])
-        values[known, t] = found
-        for at in known[np.isnan(found)].tolist():
-            row = int(np.searchsorted(labels.ptr, at, side="right")) - 1
-            value = labels.values[at, t]
+        indices = class_indices(task.classes)
+        encoded = np.array([indices.get(number_key(value), np.nan) for value in labels.values[known, t].tolist()])
+        values[known, t] = encoded
+        for position in known[np.isnan(encoded)].tolist():
+            row = int(np.searchsorted(labels.ptr, position, side="right")) - 1
+            value = labels.values[position, t]
             rejected[row] = f"target {task.name!r} has a number that is none of its classes: {value:g}"
     return replace(labels, values=values), rejected
 
 
 @dataclass
 class ListLengths:
-    """How long the lists of a column are beside their molecules, by which one knows what they are of.
+    """Lengths of the lists of a column and sizes of their molecules, from which the level is inferred.
 
     Attributes:
-        found: of those that were looked at how many numbers they have, and how many atoms and bonds their molecule.
-        lists: whether there was any list, of a molecule or not.
+        sizes: for each sampled list, its length and the numbers of atoms and bonds of its molecule.
+        lists: true if there was any list, even with an invalid SMILES.
     """
 
-    found: list[tuple[int, int, int]] = field(default_factory=list)
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)
     lists: bool = False
 
     def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
-        """Look at some lists and their SMILES, unless enough were seen to know what they are of."""
+        """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
         with rdBase.BlockLogs():
             for text, numbers in zip(smiles, lists, strict=True):
                 self.lists = True
-                if len(self.found) >= _SAMPLE_ROWS and len(self.levels) == 1:
+                if len(self.sizes) >= _SAMPLE_ROWS and len(self.levels) == 1:
                     return
                 with suppress(MoleculeError):
                     mol = parse_molecule(str(text), MAX_ATOMS)
-                    self.found.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
+                    self.sizes.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
 
     @property
     def levels(self) -> list[str]:
-        """What most of the lists can be of, since single ones may be wrong: atom, bond, both or neither."""
-        fits = {level: sum(n[0] == n[column] for n in self.found) for level, column in ((ATOM, 1), (BOND, 2))}
+        """Levels that fit most of the lists (single lists may be wrong): atom, bond, both or neither."""
+        fits = {level: sum(n[0] == n[column] for n in self.sizes) for level, column in ((ATOM, 1), (BOND, 2))}
         return [level for level, count in fits.items() if count and count == max(fits.values())]
 
     def level(self, target: str) -> str:
-        """Atom or bond; raises InputError where that cannot be told. ``target``: the column."""
+        """Return the level of the lists.
+
+        Args:
+            target: name of the column, for messages.
+
+        Raises:
+            InputError: if the level is ambiguous or unknown.
+        """
         if len(levels := self.levels) == 1:
             return levels[0]
-        if not self.found:
-            raise InputError(f"the lists of {target!r} stand beside texts that are no molecules")
-        said = f"the lists of {target!r} ({self.first}) are "
+        if not self.sizes:
+            raise InputError(f"the lists of {target!r} are in rows without a valid SMILES")
+        subject = f"the lists of {target!r} ({self.first}) "
         if levels:
-            raise InputError(
-                f"{said}all as long as there are atoms, and as there are bonds: what they are of is not known"
-            )
-        raise InputError(f"{said}not of one length with the atoms of their molecules, nor with the bonds")
+            raise InputError(f"{subject}fit the numbers of atoms and of bonds equally well: the level is ambiguous")
+        raise InputError(f"{subject}fit neither the numbers of atoms of their molecules nor those of bonds")
 
     @property
     def first(self) -> str:
-        """The first list in words."""
-        if not self.found:
-            return "of texts that are no molecules"
-        numbers, atoms, bonds = self.found[0]
-        return f"the first {numbers}, of a molecule of {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
+        """Description of the first list."""
+        if not self.sizes:
+            return "in rows without a valid SMILES"
+        numbers, atoms, bonds = self.sizes[0]
+        return f"the first has {numbers}, its molecule {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
 
 
 def reject_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a target that shall be of molecules holds lists, saying what these are of.
+    """Raise :class:`InputError` if a molecule-level target holds lists; the message names their level.
 
     Args:
-        chunks: all of the table.
-        smiles: the column of the SMILES.
-        targets: the columns of the targets.
-        name: of the table, for messages.
+        chunks: all rows of the table.
+        smiles: name of the SMILES column.
+        targets: names of the target columns.
+        name: name of the table, for messages.
     """
     for target in targets:
         lengths = ListLengths()
         for chunk in chunks:
-            some = list_cells(chunk, target)
-            lengths.look(column_cells(chunk, smiles, some), some.values())
+            lists = list_cells(chunk, target)
+            lengths.look(column_cells(chunk, smiles, lists), lists.values())
             if lengths.lists:
                 break
         if lengths.lists:
-            given = " or ".join(f"--level {level}" for level in lengths.levels or (ATOM, BOND))
-            raise InputError(f"{name}: the target {target!r} holds lists of numbers ({lengths.first}): give {given}")
+            options = " or ".join(f"--level {level}" for level in lengths.levels or (ATOM, BOND))
+            raise InputError(f"{name}: the target {target!r} holds lists of numbers ({lengths.first}): give {options}")
 
 
 def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
-    """The lists of numbers in the cells of a column, by row of the chunk."""
+    """Return the lists of numbers in a column, by row of the chunk."""
     cells = chunk.column(column)
     kind = cells.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
@@ -193,6 +217,6 @@ def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
         rows = np.flatnonzero(pc.match_substring(cells, "[").fill_null(False).to_numpy()).tolist()
     else:
         rows = np.flatnonzero(cells.is_valid().to_numpy()).tolist()
-    found = zip(rows, column_cells(chunk, column, rows), strict=True)
-    lists = {row: list_or_none(cell) for row, cell in found}
+    rows_and_cells = zip(rows, column_cells(chunk, column, rows), strict=True)
+    lists = {row: list_or_none(cell) for row, cell in rows_and_cells}
     return {row: numbers for row, numbers in lists.items() if numbers is not None}

@@ -1,4 +1,4 @@
-"""Labels of atoms and of bonds, one molecule's behind another's."""
+"""Ragged arrays of atom- and bond-level labels, concatenated over molecules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from graphslice.chem.atom_bond_order import AtomBondOrder
 
 
 def ragged_indices(ptr: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    """``int64 [M]``: where the atoms, or bonds, of some molecules stand among those of all, molecule by molecule.
+    """Return the indices of the atoms (or bonds) of some molecules in a concatenated array.
 
     Args:
-        ptr: ``int64 [R + 1]``: molecule r has those from ``ptr[r]`` to ``ptr[r + 1]``.
+        ptr: ``int64 [R + 1]``: molecule r has the atoms from ``ptr[r]`` to ``ptr[r + 1]``.
         rows: ``int64 [B]``, the molecules.
+
+    Returns:
+        ``int64 [M]``, molecule by molecule.
     """
     rows = np.asarray(rows, np.int64)
     counts = ptr[rows + 1] - ptr[rows]
@@ -23,19 +26,19 @@ def ragged_indices(ptr: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndar
 
 
 def pointers(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """``int64 [R + 1]``: where each of R lists begins, and the last one ends, if they stand one behind another."""
+    """Return the begin of each of R concatenated lists and the end of the last one, ``int64 [R + 1]``."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class AtomBondLabels:
-    """Labels of the atoms, or bonds, of R molecules, those of one molecule behind those of another.
+    """Atom- or bond-level labels of R molecules, concatenated.
 
     Attributes:
-        level: atom or bond.
+        level: ``atom`` or ``bond``.
         values: ``float64 [M, T]``, nan where unknown.
-        ptr: ``int64 [R + 1]``: those of row r are ``values[ptr[r]:ptr[r + 1]]``; none of a row without labels.
-        names: of the T targets, where nothing else has them.
+        ptr: ``int64 [R + 1]``: labels of row r are ``values[ptr[r]:ptr[r + 1]]``, empty for a row without labels.
+        names: names of the T targets, if they are not stored elsewhere.
     """
 
     level: str
@@ -47,24 +50,24 @@ class AtomBondLabels:
         return len(self.ptr) - 1
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """``float64 [M, T]``: the labels of some rows, row by row."""
+        """Return the labels of some rows, ``float64 [M, T]``, row by row."""
         return self.values[ragged_indices(self.ptr, rows)]
 
     @property
     def counts(self) -> np.ndarray:
-        """``int64 [R]``: how many labels each row has, unknown ones counted."""
+        """Number of labels of each row, including unknown ones, ``int64 [R]``."""
         return np.diff(self.ptr)
 
     def counts_of(self, rows: np.ndarray) -> np.ndarray:
-        """``int64 [B]``: :attr:`counts` of some rows, however many there are of all."""
+        """Return :attr:`counts` of some rows, ``int64 [B]``, without computing those of all rows."""
         return self.ptr[rows + 1] - self.ptr[rows]
 
     def means(self) -> np.ndarray:
-        """``float64 [R, T]``: the means of the known labels of each row, nan where there is none."""
+        """Return the means of the known labels of each row, ``float64 [R, T]``, nan if there are none."""
         known = ~np.isnan(self.values)
         sums, numbers = (
-            np.stack([np.bincount(self._rows(), column, len(self)) for column in each.T], axis=1)
-            for each in (np.where(known, self.values, 0.0), known)
+            np.stack([np.bincount(self._rows(), column, len(self)) for column in summands.T], axis=1)
+            for summands in (np.where(known, self.values, 0.0), known)
         )
         return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
 
@@ -73,35 +76,36 @@ class AtomBondLabels:
 
     @classmethod
     def join(cls, parts: Sequence[AtomBondLabels]) -> AtomBondLabels:
-        """Those of several tables, at least one, one behind the other."""
+        """Concatenate the labels of several tables, at least one."""
         counts = np.concatenate([part.counts for part in parts])
         return cls(parts[0].level, np.concatenate([part.values for part in parts]), pointers(counts))
 
     def length_errors(self, counts: np.ndarray, names: Sequence[str]) -> dict[int, str]:
-        """Why rows whose lists are of another length than their molecule are of no use, by row.
+        """Return the reason, by row, for rows whose lists do not have the length of their molecule.
 
         Args:
-            counts: ``int [R]``, how many atoms, or bonds, each molecule has; negative where there is no molecule.
-            names: of the targets.
+            counts: ``int [R]``, number of atoms (or bonds) of each molecule; negative if there is no molecule.
+            names: names of the targets.
         """
         wrong = (self.counts != counts) & (self.counts > 0) & (counts >= 0)
-        which = f"target {names[0]!r} has" if len(names) == 1 else "the targets have"
+        subject = f"target {names[0]!r} has" if len(names) == 1 else "the targets have"
         return {
-            row: f"{which} {pluralize(self.counts[row], 'number')} for {pluralize(counts[row], self.level)}"
+            row: f"{subject} {pluralize(self.counts[row], 'number')} for {pluralize(counts[row], self.level)}"
             for row in np.flatnonzero(wrong).tolist()
         }
 
     def without(self, rows: Sequence[int] | np.ndarray) -> AtomBondLabels:
-        """The same but for some rows, which have none."""
+        """Return a copy in which some rows have no labels."""
         counts = self.counts
         counts[rows] = 0
-        kept = np.setdiff1d(np.arange(len(self)), rows)
-        return replace(self, values=self[kept], ptr=pointers(counts))
+        remaining = np.setdiff1d(np.arange(len(self)), rows)
+        return replace(self, values=self[remaining], ptr=pointers(counts))
 
     def reordered(self, orders: Sequence[AtomBondOrder | None]) -> AtomBondLabels:
-        """The same labels in the order of the graphs.
+        """Return the labels in the atom (or bond) order of the graphs.
 
-        ``orders``: of each row; where there is none, or one of another length, its labels stay as they are.
+        Args:
+            orders: order of each row; the labels stay unchanged if it is None or has another length.
         """
         values = self.values.copy()
         for row, order in enumerate(orders):
@@ -112,5 +116,5 @@ class AtomBondLabels:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """A number of things in words."""
+    """Format a count with its noun, such as ``1 atom`` or ``2 atoms``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The atoms and bonds of many SMILES in the order of their graphs, read in processes."""
+"""Mapping of the atom and bond order of many SMILES to that of their graphs, computed in parallel processes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from graphslice.config import GraphConfig
 from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.featurize.pool import Pool, featurizer_pool
 
-# SMILES that a process reads at a time.
+# Number of SMILES per task of a worker process.
 _TASK_ROWS = 512
 
 
 def atom_bond_orders(
     smiles: Sequence[str], level: str, config: GraphConfig, pool: Pool = None, *, with_symmetry: bool = False
 ) -> list[AtomBondOrder | None]:
-    """The orders of the atoms, or bonds, of some SMILES and of their graphs; None of what is no molecule.
+    """Compute the mapping from the atom (or bond) order of each SMILES to that of its graph; None if it is invalid.
 
-    The SMILES are read again for it, which takes about as long as reading them for their graphs.
+    The SMILES are parsed again, which takes about as long as featurization.
 
     Args:
         smiles: any texts.
-        level: atom or bond.
-        config: how molecules become graphs.
-        pool: of :func:`~graphslice.data.featurize.featurizer_pool`; this process when not given.
-        alike: also find which are alike.
+        level: ``atom`` or ``bond``.
+        config: graph settings.
+        pool: pool of :func:`~graphslice.data.featurize.featurizer_pool`; the current process when not given.
+        with_symmetry: also find symmetry-equivalent atoms (or bonds).
     """
     work = partial(read_atom_bond_orders, level=level, max_atoms=config.max_atoms, with_symmetry=with_symmetry)
     tasks = [smiles[begin : begin + _TASK_ROWS] for begin in range(0, len(smiles), _TASK_ROWS)]
@@ -37,22 +37,25 @@ def atom_bond_orders(
     else:
         futures = [pool.submit(work, task) for task in tasks]
         parts = [part for future in futures for part, _ in future.result()]
-    found = [order for part in parts for order in part]
-    if config.atom_order == "input":  # graphs have them as they are written
-        return [None if order is None else AtomBondOrder(np.arange(len(order))) for order in found]
-    return found
+    orders = [order for part in parts for order in part]
+    if config.atom_order == "input":  # graphs keep the order of the SMILES
+        return [None if order is None else AtomBondOrder(np.arange(len(order))) for order in orders]
+    return orders
 
 
 def to_graph_order(
     labels: AtomBondLabels, smiles: Sequence[str], config: GraphConfig, names: Sequence[str]
 ) -> tuple[AtomBondLabels, dict[int, str]]:
-    """Labels in the order of the graphs; and why rows are of no use whose lists are of another length, by row.
+    """Sort labels from the order of the SMILES into that of the graphs.
 
     Args:
-        labels: in the order of the SMILES.
-        smiles: of the rows.
-        config: how molecules become graphs.
-        names: of the targets.
+        labels: labels in the order of the SMILES.
+        smiles: SMILES of the rows.
+        config: graph settings.
+        names: names of the targets.
+
+    Returns:
+        The sorted labels; the reason, by row, for rows whose lists do not have the length of their molecule.
     """
     with featurizer_pool(len(smiles)) as pool:
         orders = atom_bond_orders(smiles, labels.level, config, pool)

@@ -1,4 +1,4 @@
-"""Source: labelled molecules, row by row, from wherever they are."""
+"""Labelled dataset: molecules and labels, row by row, from any source."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from graphslice.tasks import Task
 if TYPE_CHECKING:
     from graphslice.chem import MolGraph
 
-#: Why a row is rejected that has nothing wrong but that there is no label.
+#: Reason for rejecting a row that is valid but has no label.
 UNLABELLED = "no target value"
 
 
 @dataclass
 class LabelledDataset:
-    """Labelled molecules, row by row as their source has them.
+    """Labelled molecules, in the row order of their source.
 
     Attributes:
-        name: demo, pcqm4m, pcqm4mv2, the file's path, or pyg.
-        smiles: one text a row; empty where ``graphs`` or ``store`` stands instead.
-        targets: ``float64 [R, T]`` in the user's unit, or the place of the class among its task's; nan where unknown.
-            Of targets of atoms or bonds the mean over those of the row.
-        tasks: what is asked of each of the T targets.
-        rejected: reason by row, for rows whose labels are of no use.
-        splits: rows of each split by name, where the source says so; else None.
-        graphs: molecules that are graphs already (without atoms where rejected), or None.
-        store: molecules that are featurized already, or None.
-        columns: ``float32 [R, K]``, descriptors that are columns of a table, nan where unknown; or None.
-        table: the cells that all this was made of, where they lie in no file; else None.
-        sites: the labels of the atoms, or bonds, where the targets are of these; else None.
-        auxiliary: labels of atoms and of bonds, by level, that are learned beside targets of molecules and not
-            predicted; in the order of the graphs of ``store``.
-        notes: what the user should know of how it was read.
+        name: demo, pcqm4m, pcqm4mv2, the path of the file, or pyg.
+        smiles: one text per row; empty if ``graphs`` or ``store`` is used instead.
+        targets: ``float64 [R, T]`` in the user's unit, or the class index of a classification task; nan where unknown.
+            For atom- or bond-level targets, the mean over the atoms or bonds of the row.
+        tasks: task of each of the T targets.
+        rejected: reason of rejection, by row, for rows with invalid labels.
+        splits: rows of each predefined split, by name; or None.
+        graphs: molecules given as graphs (without atoms where rejected), or None.
+        store: preprocessed molecules, or None.
+        columns: ``float32 [R, K]``, descriptor columns of a table, nan where unknown; or None.
+        table: the cells of a dataset that was not read from a file, or None.
+        atom_bond_labels: labels of atom- or bond-level targets, or None.
+        auxiliary: auxiliary atom- and bond-level labels, by level, which are trained on with molecule-level targets but
+            not predicted; in the order of the graphs of ``store``.
+        notes: warnings for the user about how the dataset was read.
     """
 
     name: str
@@ -66,41 +66,43 @@ class LabelledDataset:
 
     @property
     def target_names(self) -> list[str]:
-        """T names."""
+        """Names of the T targets."""
         return [task.name for task in self.tasks]
 
     @property
     def all_target_names(self) -> list[str]:
-        """The names of all targets, the auxiliary ones behind the others."""
+        """Names of all targets, the auxiliary ones last."""
         return self.target_names + [name for labels in self.auxiliary.values() for name in labels.names]
 
     @property
     def is_pcqm4m(self) -> bool:
-        """Whether OGB's evaluator judges this data."""
+        """True if the dataset is PCQM4M-LSC, which is evaluated with OGB's evaluator."""
         return self.name in OGB_FOLDERS
 
     @property
     def level(self) -> str:
-        """What the targets are of: molecule, atom or bond."""
+        """Level of the targets: molecule, atom or bond."""
         return MOLECULE if self.atom_bond_labels is None else self.atom_bond_labels.level
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
-        """``float64 [B, T]``: those of some rows; of targets of atoms or bonds ``[M, T]``, row by row."""
+        """Return the labels of some rows, ``float64 [B, T]``; of atom- or bond-level targets ``[M, T]``, row by row."""
         return self.targets[rows] if self.atom_bond_labels is None else self.atom_bond_labels[rows]
 
     def molecules(self, rows: np.ndarray) -> np.ndarray:
-        """``int64 [B]``, or ``[M]``: which of some rows, counted from 0, each of their :meth:`labels` is of."""
+        """Return the index into ``rows`` of each of their :meth:`labels`, ``int64 [B]`` or ``[M]``."""
         return np.repeat(
             np.arange(len(rows)), 1 if self.atom_bond_labels is None else self.atom_bond_labels.counts[rows]
         )
 
     def unreadable(self) -> dict[int, str]:
-        """The reason by row, in order, for rows that have a label of which nothing can be made, or are malformed."""
-        lost = np.isnan(self.targets).all(axis=1)
-        return {row: why for row, why in sorted(self.rejected.items()) if lost[row] and why != UNLABELLED}
+        """Return the reasons, sorted by row, for malformed rows and rows of which no label is valid."""
+        unlabelled = np.isnan(self.targets).all(axis=1)
+        return {
+            row: reason for row, reason in sorted(self.rejected.items()) if unlabelled[row] and reason != UNLABELLED
+        }
 
     def fingerprint(self) -> str:
-        """A hash of molecules, labels and splits, to notice that a run's data has changed."""
+        """Return a hash of molecules, labels and splits, by which changes of the data of a run are detected."""
         digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
         for graph in self.graphs or ():
@@ -118,38 +120,40 @@ class LabelledDataset:
         return digest.hexdigest()[:16]
 
     def chunks(self) -> Iterator[LabelledRows]:
-        """The rows as :func:`~graphslice.data.featurize.build_store` takes them.
+        """Yield the rows as input of :func:`~graphslice.data.featurize.build_store`.
 
-        Rows without any label, which no split has, have no SMILES: neither graphs nor descriptors are made of them.
+        Rows without any label are in no split. Their SMILES are left empty, so that no graphs or descriptors are
+        computed for them.
         """
         split = encode_splits(self.splits, len(self))
-        # Not all that are rejected: the fingerprint, by which stores are kept, has the labels and not the reasons.
+        # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
+        # but not the reasons.
         unused = (
             np.zeros(len(self), bool) if self.atom_bond_labels is not None else ~usable_mask(len(self), self.rejected)
         )
         unused &= np.isnan(self.targets).all(axis=1)
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
-            smiles = ["" if out else text for text, out in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
+            smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
             columns = None if self.columns is None else self.columns[rows]
             yield LabelledRows(smiles, self.targets[rows], split[rows], {}, columns)
 
 
 def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
-    """What is asked of some targets, if that is known of as many, under the names that they have here."""
+    """Rename tasks to the names of ``targets``; None if there are no tasks, or not as many as targets."""
     if tasks is None or len(tasks) != len(targets):
         return None
     return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
 
 
 def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
-    """The rejected rows, and those without any label. ``targets``: ``float64 [R, T]``."""
+    """Add the rows without any label to the rejected rows; ``targets``: ``float64 [R, T]``."""
     unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
     return rejected | {row: UNLABELLED for row in unlabelled if row not in rejected}
 
 
 def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:
-    """``bool [rows]``: which are not rejected."""
-    usable_mask = np.ones(rows, dtype=bool)
-    usable_mask[list(rejected)] = False
-    return usable_mask
+    """Return the mask of rows that are not rejected, ``bool [rows]``."""
+    mask = np.ones(rows, dtype=bool)
+    mask[list(rejected)] = False
+    return mask

@@ -190,7 +190,7 @@ def test_the_only_column_of_lists_is_the_target(tmp_path):
         ("CCO", "[1, 2, 3]", "3 atoms and 2 bonds): give --level atom"),
         ("CCO", "[1, 2]", "give --level bond"),
         ("c1ccccc1", "[1,2,3,4,5,6]", "give --level atom or --level bond"),
-        ("CCO", "[1]", "1, of a molecule of 3 atoms and 2 bonds): give --level atom or --level bond"),
+        ("CCO", "[1]", "1, its molecule 3 atoms and 2 bonds): give --level atom or --level bond"),
     ],
 )
 def test_lists_without_a_level(smiles, cell, said, tmp_path):

@@ -125,9 +125,9 @@ def test_what_cannot_be_used(tables, tmp_path):
     with pytest.raises(InputError, match="the column 'charge' has no number for a molecule"):
         build_corpus(tmp_path / "x.arrow", [tmp_path / "words.csv"], GRAPH, labels=["charge"])
     for smiles, cell, what in (
-        ("CCO", "[0.1, 0.2, -0.3, 0.1]", "not of one length with the atoms"),
-        ("C1CC1", "[0.1, 0.2, -0.3]", "what they are of is not known"),
-        ("oops", "[0.1]", "texts that are no molecules"),
+        ("CCO", "[0.1, 0.2, -0.3, 0.1]", "fit neither the numbers of atoms"),
+        ("C1CC1", "[0.1, 0.2, -0.3]", "the level is ambiguous"),
+        ("oops", "[0.1]", "in rows without a valid SMILES"),
         ("CCO", "[0.1, 0.2, 0.3]", "too few"),
     ):
         (tmp_path / "lists.csv").write_text(f'smiles,charge\n{smiles},"{cell}"\n')

@@ -1,4 +1,4 @@
-"""Labelled molecules from a PyG dataset."""
+"""Labelled datasets from PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ if TYPE_CHECKING:
 
 
 def _graph_targets(item: Data, row: int) -> np.ndarray:
-    """``float64 [T]``, the targets of a graph; one nan where it has none."""
+    """Return the targets of a graph, ``float64 [T]``; a single nan if it has none."""
     y = getattr(item, "y", None)
-    import torch  # tables need it not
+    import torch  # not needed for tables
 
     try:
         return np.array([np.nan]) if y is None else torch.as_tensor(y).detach().cpu().numpy().astype(float).reshape(-1)
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"y of the graph at index {row} holds no numbers: {y!r}"[:200]) from None
+        raise InputError(f"y of the graph at index {row} does not hold numbers: {y!r}"[:200]) from None
 
 
 def dataset_from_pyg(
     data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None
 ) -> LabelledDataset:
-    """Labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
+    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
 
     Args:
-        data: each with ``x``, ``edge_index``, ``edge_attr`` as :meth:`MolGraph.to_pyg` gives them,
-            and ``y`` of T numbers, nan where unknown. Atoms keep their order.
-        targets: T names; y0, y1, ... when not given (y for one).
-        config: what the user said of the targets.
+        data: graphs with ``x``, ``edge_index``, ``edge_attr`` in the format of :meth:`MolGraph.to_pyg`,
+            and ``y`` of T numbers, nan where unknown. The order of atoms is kept.
+        targets: T names; y0, y1, ... when not given (y for a single target).
+        config: data settings of the user.
 
     Raises:
-        InputError: if no graph has targets, their number differs, or they shall be of atoms or bonds.
+        InputError: if no graph is usable, the numbers of targets differ, or atom- or bond-level targets are configured.
     """
     if config is not None and config.level != MOLECULE:
-        raise InputError(f"PyG data has labels of molecules: --level {config.level} takes a table with lists")
+        raise InputError(
+            f"PyG data has molecule-level labels: --level {config.level} needs a table with lists of numbers"
+        )
     from graphslice.chem.molecule import EMPTY_GRAPH
     from graphslice.chem.parse import MoleculeError
     from graphslice.data.pyg import from_pyg

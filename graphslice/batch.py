@@ -168,4 +168,4 @@ def _check_atom_bond_index(atom_bond_index: Tensor, size: int, width: int) -> No
             f"atom_bond_index of the batch is {atom_bond_index.dtype} {list(atom_bond_index.shape)}, not int64 [M, 4]"
         )
     if ((atom_bond_index < 0) | (atom_bond_index >= torch.tensor([size, width, width, NUM_BOND_TYPES]))).any():
-        raise ValueError("sites of the batch name molecules, atoms or bonds that are not there")
+        raise ValueError("atom_bond_index of the batch is out of range")

@@ -78,7 +78,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
             dataset = dataset_class(root=str(root), only_smiles=True)
     except zipfile.BadZipFile:
         archive = Path(root) / f"{OGB_FOLDERS[name]}.zip"
-        archive.unlink(missing_ok=True)  # OGB would take the damaged archive for a whole one for ever
+        archive.unlink(missing_ok=True)  # else OGB would reuse the damaged archive
         raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
     except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
         if table.exists():

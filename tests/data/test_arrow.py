@@ -1,4 +1,4 @@
-"""Arrow arrays made and read without pandas, as pyarrow makes and reads them."""
+"""Conversion to and from Arrow arrays, compared with that of pyarrow."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ import pytest
 from graphslice.data.arrow import binary_array, bool_array, float_values, number_array, text_array, valid_rows
 
 
-def same(found: pa.Array, expected: pa.Array) -> bool:
-    found.validate(full=True)
-    return found.type == expected.type and found.equals(expected)
+def same(actual: pa.Array, expected: pa.Array) -> bool:
+    actual.validate(full=True)
+    return actual.type == expected.type and actual.equals(expected)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64, np.float32, np.float64])
 @pytest.mark.parametrize("count", [0, 1, 17])
-def test_numbers(dtype, count):
+def test_number_array_matches_pyarrow(dtype, count):
     values = np.arange(count).astype(dtype)
     assert same(number_array(values), pa.array(values))
 
 
-def test_numbers_with_gaps_in_memory():
+def test_number_array_of_strided_values():
     values = np.arange(20, dtype=np.int32)[::3]
     assert same(number_array(values), pa.array(values))
 
 
-def test_numbers_with_nulls():
+def test_number_array_with_nulls():
     values, valid = np.arange(11, dtype=np.int8), np.arange(11) % 3 > 0
     assert same(number_array(values, valid), pa.array(values, mask=~valid))
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 19])
-def test_truth_values(count):
+def test_bool_array_matches_pyarrow(count):
     values = np.arange(count) % 3 == 0
     assert same(bool_array(values), pa.array(values))
     assert same(bool_array(values, ~values), pa.array(values, mask=values))
 
 
 @pytest.mark.parametrize("cells", [[], [b""], [b"a", b"", b"\xff\x00b"] * 7], ids=len)
-def test_bytes(cells):
+def test_binary_array_matches_pyarrow(cells):
     assert same(binary_array(cells), pa.array(cells, pa.binary()))
 
 
 @pytest.mark.parametrize("texts", [[], [None, None], ["a", "", "\u00e9\u4e00"], ["a", None, "", "bc"] * 5], ids=len)
-def test_texts(texts):
+def test_text_array_matches_pyarrow(texts):
     assert same(text_array(texts), pa.array(texts, pa.string()))
 
 
-def test_bytes_that_are_no_text():
-    """As the command line gives them."""
+def test_text_array_replaces_surrogates():
+    """Command-line arguments that are not UTF-8 contain surrogates."""
     assert text_array(["C\udcff", "C"]).to_pylist() == ["C?", "C"]
 
 
 @pytest.mark.parametrize("cells", [[], [1.5, None, 2.5] * 4, [1.5, 2.5, np.inf], [None]], ids=str)
 @pytest.mark.parametrize("begin", [0, 1])
-def test_values_and_nulls_of_a_view(cells, begin):
+def test_float_values_and_valid_rows_of_slice(cells, begin):
     array = pa.array(cells, pa.float32())[begin:]
     np.testing.assert_array_equal(float_values(array), array.to_numpy(zero_copy_only=False), strict=True)
     assert valid_rows(array).tolist() == array.is_valid().to_pylist()
 
 
-def test_pandas_is_not_imported(tmp_path):
-    """It takes longer than the prediction of some molecules."""
+def test_prediction_does_not_import_pandas(tmp_path):
+    """Importing pandas takes longer than the prediction of a few molecules."""
     code = """
 import sys
 from pathlib import Path
@@ -79,16 +79,16 @@ from graphslice.data.arrow import text_array
 from graphslice.tasks import Task
 store, _ = featurize(["CCO", "oops"], GraphConfig())
 store.errors, store[0]
-answers = Predictions(np.ones((2, 1), np.float32), [None, "no"], [Task("y")])
+predictions = Predictions(np.ones((2, 1), np.float32), [None, "no"], [Task("y")])
 with write_table(None) as sink:
-    sink.write(with_predictions(pa.table({"smiles": text_array(["CCO", "oops"])}), answers))
+    sink.write(with_predictions(pa.table({"smiles": text_array(["CCO", "oops"])}), predictions))
 (path := Path(sys.argv[1])).write_text("smiles,y\\nCCO,1\\n")
 with open_table(path) as table:
     assert sum(map(len, table.chunks)) == 1
 print(sorted({name.split(".")[0] for name in sys.modules} & {"pandas"}))
 print(sorted(name for name in sys.modules if name.startswith("rdkit.Chem.Scaffolds")))
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "table.csv"], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-2:] == ["[]", "[]"]
+    assert process.stdout.splitlines()[-2:] == ["[]", "[]"]

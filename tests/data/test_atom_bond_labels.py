@@ -1,4 +1,4 @@
-"""Labels of atoms and bonds: lists in cells, and one behind another."""
+"""Atom- and bond-level labels: lists in cells, and ragged arrays."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from graphslice.errors import InputError
 
 
 def numbers_of(smiles: str, level: str = "atom") -> list[float]:
-    """Of each atom, or of both atoms of each bond: element and degree, from RDKit."""
+    """Element and degree of each atom, or their sum over both atoms of each bond, from RDKit."""
     mol = Chem.MolFromSmiles(smiles)
-    of_atoms = [float(atom.GetAtomicNum() + 100 * atom.GetDegree()) for atom in mol.GetAtoms()]
+    atom_values = [float(atom.GetAtomicNum() + 100 * atom.GetDegree()) for atom in mol.GetAtoms()]
     if level == "atom":
-        return of_atoms
-    return [of_atoms[b.GetBeginAtomIdx()] + of_atoms[b.GetEndAtomIdx()] for b in mol.GetBonds()]
+        return atom_values
+    return [atom_values[b.GetBeginAtomIdx()] + atom_values[b.GetEndAtomIdx()] for b in mol.GetBonds()]
 
 
-def written(path, smiles, cells, **more):
+def write_table(path, smiles, cells, **more):
     pd.DataFrame({"smiles": smiles, "q": cells, **more}).to_csv(path, index=False)
     return str(path)
 
@@ -56,23 +56,23 @@ def written(path, smiles, cells, **more):
         (float("nan"), None),
     ],
 )
-def test_cells(cell, numbers):
-    found = parse_number_list(cell)
-    assert (found is None) == (numbers is None)
+def test_lists_of_numbers_are_parsed(cell, numbers):
+    result = parse_number_list(cell)
+    assert (result is None) == (numbers is None)
     if numbers is not None:
-        np.testing.assert_array_equal(found, numbers)
+        np.testing.assert_array_equal(result, numbers)
 
 
 @pytest.mark.parametrize("cell", ["5.3", 5.3, "[1, x]", "[[1], 2]", "[1, inf]", "1, 2", "[1_0]", [[1], [2]], "[1;2]"])
-def test_cells_that_are_no_lists_of_numbers(cell):
+def test_other_cells_are_rejected(cell):
     with pytest.raises(ValueError, match=r"not a list|not a number|not finite"):
         parse_number_list(cell)
 
 
-# --- one behind another ---------------------------------------------------------------------------
+# --- ragged arrays --------------------------------------------------------------------------------
 
 
-def test_rows_of_sites_are_those_of_a_loop():
+def test_ragged_indices_match_manual_computation():
     counts = np.array([3, 0, 2, 1])
     ptr = pointers(counts)
     labels = AtomBondLabels("atom", np.arange(12.0).reshape(6, 2), ptr)
@@ -86,14 +86,14 @@ def test_rows_of_sites_are_those_of_a_loop():
     np.testing.assert_array_equal(joined[[6]], labels[[2]])
 
 
-def test_some_cells_of_any_kind_of_texts():
-    """Views of texts are what some writers of Parquet store."""
+def test_cells_of_all_text_types():
+    """Some Parquet writers store string views."""
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
         chunk = pa.table({"y": pa.array(["[1]", None, "2"]).cast(kind)})
         assert column_cells(chunk, "y") == ["[1]", None, "2"] and column_cells(chunk, "y", [2, 1]) == ["2", None]
 
 
-def test_means_leave_out_what_is_unknown():
+def test_means_ignore_unknown_labels():
     values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, 4.0]])
     means = AtomBondLabels("atom", values, pointers([2, 1, 0])).means()
     np.testing.assert_array_equal(means, [[2, np.nan], [np.nan, 4], [np.nan, np.nan]])
@@ -107,38 +107,38 @@ SMILES = ["CCO", "C", "[Na+].[Cl-]", "[2H]OC", "c1ccccc1N", "OCC", "C[N", "CC", 
 
 @pytest.mark.parametrize("level", ["atom", "bond"])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_labels_follow_their_atoms_into_batches(level, suffix, tmp_path):
-    """Each label is what RDKit says of its atom; here it is compared with the features and bonds of the batch."""
+def test_labels_in_batches_belong_to_their_atoms(level, suffix, tmp_path):
+    """Labels computed by RDKit from the atoms are compared with the features and bonds of the batch."""
     smiles = [s for s in SMILES for _ in range(4)]
     cells = [numbers_of(s, level) if Chem.MolFromSmiles(s) else [1.0] for s in smiles]
     path = tmp_path / f"t.{suffix}"
     if suffix == "csv":
-        written(path, smiles, [json.dumps(cell) for cell in cells])
+        write_table(path, smiles, [json.dumps(cell) for cell in cells])
     else:
         pq.write_table(pa.table({"smiles": smiles, "q": cells}), path)
     config = RunConfig(data=DataConfig(dataset=str(path), targets="q", level=level))
-    source = load_dataset(config.data)
-    data = MoleculeData(source, config)
+    dataset = load_dataset(config.data)
+    data = MoleculeData(dataset, config)
     without = {"C[N"} | ({"C", "[Na+].[Cl-]"} if level == "bond" else set())
     assert {smiles[row] for row in data.rejected} == without
     batch = collate_rows(data.store, data.usable_rows[::-1].copy(), targets=data.labels, level=level)
     assert len(batch.atom_bond_index) == len(batch.targets) == batch.atom_bond_counts().sum()
     molecule, first, second, kind = batch.atom_bond_index.T
-    of_atoms = batch.atoms[:, :, 0].double() + 1 + 100 * batch.degrees.double()
-    found = of_atoms[molecule, first] + (of_atoms[molecule, second] if level == "bond" else 0)
-    np.testing.assert_array_equal(found, batch.targets[:, 0].double())
+    atom_values = batch.atoms[:, :, 0].double() + 1 + 100 * batch.degrees.double()
+    result = atom_values[molecule, first] + (atom_values[molecule, second] if level == "bond" else 0)
+    np.testing.assert_array_equal(result, batch.targets[:, 0].double())
     assert (kind == 0).all() or level == "bond"
 
 
-# Of two atoms each, and of many families.
+# Molecules of two atoms each, of different families.
 PAIRS = ["CC", "CN", "CO", "CF", "CCl", "CBr", "CI", "CS", "NO", "CP"]
 
 
-def test_bad_rows_have_reasons(tmp_path):
+def test_invalid_rows_have_reasons(tmp_path):
     smiles = ["CCO", "CCO", "CCO", "CCO", "C[N", "CCO", "CCO", *PAIRS]
     cells = ["[1,2,3]", "[1,2]", "", "5", "[1]", "[null,null,nan]", "[1,1e30,2]"] + ["[1,2]"] * 10
     other = ["[1,2,3]", "[1,2]", "[null,1,2]", "[1,2,3]", "[1]", "", "[1,2,3]"] + ["[1,2]"] * 9 + ["[1,2,3]"]
-    path = written(tmp_path / "t.csv", smiles, cells, r=other)
+    path = write_table(tmp_path / "t.csv", smiles, cells, r=other)
     config = RunConfig(data=DataConfig(dataset=path, targets="q,r", level="atom"))
     rejected = MoleculeData(load_dataset(config.data), config).rejected
     assert rejected[1] == "the targets have 2 numbers for 3 atoms"
@@ -147,45 +147,45 @@ def test_bad_rows_have_reasons(tmp_path):
     assert rejected[5] == "no target value" and "too large" in rejected[6]
     assert rejected[16] == "targets differ in length: 'q' has 2 numbers and 'r' has 3 numbers"
     assert sorted(rejected) == [1, 3, 4, 5, 6, 16]
-    path = written(tmp_path / "u.csv", ["CCO"] * 3, ["[1,2,3]"] * 3)
+    path = write_table(tmp_path / "u.csv", ["CCO"] * 3, ["[1,2,3]"] * 3)
     one = RunConfig(data=DataConfig(dataset=path, targets="q", level="bond"))
     with pytest.raises(InputError, match="row 1: target 'q' has 3 numbers for 2 bonds"):
         MoleculeData(load_dataset(one.data), one)
 
 
-def test_classes_are_those_of_the_numbers(tmp_path):
-    path = written(tmp_path / "t.csv", ["CCO"] * 12, ["[0,1,1]"] * 12, k=["[1,2,3]"] * 11 + ["[1,2,7]"])
-    source = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom", task="k=multiclass"))
-    assert [(task.kind, task.classes) for task in source.tasks] == [
+def test_numbers_are_encoded_as_classes(tmp_path):
+    path = write_table(tmp_path / "t.csv", ["CCO"] * 12, ["[0,1,1]"] * 12, k=["[1,2,3]"] * 11 + ["[1,2,7]"])
+    dataset = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom", task="k=multiclass"))
+    assert [(task.kind, task.classes) for task in dataset.tasks] == [
         ("binary", ("0", "1")),
         ("multiclass", ("1", "2", "3", "7")),
     ]
-    np.testing.assert_array_equal(source.labels(np.array([11])), [[0, 0], [1, 1], [1, 3]])
-    known = [source.tasks[0], replace(source.tasks[1], classes=("1", "2", "3"))]
+    np.testing.assert_array_equal(dataset.labels(np.array([11])), [[0, 0], [1, 1], [1, 3]])
+    known = [dataset.tasks[0], replace(dataset.tasks[1], classes=("1", "2", "3"))]
     again = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom"), known)
     assert again.rejected == {11: "target 'k' has a number that is none of its classes: 7"}
 
 
-def test_two_files_and_a_fingerprint_of_the_lists(tmp_path):
-    path = written(tmp_path / "t.csv", ["CCO", "CC"] * 10, ["[1,2,3]", "[1,2]"] * 10)
-    test = written(tmp_path / "u.csv", ["OC"], ["[5,6]"])
-    source = load_dataset(DataConfig(dataset=path, test_file=test, targets="q", level="atom"))
-    np.testing.assert_array_equal(source.labels(source.splits["test"])[:, 0], [5, 6])
-    swapped = written(tmp_path / "v.csv", ["CCO", "CC"] * 10, ["[1,3,2]", "[1,2]"] * 10)  # of the same means
-    found = [
+def test_separate_files_and_fingerprint_of_lists(tmp_path):
+    path = write_table(tmp_path / "t.csv", ["CCO", "CC"] * 10, ["[1,2,3]", "[1,2]"] * 10)
+    test = write_table(tmp_path / "u.csv", ["OC"], ["[5,6]"])
+    dataset = load_dataset(DataConfig(dataset=path, test_file=test, targets="q", level="atom"))
+    np.testing.assert_array_equal(dataset.labels(dataset.splits["test"])[:, 0], [5, 6])
+    swapped = write_table(tmp_path / "v.csv", ["CCO", "CC"] * 10, ["[1,3,2]", "[1,2]"] * 10)  # with the same means
+    result = [
         load_dataset(DataConfig(dataset=p, targets="q", level="atom")).fingerprint() for p in (path, path, swapped)
     ]
-    assert found[0] == found[1] != found[2]
+    assert result[0] == result[1] != result[2]
 
 
-def test_the_only_column_of_lists_is_the_target(tmp_path):
-    path = written(tmp_path / "t.csv", ["CCO"] * 12, ["[1,2,3]"] * 12, note=["[Na+]"] * 12, y=range(12))
+def test_only_column_of_lists_is_target(tmp_path):
+    path = write_table(tmp_path / "t.csv", ["CCO"] * 12, ["[1,2,3]"] * 12, note=["[Na+]"] * 12, y=range(12))
     assert load_dataset(DataConfig(dataset=path, level="atom")).target_names == ["q"]
     assert load_dataset(DataConfig(dataset=path)).target_names == ["y"]
 
 
 @pytest.mark.parametrize(
-    ("smiles", "cell", "said"),
+    ("smiles", "cell", "reason"),
     [
         ("CCO", "[1, 2, 3]", "3 atoms and 2 bonds): give --level atom"),
         ("CCO", "[1, 2]", "give --level bond"),
@@ -193,16 +193,16 @@ def test_the_only_column_of_lists_is_the_target(tmp_path):
         ("CCO", "[1]", "1, its molecule 3 atoms and 2 bonds): give --level atom or --level bond"),
     ],
 )
-def test_lists_without_a_level(smiles, cell, said, tmp_path):
-    path = written(tmp_path / "t.csv", [smiles] * 8, [cell] * 8)
+def test_lists_without_level_are_rejected(smiles, cell, reason, tmp_path):
+    path = write_table(tmp_path / "t.csv", [smiles] * 8, [cell] * 8)
     with pytest.raises(InputError, match="holds lists of numbers") as error:
         load_dataset(DataConfig(dataset=path, targets="q"))
-    assert said in str(error.value)
+    assert reason in str(error.value)
     with pytest.raises(InputError, match=r"holds lists .* --level"):
         featurize_dataset(DataConfig(dataset=path, targets="q"), RunConfig().graph, tmp_path / "s.arrow")
 
 
-def test_what_has_no_lists_is_refused(tmp_path, demo_csv):
+def test_data_without_lists_is_rejected(tmp_path, demo_csv):
     with pytest.raises(InputError, match="list of numbers"):
         load_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev", level="atom"))
     store = tmp_path / "s.arrow"
@@ -214,16 +214,16 @@ def test_what_has_no_lists_is_refused(tmp_path, demo_csv):
         DataConfig(level="atoms")
 
 
-def test_frames(tmp_path):
+def test_data_frame_with_lists(tmp_path):
     frame = pd.DataFrame({"smiles": ["CCO", "C"] * 6, "q": [np.array([1, 2, np.nan]), [4.0]] * 6})
-    source = dataset_from_frame(frame, DataConfig(targets="q", level="atom"))
-    np.testing.assert_array_equal(source.labels(np.array([1, 0]))[:, 0], [4, 1, 2, np.nan])
+    dataset = dataset_from_frame(frame, DataConfig(targets="q", level="atom"))
+    np.testing.assert_array_equal(dataset.labels(np.array([1, 0]))[:, 0], [4, 1, 2, np.nan])
     molecules = frame.assign(smiles=[Chem.MolFromSmiles(s) for s in frame.smiles])
     with pytest.raises(InputError, match="these are RDKit molecules"):
         dataset_from_frame(molecules, DataConfig(targets="q", smiles_column="smiles", level="atom"))
 
 
-def test_indices_beyond_the_batch_are_rejected():
+def test_batch_with_invalid_indices_is_rejected():
     batch = collate([smiles_to_graph("CCO")], level="bond")
     assert batch.atom_bond_index[:, 0].tolist() == [0, 0]
     values = {**vars(batch), "atom_bond_index": batch.atom_bond_index + 3}

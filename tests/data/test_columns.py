@@ -1,4 +1,4 @@
-"""Columns of a table that are descriptors: from the file to the batch."""
+"""Descriptor columns of a table, from the file to the batch."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def table(tmp_path) -> Path:
     return tmp_path / "t.csv"
 
 
-def own(path: Path, **settings) -> np.ndarray:
-    found = load_dataset(DataConfig(str(path), targets="y", **settings)).columns
-    assert found is not None and found.dtype == np.float32
-    return found
+def feature_values(path: Path, **settings) -> np.ndarray:
+    result = load_dataset(DataConfig(str(path), targets="y", **settings)).columns
+    assert result is not None and result.dtype == np.float32
+    return result
 
 
-def test_columns_are_what_pandas_reads(table):
+def test_feature_columns_match_pandas(table):
     read = pd.read_csv(table)
     expected = pd.to_numeric(read["t"], errors="coerce").to_numpy(np.float32)
-    np.testing.assert_array_equal(own(table, features="t")[:, 0], expected)
-    found = own(table, features="morgan, t2 ,t")
-    np.testing.assert_array_equal(found[:, 1], expected)
-    assert found[:, 0].tolist() == pytest.approx([1e18, np.nan, np.nan, -2, np.nan, 3], nan_ok=True)
+    np.testing.assert_array_equal(feature_values(table, features="t")[:, 0], expected)
+    result = feature_values(table, features="morgan, t2 ,t")
+    np.testing.assert_array_equal(result[:, 1], expected)
+    assert result[:, 0].tolist() == pytest.approx([1e18, np.nan, np.nan, -2, np.nan, 3], nan_ok=True)
 
 
-def test_cells_that_are_no_numbers_are_told(tmp_path):
+def test_non_numeric_cells_are_noted(tmp_path):
     (tmp_path / "t.csv").write_text('smiles,y,t,u\nC,1,20,5\nN,2,"20,5",\nO,3,,6\nF,4,<0.1,7\n')
     path = str(tmp_path / "t.csv")
     (note,) = load_dataset(DataConfig(path, targets="y", features="t,u")).notes
@@ -67,15 +67,15 @@ def test_cells_that_are_no_numbers_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_true_is_one_and_false_is_zero(suffix, tmp_path):
+def test_booleans_become_one_and_zero(suffix, tmp_path):
     frame = pd.DataFrame({"smiles": list("CNOF"), "y": [1.0, 2, 3, 4], "t": [True, False, None, True]})
     path = tmp_path / f"t.{suffix}"
     frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    np.testing.assert_array_equal(own(path, features="t")[:, 0], np.array([1, 0, np.nan, 1], np.float32))
+    np.testing.assert_array_equal(feature_values(path, features="t")[:, 0], np.array([1, 0, np.nan, 1], np.float32))
     assert load_dataset(DataConfig(str(path), targets="y", features="t")).notes == ()
 
 
-def test_a_column_without_a_number_in_training(tmp_path):
+def test_column_without_training_values_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t,split\nC,1,,train\nN,2,,train\nO,3,5,valid\nF,4,7,test\n")
     config = RunConfig.from_dict({"data": {"dataset": str(tmp_path / "t.csv"), "targets": "y", "features": "t"}})
     with pytest.raises(InputError, match="no training row has a number in the column 't' of --features: leave it out"):
@@ -83,13 +83,13 @@ def test_a_column_without_a_number_in_training(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.tsv"])
-def test_other_files_hold_the_same(name, table, tmp_path):
+def test_tsv_and_parquet_match_csv(name, table, tmp_path):
     read = pd.read_csv(table, dtype={"y": str})
     if name.endswith("parquet"):
         read.assign(t=pd.to_numeric(read["t"], errors="coerce")).to_parquet(tmp_path / name)
     else:
         read.to_csv(tmp_path / name, sep="\t", index=False)
-    np.testing.assert_array_equal(own(tmp_path / name, features="t"), own(table, features="t"))
+    np.testing.assert_array_equal(feature_values(tmp_path / name, features="t"), feature_values(table, features="t"))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_other_files_hold_the_same(name, table, tmp_path):
         ("smiles", "the column 'smiles' of --features has no number"),
     ],
 )
-def test_columns_that_cannot_be_features(features, reason, table, tmp_path):
+def test_invalid_feature_columns_are_rejected(features, reason, table, tmp_path):
     with pytest.raises(InputError, match=reason):
         load_dataset(DataConfig(str(table), targets="y", features=features))
     with pytest.raises(InputError, match=reason):
@@ -113,7 +113,7 @@ def test_columns_that_cannot_be_features(features, reason, table, tmp_path):
     assert not (tmp_path / "s.arrow").exists()
 
 
-def test_a_feature_is_no_candidate_for_the_target(tmp_path):
+def test_feature_column_is_not_inferred_as_target(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t\nC,1,2\nN,2,3\n")
     assert load_dataset(DataConfig(str(tmp_path / "t.csv"), features="t")).target_names == ["y"]
     (tmp_path / "two.csv").write_text("smiles,y,t,t\nC,1,2,3\n")
@@ -123,7 +123,7 @@ def test_a_feature_is_no_candidate_for_the_target(tmp_path):
         DataConfig(features="t, t")
 
 
-def test_collections_have_no_columns(make_ogb, tmp_path):
+def test_ogb_and_pyg_have_no_feature_columns(make_ogb, tmp_path):
     make_ogb(tmp_path)
     with pytest.raises(InputError, match="pcqm4m has no column 't'"):
         load_dataset(DataConfig("pcqm4m", root=str(tmp_path), features="t"))
@@ -134,7 +134,7 @@ def test_collections_have_no_columns(make_ogb, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_store_of_them_has_what_was_computed(workers, table, tmp_path, monkeypatch):
+def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch):
     for module in ("store", "featurize.build"):
         monkeypatch.setattr(f"graphslice.data.{module}.BATCH_ROWS", 4)  # two record batches
     monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIBED_ROWS", 1)
@@ -144,13 +144,13 @@ def test_a_store_of_them_has_what_was_computed(workers, table, tmp_path, monkeyp
     store = GraphStore.open(tmp_path / "s.arrow")
     assert store.info.descriptors == tuple(names)
     smiles = pd.read_csv(table)["smiles"].tolist()
-    of_smiles, columns = compute_descriptors(smiles, ["rdkit2d", "morgan"]), own(table, features="t,t2")
-    expected = np.hstack([columns[:, :1], of_smiles["rdkit2d"], columns[:, 1:], of_smiles["morgan"]])
+    computed, columns = compute_descriptors(smiles, ["rdkit2d", "morgan"]), feature_values(table, features="t,t2")
+    expected = np.hstack([columns[:, :1], computed["rdkit2d"], columns[:, 1:], computed["morgan"]])
     np.testing.assert_array_equal(store.descriptors(np.arange(6), names), expected)
     rows = np.array([5, 0, 3, 3])
     batch = collate_rows(store, rows, descriptors=["t", "t2"])
     np.testing.assert_array_equal(batch.descriptors, columns[rows])
-    GraphBatch(**vars(batch))  # checks itself
+    GraphBatch(**vars(batch))  # validates its fields
     assert batch.to("cpu").descriptors is not None and collate_rows(store, rows).descriptors is None
     with pytest.raises(IndexError):
         store.descriptors(np.array([-1]), ["t"])
@@ -158,27 +158,27 @@ def test_a_store_of_them_has_what_was_computed(workers, table, tmp_path, monkeyp
         store.descriptors(rows, ["t", "u"])
 
 
-def test_a_store_without_the_features_is_refused(table, tmp_path):
+def test_store_without_features_is_rejected(table, tmp_path):
     featurize_dataset(DataConfig(str(table), targets="y", features="t"), GraphConfig(), tmp_path / "s.arrow")
     assert load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t")).store is not None
     with pytest.raises(InputError, match=r"no descriptors morgan.*--features t,morgan"):
         load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t,morgan"))
 
 
-def test_stores_without_features_are_as_they_were(table, tmp_path):
+def test_store_without_features_has_no_descriptor_column(table, tmp_path):
     featurize_dataset(DataConfig(str(table), targets="y"), GraphConfig(), tmp_path / "s.arrow")
     schema = pa.ipc.open_file(str(tmp_path / "s.arrow")).schema
     assert schema.names == ["atoms", "bonds", "error", "targets", "split"]
     assert b"graphslice.descriptors" not in schema.metadata
 
 
-def test_the_cache_keeps_them_apart(table, tmp_path):
-    """By their names, and by the numbers of the table."""
+def test_cache_depends_on_features(table, tmp_path):
+    """Cached stores differ by the names of the features and by the values in the table."""
 
     def files(*features: str) -> int:
-        source = load_dataset(DataConfig(str(table), targets="y", features=",".join(features) or None))
-        found = cached_store(source, GraphConfig(), tmp_path / "cache", descriptors=features)
-        assert found.info.descriptors == features
+        dataset = load_dataset(DataConfig(str(table), targets="y", features=",".join(features) or None))
+        result = cached_store(dataset, GraphConfig(), tmp_path / "cache", descriptors=features)
+        assert result.info.descriptors == features
         return len([path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")])
 
     assert [files(), files("morgan"), files("t"), files("morgan"), files("t", "morgan"), files("t2")] == [
@@ -193,31 +193,31 @@ def test_the_cache_keeps_them_apart(table, tmp_path):
     assert files("t") == 6 and files("morgan") == 6
 
 
-def test_training_rows_say_how_descriptors_are_distributed(tmp_path, monkeypatch):
+def test_train_descriptors_are_those_of_training_set(tmp_path, monkeypatch):
     rows = [f"{'C' * n},{n},{100 * n},{'train' if n < 9 else 'valid'}" for n in range(1, 12)]
     (tmp_path / "t.csv").write_text("smiles,y,t,split\n" + "\n".join(rows))
     config = RunConfig(data=DataConfig(str(tmp_path / "t.csv"), targets="y", features="t", cache=str(tmp_path)))
     data = MoleculeData(load_dataset(config.data), config)
     assert data.train_descriptors()[:, 0].tolist() == [100 * n for n in range(1, 9)]
     monkeypatch.setattr("graphslice.data.datamodule._MAX_DESCRIPTOR_ROWS", 5)
-    some = data.train_descriptors()[:, 0].tolist()
-    assert len(set(some)) == 5 and max(some) <= 800
+    sample = data.train_descriptors()[:, 0].tolist()
+    assert len(set(sample)) == 5 and max(sample) <= 800
 
 
-def test_in_memory():
+def test_in_memory_store_returns_descriptors():
     arrays = MolArrays.from_graphs([smiles_to_graph("C"), smiles_to_graph("CC")])
     values = {"morgan": np.eye(2, 2048, dtype=np.uint8), "own": np.array([1.5, np.nan])}
     store = GraphStore.from_arrays(arrays, descriptors=values)
-    found = store.descriptors(np.array([1]), ["own", "morgan"])
-    assert np.isnan(found[0, 0]) and found[0, 2] == 1 and found[0, 1:].sum() == 1
+    result = store.descriptors(np.array([1]), ["own", "morgan"])
+    assert np.isnan(result[0, 0]) and result[0, 2] == 1 and result[0, 1:].sum() == 1
     assert store.descriptors(np.array([], int), ["own"]).shape == (0, 1)
 
 
-def test_numbers_of_any_size():
-    found = as_descriptors([np.array([1, np.inf, -np.inf, np.nan, 1e300, -1e300])])
-    np.testing.assert_array_equal(found[:, 0], np.float32([1, np.nan, np.nan, np.nan, 1e18, -1e18]))
+def test_large_and_non_finite_descriptors():
+    result = as_descriptors([np.array([1, np.inf, -np.inf, np.nan, 1e300, -1e300])])
+    np.testing.assert_array_equal(result[:, 0], np.float32([1, np.nan, np.nan, np.nan, 1e18, -1e18]))
 
 
-def test_a_column_whose_name_has_a_comma(tmp_path):
+def test_quoted_feature_name_with_comma(tmp_path):
     (tmp_path / "t.csv").write_text('smiles,y,"T, K",p\nC,1,290,5\nN,2,300,6\n')
-    assert own(tmp_path / "t.csv", features='"T, K",p').tolist() == [[290, 5], [300, 6]]
+    assert feature_values(tmp_path / "t.csv", features='"T, K",p').tolist() == [[290, 5], [300, 6]]

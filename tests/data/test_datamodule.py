@@ -22,7 +22,7 @@ def config(split: str | None = None, max_atoms: int = 512, **data) -> RunConfig:
 
 @pytest.fixture
 def table(tmp_path):
-    """``table(smiles=[...], y=[...], ...)``: a file with these columns, whose targets are y and z."""
+    """Return ``table(smiles=[...], y=[...], ...)``, which loads a file with these columns and the targets y and z."""
 
     def make(features: str | None = None, **columns: list) -> LabelledDataset:
         pd.DataFrame(columns).to_csv(tmp_path / "t.csv", index=False)
@@ -32,7 +32,7 @@ def table(tmp_path):
     return make
 
 
-def test_rejected_rows_leave_the_splits(table):
+def test_rejected_rows_are_in_no_split(table):
     smiles = ["CCO", "oops", "CCN", "CCF", "C" * 9, "CO", "CN", "CF"]
     words = ["train", "train", "train", "valid", "test", "test", "train", "valid"]
     data = MoleculeData(table(smiles=smiles, y=[1, 2, 3, 4, 5, 6, "?", 8], split=words), config(max_atoms=8))
@@ -58,7 +58,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("smiles", "y", "reason"), WRONG.values(), ids=WRONG)
-def test_a_table_of_which_most_labelled_rows_are_rejected_stops_the_run(table, smiles, y, reason):
+def test_mostly_rejected_labelled_rows_raise(table, smiles, y, reason):
     dataset = table(smiles=smiles, y=y)
     with pytest.raises(InputError, match=rf"only \d of 8 labelled rows can be used; {reason}.* --rejected any"):
         MoleculeData(dataset, config())
@@ -66,19 +66,19 @@ def test_a_table_of_which_most_labelled_rows_are_rejected_stops_the_run(table, s
         assert len(MoleculeData(dataset, config("random", rejected="any")).usable_rows) == 3
 
 
-def test_empty_labels_are_no_rejections(table):
+def test_unlabelled_rows_do_not_count_as_rejected(table):
     y, z = [1, 2, 3, 4, *[None] * 36], [None] * 3 + [5, 6, 7, *[None] * 34]
     assert len(MoleculeData(table(smiles=["C" * n for n in range(1, 41)], y=y, z=z), config("random")).usable_rows) == 6
 
 
-def test_nothing_is_computed_of_rows_without_a_label(table, monkeypatch):
+def test_descriptors_are_not_computed_for_unlabelled_rows(table, monkeypatch):
     read: list[str] = []
 
-    def noted(smiles, *args, **kwargs):
+    def recording(smiles, *args, **kwargs):
         read.extend(smiles)
         return compute_descriptors(smiles, *args, **kwargs)
 
-    monkeypatch.setattr("graphslice.data.featurize.pool.compute_descriptors", noted)
+    monkeypatch.setattr("graphslice.data.featurize.pool.compute_descriptors", recording)
     labels = [float(n) if n % 5 == 0 else None for n in range(40)]
     dataset = table(smiles=["C" * (n % 9 + 1) + "O" for n in range(40)], y=labels)
     trained = RunConfig.from_dict({"data": {"split": "random"}, "trainer": {"baselines": "on"}})
@@ -88,14 +88,14 @@ def test_nothing_is_computed_of_rows_without_a_label(table, monkeypatch):
     assert not np.isnan(data.store.descriptors(data.usable_rows, ["rdkit2d"])).all(axis=1).any()
 
 
-def test_batches_carry_the_labels_of_their_rows(table):
+def test_batches_have_labels_of_their_rows(table):
     smiles = ["C" * (n % 5 + 1) for n in range(30)]
     data = MoleculeData(table(smiles=smiles, y=np.arange(30.0)), config("random"))
     for split in ("train", "valid", "test"):
-        found = list(data.eval_dataloader(split))
-        rows = torch.cat([batch.rows for batch in found])
+        batches = list(data.eval_dataloader(split))
+        rows = torch.cat([batch.rows for batch in batches])
         assert sorted(rows.tolist()) == data.splits[split].tolist()
-        for batch in found:
+        for batch in batches:
             assert batch.targets[:, 0].tolist() == batch.rows.tolist()
             assert batch.lengths.tolist() == [row % 5 + 1 for row in batch.rows.tolist()]
 
@@ -117,12 +117,12 @@ def test_batches_carry_the_labels_of_their_rows(table):
         ),
     ],
 )
-def test_data_of_no_use(columns, split, reason, table):
+def test_unusable_data_is_rejected(columns, split, reason, table):
     with pytest.raises(InputError, match=reason):
         MoleculeData(table(**columns), config(split))
 
 
-def test_pyg_graphs():
+def test_pyg_graphs_are_loaded():
     items = []
     for n in range(1, 13):
         items.append(gs.smiles_to_graph("C" * n).to_pyg())
@@ -134,7 +134,7 @@ def test_pyg_graphs():
         MoleculeData(dataset_from_pyg(items), config("scaffold"))
 
 
-# --- molecules that are the same ----------------------------------------------------------------
+# --- duplicates ---------------------------------------------------------------------------------
 
 SAME = {
     "smiles": ["CCO", "OCC", "CCN", "CCF", "[O-]CC.[Na+]", "NCC", "C", "CN", "CCO"],
@@ -144,75 +144,75 @@ SAME = {
 
 
 def test_duplicates_are_counted(table):
-    """Three of ethanol, two of ethylamine of which one is tested; and a salt of ethanol is tested."""
-    found = MoleculeData(table(**SAME), config())
-    assert (found.duplicates.molecules, found.duplicates.rows) == (2, 5)
-    assert found.duplicates.conflicting == 1  # of a deviation of 30, 5 and 8 are as good as the same
-    assert found.duplicates.shared == {"valid": 0, "test": 2}
-    assert found.splits["train"].tolist() == [0, 1, 2, 6, 8] and not found.rejected
-    assert "5 rows belong to 2 molecules" in found.duplicates.describe()
+    """Three rows of ethanol, two of ethylamine (one in the test set), and a salt of ethanol in the test set."""
+    data = MoleculeData(table(**SAME), config())
+    assert (data.duplicates.molecules, data.duplicates.rows) == (2, 5)
+    assert data.duplicates.conflicting == 1  # with a standard deviation of 30, 5 and 8 agree
+    assert data.duplicates.shared == {"valid": 0, "test": 2}
+    assert data.splits["train"].tolist() == [0, 1, 2, 6, 8] and not data.rejected
+    assert "5 rows belong to 2 molecules" in data.duplicates.describe()
 
 
 def test_duplicates_are_merged(table):
     dataset = table(**SAME)
-    found = MoleculeData(dataset, config(duplicates="merge"))
-    assert found.rejected == {1: "merged with row 1", 8: "merged with row 1"}
-    assert found.splits["train"].tolist() == [0, 2, 6] and found.splits["test"].tolist() == [4, 5]
-    assert found.usable_rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
-    assert found.dataset.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
-    assert dataset.targets[0, 0] == 1, "the source stays as it was"
-    np.testing.assert_allclose(found.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
-    rows = {int(r): float(y) for b in found.eval_dataloader("train") for r, y in zip(b.rows, b.targets, strict=True)}
+    data = MoleculeData(dataset, config(duplicates="merge"))
+    assert data.rejected == {1: "merged with row 1", 8: "merged with row 1"}
+    assert data.splits["train"].tolist() == [0, 2, 6] and data.splits["test"].tolist() == [4, 5]
+    assert data.usable_rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert data.dataset.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
+    assert dataset.targets[0, 0] == 1, "the dataset must stay unchanged"
+    np.testing.assert_allclose(data.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
+    rows = {int(r): float(y) for b in data.eval_dataloader("train") for r, y in zip(b.rows, b.targets, strict=True)}
     assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
-    assert (found.duplicates.merged, found.duplicates.dropped) == (2, 0)
+    assert (data.duplicates.merged, data.duplicates.dropped) == (2, 0)
 
 
-def test_a_molecule_at_two_temperatures_is_no_duplicate(table):
-    """Its own columns are a part of what a model reads; unknown ones are the same, as are 0 and -0."""
+def test_different_feature_values_are_not_duplicates(table):
+    """Feature columns are part of the model input; unknown values are equal, as are 0 and -0."""
     same = {key: cells[:4] + cells[6:] for key, cells in SAME.items()}
     dataset = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
-    found = MoleculeData(dataset, config(duplicates="merge", features="celsius"))
-    assert found.rejected == {6: "merged with row 1"} and found.duplicates.conflicting == 1
-    assert found.dataset.targets[:2, 0].tolist() == [50.5, 3]
+    data = MoleculeData(dataset, config(duplicates="merge", features="celsius"))
+    assert data.rejected == {6: "merged with row 1"} and data.duplicates.conflicting == 1
+    assert data.dataset.targets[:2, 0].tolist() == [50.5, 3]
 
 
-def test_classes_that_tie_are_left_out(table):
+def test_tied_classes_are_dropped_when_merging(table):
     smiles = ["C" * n for n in range(1, 13)] + ["C", "CC", "CC", "CCC"]
     labels = [0, 1, 1, *[0, 1, 0] * 3, 1, 1, 0, 1]
     dataset = table(smiles=smiles, y=labels, split=["train"] * 9 + ["valid"] * 3 + ["train"] * 4)
-    found = MoleculeData(dataset, config(duplicates="merge"))
+    data = MoleculeData(dataset, config(duplicates="merge"))
     tied = "rows 1, 13 are one molecule, and the majority vote of 'y' is tied"
     merged = {13: "merged with row 2", 14: "merged with row 2", 15: "merged with row 3"}
-    assert found.rejected == {0: tied, 12: tied, **merged}
-    assert found.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and found.duplicates.conflicting == 2
-    assert found.dataset.targets[1:3, 0].tolist() == [1, 1] and found.duplicates.dropped == 2
+    assert data.rejected == {0: tied, 12: tied, **merged}
+    assert data.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and data.duplicates.conflicting == 2
+    assert data.dataset.targets[1:3, 0].tolist() == [1, 1] and data.duplicates.dropped == 2
 
 
-def test_nothing_is_left_of_contradictions(table):
+def test_only_conflicting_training_rows_raise(table):
     words = ["train"] * 10 + ["valid"]
     dataset = table(smiles=["CCO"] * 10 + ["C"], y=[0, 1] * 5 + [1], split=words)
     with pytest.raises(InputError, match="all training rows have conflicting labels"):
         MoleculeData(dataset, config(duplicates="merge"))
 
 
-def test_a_run_that_goes_on_keeps_its_split(table):
+def test_given_splits_override_configuration(table):
     dataset = table(smiles=["C" * n for n in range(1, 31)], y=np.arange(30.0))
     splits = {"train": np.arange(20), "valid": np.arange(20, 25), "test": np.arange(25, 30)}
     assert MoleculeData(dataset, config(), splits=splits).splits == splits
     assert MoleculeData(dataset, config()).splits["train"].tolist() != splits["train"].tolist()
 
 
-def test_validation_is_taken_from_training(table):
-    """As of the files of TDC, which name training and test."""
+def test_missing_validation_set_is_taken_from_training(table):
+    """Files of TDC have only a training and a test set."""
     words = ["train"] * 32 + ["test"] * 8
-    found = MoleculeData(table(smiles=["C" * n for n in range(1, 41)], y=np.arange(40.0), split=words), config())
-    assert {name: len(rows) for name, rows in found.splits.items()} == {"train": 28, "valid": 4, "test": 8}
-    assert found.splits["test"].tolist() == list(range(32, 40))
-    assert found.duplicates.shared == {"valid": 0, "test": 0} and found.duplicates.describe() is None
+    data = MoleculeData(table(smiles=["C" * n for n in range(1, 41)], y=np.arange(40.0), split=words), config())
+    assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 28, "valid": 4, "test": 8}
+    assert data.splits["test"].tolist() == list(range(32, 40))
+    assert data.duplicates.shared == {"valid": 0, "test": 0} and data.duplicates.describe() is None
 
 
 @pytest.mark.parametrize("split", ["random", "scaffold", "cluster"])
-def test_a_split_of_graphs_is_that_of_their_smiles(split, demo_smiles, table):
+def test_split_of_graphs_matches_split_of_smiles(split, demo_smiles, table):
     smiles, y = demo_smiles[:120], np.arange(120.0)
     items = []
     for text, label in zip(smiles, y, strict=True):
@@ -224,13 +224,13 @@ def test_a_split_of_graphs_is_that_of_their_smiles(split, demo_smiles, table):
     assert {k: v.tolist() for k, v in graphs.items()} == {k: v.tolist() for k, v in texts.items()}
 
 
-def test_two_thousand_targets(demo_smiles, tmp_path):
-    """Sparse ones and zeros, nearly all of them unknown: each value of every target is in training."""
+def test_two_thousand_sparse_targets_are_split(demo_smiles, tmp_path):
+    """Stratified random split of sparse binary targets, nearly all of them unknown."""
     rng = np.random.default_rng(0)
     targets = np.where(rng.random((300, 2000)) < 0.1, (rng.random((300, 2000)) < 0.1).astype(float), np.nan)
     targets[:, 0] = 0
     dataset = LabelledDataset(
         "t", demo_smiles[:300], targets, [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)]
     )
-    found = MoleculeData(dataset, config("random", cache=str(tmp_path)))
-    assert all(len(rows) for rows in found.splits.values())
+    data = MoleculeData(dataset, config("random", cache=str(tmp_path)))
+    assert all(len(rows) for rows in data.splits.values())

@@ -11,20 +11,20 @@ NAN = np.nan
 
 
 def ids(text: str) -> np.ndarray:
-    """One molecule a letter."""
+    """Hashes of molecules that are represented by letters."""
     return np.array([ord(letter) for letter in text], dtype=np.uint64)
 
 
-def test_nothing_is_repeated():
-    found = count_duplicates(ids("abc"), np.ones((3, 2)), np.zeros(2, bool))
-    assert found == Duplicates(0, 0, 0) and found.describe() is None
+def test_distinct_molecules_have_no_duplicates():
+    result = count_duplicates(ids("abc"), np.ones((3, 2)), np.zeros(2, bool))
+    assert result == Duplicates(0, 0, 0) and result.describe() is None
     assert count_duplicates(ids(""), np.ones((0, 1)), np.zeros(1, bool)) == Duplicates(0, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("labels", "is_class", "conflicting"),
     [
-        ([0.0, 0.09, 10, -10], False, 0),  # a deviation of 7.07: a tenth is 0.7
+        ([0.0, 0.09, 10, -10], False, 0),  # the standard deviation is 7.07, a tenth of it 0.7
         ([0.0, 0.9, 10, -10], False, 1),
         ([0.0, 0.09, 10, -10], True, 1),
         ([1, 1, 0, 0], True, 0),
@@ -34,10 +34,10 @@ def test_nothing_is_repeated():
         ([5, 5, 5, 5], False, 0),
     ],
 )
-def test_contradictions(labels, is_class, conflicting):
+def test_conflicting_labels_are_counted(labels, is_class, conflicting):
     targets = np.array([labels, [1.0] * 4]).T
-    found = count_duplicates(ids("aabc"), targets, np.array([is_class, False]))
-    assert (found.molecules, found.rows, found.conflicting) == (1, 2, conflicting)
+    result = count_duplicates(ids("aabc"), targets, np.array([is_class, False]))
+    assert (result.molecules, result.rows, result.conflicting) == (1, 2, conflicting)
 
 
 ROWS = st.lists(
@@ -48,7 +48,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_against_a_loop(rows):
+def test_matches_manual_computation(rows):
     identity, targets = ids("".join(row[0] for row in rows)), np.array([row[1:] for row in rows])
     classes, numbers = np.array([True, False]), np.arange(len(rows)) * 2 + 10
     groups = {}
@@ -56,14 +56,14 @@ def test_against_a_loop(rows):
         groups.setdefault(row[0], []).append(i)
     repeated = {letter: members for letter, members in groups.items() if len(members) > 1}
 
-    deviation = np.nanstd(targets[:, 1]) if not np.isnan(targets[:, 1]).all() else 0
+    std = np.nanstd(targets[:, 1]) if not np.isnan(targets[:, 1]).all() else 0
     conflicting = 0
     expected, reasons = {}, {}
     for members in repeated.values():
         votes = [targets[i, 0] for i in members if targets[i, 0] == targets[i, 0]]
         values = [targets[i, 1] for i in members if targets[i, 1] == targets[i, 1]]
         spread = max(values) - min(values) if values else 0
-        conflicting += len(set(votes)) > 1 or spread > 0.1 * deviation
+        conflicting += len(set(votes)) > 1 or spread > 0.1 * std
         best = [v for v in set(votes) if votes.count(v) > len(votes) / 2]
         merged = [best[0] if best else NAN, np.mean(values) if values else NAN]
         if np.isnan(merged).all():
@@ -77,32 +77,32 @@ def test_against_a_loop(rows):
 
     unlabelled = {int(numbers[i]) for i, row in enumerate(rows) if np.isnan(row[1:]).all()}
     if any(set(numbers[m].tolist()) <= unlabelled for m in repeated.values()):
-        return  # rows without any label are none of the usable ones
-    found = merge_rows(numbers, identity, targets, classes, ["y", "z"])
-    assert set(found.rows.tolist()) == set(expected)
-    for row, labels in zip(found.rows.tolist(), found.targets, strict=True):
+        return  # rows without any label are not usable and never merged
+    result = merge_rows(numbers, identity, targets, classes, ["y", "z"])
+    assert set(result.rows.tolist()) == set(expected)
+    for row, labels in zip(result.rows.tolist(), result.targets, strict=True):
         np.testing.assert_allclose(labels, expected[row])
-    assert set(found.reasons) == set(reasons)
-    assert all(why is None or found.reasons[row] == why for row, why in reasons.items())
-    assert found.dropped == sum(why is None for why in reasons.values())
+    assert set(result.reasons) == set(reasons)
+    assert all(reason is None or result.reasons[row] == reason for row, reason in reasons.items())
+    assert result.dropped == sum(reason is None for reason in reasons.values())
 
 
-def test_a_tie():
-    found = merge_rows(np.array([3, 7, 9]), ids("aab"), np.array([[0.0], [1.0], [1.0]]), np.array([True]), ["toxic"])
-    why = "rows 4, 8 are one molecule, and the majority vote of 'toxic' is tied"
-    assert found.reasons == {3: why, 7: why} and found.dropped == 2 and len(found.rows) == 0
+def test_tied_class_drops_all_rows():
+    result = merge_rows(np.array([3, 7, 9]), ids("aab"), np.array([[0.0], [1.0], [1.0]]), np.array([True]), ["toxic"])
+    reason = "rows 4, 8 are one molecule, and the majority vote of 'toxic' is tied"
+    assert result.reasons == {3: reason, 7: reason} and result.dropped == 2 and len(result.rows) == 0
 
 
-def test_many_rows_of_one_molecule_are_not_all_named():
-    found = merge_rows(np.arange(20), ids("a" * 20), np.arange(20)[:, None] % 2.0, np.array([True]), ["y"])
-    assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in found.reasons[0]
+def test_reason_lists_at_most_eight_rows():
+    result = merge_rows(np.arange(20), ids("a" * 20), np.arange(20)[:, None] % 2.0, np.array([True]), ["y"])
+    assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in result.reasons[0]
 
 
-def test_columns_tell_rows_of_one_molecule_apart():
+def test_keys_differ_by_feature_columns():
     columns = np.array([[0, np.nan], [-0.0, np.nan], [0, 1], [0, 1], [0, np.nan]], np.float32)
-    columns[1, 1] = np.uint32(0x7FC00001).view(np.float32)  # another nan
-    found = keys_with_columns(ids("aaaab"), columns)
-    assert found.dtype == np.uint64 and (found[:, None] == found).tolist() == [
+    columns[1, 1] = np.uint32(0x7FC00001).view(np.float32)  # nan with other bits
+    result = keys_with_columns(ids("aaaab"), columns)
+    assert result.dtype == np.uint64 and (result[:, None] == result).tolist() == [
         [True, True, False, False, False],
         [True, True, False, False, False],
         [False, False, True, True, False],
@@ -111,17 +111,17 @@ def test_columns_tell_rows_of_one_molecule_apart():
     ]
 
 
-def test_shared_families():
+def test_families_shared_with_training_set_are_counted():
     splits = {"train": np.array([2, 5]), "valid": np.array([3]), "test": np.array([4, 8, 9])}
-    found = count_shared(splits, np.array([2, 3, 4, 5, 8, 9]), ids("axabbx"))
-    assert found == {"valid": 0, "test": 2}
+    result = count_shared(splits, np.array([2, 3, 4, 5, 8, 9]), ids("axabbx"))
+    assert result == {"valid": 0, "test": 2}
 
 
 CONFLICT = "of them with conflicting labels"
 
 
 @pytest.mark.parametrize(
-    ("found", "line"),
+    ("duplicates", "line"),
     [
         (Duplicates(2, 5, 1), f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT}"),
         (
@@ -136,5 +136,5 @@ CONFLICT = "of them with conflicting labels"
         ),
     ],
 )
-def test_one_line(found, line):
-    assert found.describe() == line
+def test_describe_gives_one_line(duplicates, line):
+    assert duplicates.describe() == line

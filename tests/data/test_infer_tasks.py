@@ -14,8 +14,8 @@ from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, Task
 
 
-def found(cells: list, *, chunks: int = 1, **config: str) -> Task:
-    """What is asked of the column y of a table of these cells, in so many chunks."""
+def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
+    """Infer the task of a column y with these cells, divided into ``chunks`` chunks."""
     size = -(-len(cells) // chunks)
     tables = [pa.table({"y": pa.array(cells[i : i + size])}) for i in range(0, len(cells), size)]
     (task,) = infer_tasks(tables, ["y"], DataConfig(**config), "t.csv")
@@ -46,8 +46,8 @@ def found(cells: list, *, chunks: int = 1, **config: str) -> Task:
     ],
 )
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_kinds_that_values_show(cells, kind, classes, chunks):
-    assert found(cells, chunks=chunks) == Task("y", kind, classes)
+def test_task_is_inferred_from_values(cells, kind, classes, chunks):
+    assert infer(cells, chunks=chunks) == Task("y", kind, classes)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_kinds_that_values_show(cells, kind, classes, chunks):
         ([0.1 + 0.2, 0.3, 1e300], "binary", "binary", ("0.3", "1e+300")),
     ],
 )
-def test_kinds_that_the_user_says(cells, task, kind, classes):
-    assert found(cells, task=task) == Task("y", kind, classes)
+def test_configured_task_overrides_inference(cells, task, kind, classes):
+    assert infer(cells, task=task) == Task("y", kind, classes)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
             {},
             "'y' is 'none' in row 2, among words: leave cells with unknown values empty",
         ),
-        (["", "toxic", " None", ""], {}, "'y' says ' None' in row 3, among words"),
+        (["", "toxic", " None", ""], {}, "'y' is ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
         (
             ["1.5", "2", "3", "4", *["n.d."] * 9],
@@ -108,19 +108,19 @@ def test_kinds_that_the_user_says(cells, task, kind, classes):
         (["1", "2"], {"task": "z=binary"}, "--task speaks of a target 'z'"),
     ],
 )
-def test_columns_of_no_use(cells, config, reason):
+def test_unusable_columns_are_rejected(cells, config, reason):
     with pytest.raises(InputError, match=reason):
-        found(cells, **config)
+        infer(cells, **config)
 
 
-def test_logarithms_are_of_the_numbers_alone():
+def test_log_transform_applies_to_regression_only():
     table = pa.table({"a": ["1", "2"], "b": ["yes", "no"]})
     tasks = infer_tasks([table], ["a", "b"], DataConfig(transform="log"), "t.csv")
     assert [task.transform for task in tasks] == ["log", "none"]
 
 
-def test_many_words_that_begin_with_numbers_are_classes_where_that_is_asked_for():
-    assert len(found([f"{n} %" for n in range(11)] * 3, task="multiclass").classes) == 11
+def test_words_that_begin_with_numbers_are_classes_if_configured():
+    assert len(infer([f"{n} %" for n in range(11)] * 3, task="multiclass").classes) == 11
 
 
 @given(
@@ -129,33 +129,33 @@ def test_many_words_that_begin_with_numbers_are_classes_where_that_is_asked_for(
     )
 )
 @settings(max_examples=200)
-def test_any_cells_have_a_kind_or_a_reason(cells):
+def test_any_cells_give_task_or_error(cells):
     try:
-        task = found(cells)
+        task = infer(cells)
     except InputError as error:
         assert "'y'" in str(error)
     else:
         assert task.kind in TASK_KINDS and len(set(task.classes)) == len(task.classes)
 
 
-def test_none_among_numbers_is_nothing():
-    assert found(["1.5", "None", "high", "2"]).kind == "regression"
+def test_none_among_numbers_is_empty():
+    assert infer(["1.5", "None", "high", "2"]).kind == "regression"
     with pytest.raises(InputError, match="'none' in row 1, among words"):
-        found(["none", "none", "mild", "severe"], chunks=2)
+        infer(["none", "none", "mild", "severe"], chunks=2)
 
 
-def test_labels_are_places_of_classes(tmp_path):
+def test_labels_are_class_indices(tmp_path):
     table = {"smiles": list("CNOFSP"), "y": ["Yes", "no", "YES", "", "maybe", "no"], "z": [1.5, 2, 3, 4, 5, "x"]}
     pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
     config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
     tasks = [Task("y", "binary", ("no", "yes")), Task("z")]
-    source = load_dataset(config, tasks)
-    np.testing.assert_array_equal(source.targets[:, 0], [1, 0, 1, np.nan, np.nan, 0])
-    assert source.rejected[4] == "target 'y' is none of its 2 classes: 'maybe'" and "'z'" in source.rejected[5]
+    dataset = load_dataset(config, tasks)
+    np.testing.assert_array_equal(dataset.targets[:, 0], [1, 0, 1, np.nan, np.nan, 0])
+    assert dataset.rejected[4] == "target 'y' is none of its 2 classes: 'maybe'" and "'z'" in dataset.rejected[5]
     assert load_dataset(DataConfig(config.dataset, targets="z")).tasks == [Task("z")]
 
 
-def test_classes_of_a_store(tmp_path):
+def test_store_keeps_classes(tmp_path):
     from graphslice.config import GraphConfig
     from graphslice.data.featurize import featurize_dataset
 
@@ -164,13 +164,13 @@ def test_classes_of_a_store(tmp_path):
     )
     config = DataConfig(str(tmp_path / "t.csv"), targets="y,z")
     featurize_dataset(config, GraphConfig(), tmp_path / "t.arrow", workers=1)
-    source = load_dataset(DataConfig(str(tmp_path / "t.arrow")))
-    assert source.tasks == load_dataset(config).tasks
-    assert source.tasks == [Task("y", "binary", ("no", "yes")), Task("z", "binary", ("0", "1"))]
-    np.testing.assert_array_equal(source.targets[:, 0], [1, 0, 0, np.nan])
+    dataset = load_dataset(DataConfig(str(tmp_path / "t.arrow")))
+    assert dataset.tasks == load_dataset(config).tasks
+    assert dataset.tasks == [Task("y", "binary", ("no", "yes")), Task("z", "binary", ("0", "1"))]
+    np.testing.assert_array_equal(dataset.targets[:, 0], [1, 0, 0, np.nan])
 
 
-def test_labels_that_are_numbers_already():
+def test_tasks_are_inferred_from_arrays():
     labels = np.array([[0.0, 1.5], [1.0, np.nan], [np.nan, 2.0]])
     assert [task.kind for task in infer_tasks_from_values(labels, ["a", "b"], DataConfig(), "graphs")] == [
         "binary",

@@ -10,24 +10,25 @@ from graphslice.data.molecule_keys import fingerprint_rows, molecule_arrays, mol
 from graphslice.data.store import GraphStore
 
 
-def test_rows_of_a_store(demo_smiles, monkeypatch):
-    """Any rows in any order, some at a time on several threads: as of the molecules themselves."""
+def test_keys_of_store_rows_match_molecules(demo_smiles, monkeypatch):
+    """Any rows in any order, in several chunks and threads."""
     texts = [*demo_smiles[:150], "oops", "C", "c1ccccc1" * 9]
     arrays, _ = read_smiles(texts)
     store = GraphStore.from_arrays(arrays)
     rows = np.array([152, 3, 151, 3, *range(100, 150)])
     for chunk in (7, 4096):
         monkeypatch.setattr(keys_module, "_CHUNK_ROWS", chunk)
-        found, expected = molecule_keys(store, rows), hash_molecules(arrays)
-        assert found.identity.tolist() == expected.identity[rows].tolist()
-        assert found.family.tolist() == expected.family[rows].tolist()
+        keys, expected = molecule_keys(store, rows), hash_molecules(arrays)
+        assert keys.identity.tolist() == expected.identity[rows].tolist()
+        assert keys.family.tolist() == expected.family[rows].tolist()
         assert scaffold_keys(store, rows).tolist() == hash_scaffolds(arrays)[rows].tolist()
         assert np.array_equal(fingerprint_rows(store, rows), morgan_fingerprints(arrays)[rows])
-    one = molecule_arrays(store, rows[:1]).graph(0)
-    assert np.array_equal(one.atoms, arrays.graph(152).atoms) and np.array_equal(one.bonds, arrays.graph(152).bonds)
+    molecule = molecule_arrays(store, rows[:1]).graph(0)
+    assert np.array_equal(molecule.atoms, arrays.graph(152).atoms)
+    assert np.array_equal(molecule.bonds, arrays.graph(152).bonds)
 
 
-def test_no_rows(demo_smiles):
+def test_empty_rows_give_no_keys(demo_smiles):
     store, none = GraphStore.from_arrays(read_smiles(["C"])[0]), np.empty(0, np.int64)
     assert len(molecule_keys(store, none).family) == len(scaffold_keys(store, none)) == 0
     assert fingerprint_rows(store, none).shape == (0, 2048)

@@ -20,11 +20,11 @@ from graphslice.data.ogb_lsc import OGB_FOLDERS, load_pcqm4m
 from graphslice.errors import InputError
 
 SPLITS = {"pcqm4m": ["train", "valid", "test"], "pcqm4mv2": ["train", "valid", "test-dev", "test-challenge"]}
-both = pytest.mark.parametrize("name", OGB_FOLDERS)
+both_versions = pytest.mark.parametrize("name", OGB_FOLDERS)
 
 
 def _with_old_numpy_names(data: bytes) -> bytes:
-    """The pickle as numpy 1 wrote it, and OGB's files were."""
+    """Rename modules in a pickle to those of NumPy 1, as in OGB's files."""
     source, out = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
         for entry in source.namelist():
@@ -32,36 +32,36 @@ def _with_old_numpy_names(data: bytes) -> bytes:
     return out.getvalue()
 
 
-@both
-def test_ogbs_folder(name, make_ogb, tmp_path, offline, capsys):
+@both_versions
+def test_ogb_folder_is_loaded(name, make_ogb, tmp_path, offline, capsys):
     folder = make_ogb(tmp_path, name)
     table = pd.read_csv(folder / "raw" / "data.csv.gz")
     smiles, gaps, split = load_pcqm4m(name, tmp_path)
     assert smiles == table["smiles"].tolist() and gaps.dtype == np.float64
     np.testing.assert_array_equal(gaps, table["homolumogap"])
     assert list(split) == SPLITS[name] and all(rows.dtype == np.int64 for rows in split.values())
-    written = torch.load(folder / "split_dict.pt", weights_only=False)  # ours, of a line above
+    written = torch.load(folder / "split_dict.pt", weights_only=False)  # written by make_ogb
     assert all(np.array_equal(split[part], written[part]) for part in written)
     assert capsys.readouterr().out == ""
     assert sorted(p.name for p in folder.iterdir()) == ["RELEASE_v1.txt", "raw", "split_dict.pt"]
 
 
-@both
-def test_as_a_source(name, make_ogb, tmp_path, offline):
+@both_versions
+def test_ogb_dataset_is_loaded(name, make_ogb, tmp_path, offline):
     make_ogb(tmp_path, name)
-    source = load_dataset(DataConfig(dataset=name, root=str(tmp_path)))
-    assert source.is_pcqm4m and source.name == name and source.target_names == ["homolumogap"]
-    assert source.targets.shape == (40, 1) and list(source.splits) == SPLITS[name]
-    known = np.concatenate([source.splits["train"], source.splits["valid"]])
-    assert np.isfinite(source.targets[known]).all()
-    assert np.isnan(np.delete(source.targets, known)).all() and not source.rejected
+    dataset = load_dataset(DataConfig(dataset=name, root=str(tmp_path)))
+    assert dataset.is_pcqm4m and dataset.name == name and dataset.target_names == ["homolumogap"]
+    assert dataset.targets.shape == (40, 1) and list(dataset.splits) == SPLITS[name]
+    known = np.concatenate([dataset.splits["train"], dataset.splits["valid"]])
+    assert np.isfinite(dataset.targets[known]).all()
+    assert np.isnan(np.delete(dataset.targets, known)).all() and not dataset.rejected
     with pytest.raises(InputError, match=f"{name} has the single target homolumogap, not 'gap'"):
         load_dataset(DataConfig(dataset=name, root=str(tmp_path), targets="gap"))
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("old_numpy", [True, False], ids=["numpy1", "numpy2"])
-def test_split_files_of_every_age(zipped, old_numpy, make_ogb, tmp_path, offline):
+def test_split_files_of_all_versions_are_read(zipped, old_numpy, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "split_dict.pt"
     split = torch.load(file, weights_only=False)
     torch.save(split, file, _use_new_zipfile_serialization=zipped)
@@ -70,12 +70,12 @@ def test_split_files_of_every_age(zipped, old_numpy, make_ogb, tmp_path, offline
         data = _with_old_numpy_names(data) if zipped else data.replace(b"numpy._core", b"numpy.core")
         assert b"numpy._core" not in data and b"numpy.core" in data
         file.write_bytes(data)
-    found = load_pcqm4m("pcqm4m", tmp_path)[2]
-    assert all(np.array_equal(found[part], split[part]) for part in split)
+    splits = load_pcqm4m("pcqm4m", tmp_path)[2]
+    assert all(np.array_equal(splits[part], split[part]) for part in split)
 
 
-@both
-def test_absent_and_no_network(name, tmp_path, offline):
+@both_versions
+def test_missing_folder_without_network_raises(name, tmp_path, offline):
     with pytest.raises(InputError) as error:
         load_pcqm4m(name, tmp_path / "data")
     message = str(error.value)
@@ -84,40 +84,40 @@ def test_absent_and_no_network(name, tmp_path, offline):
     assert "\n" not in message
 
 
-def test_nothing_is_left_without_network(tmp_path, offline):
+def test_failed_download_leaves_no_folder(tmp_path, offline):
     with pytest.raises(InputError):
         load_pcqm4m("pcqm4m", tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
-@both
-def test_download_asks_nothing(name, make_ogb, tmp_path, offline, monkeypatch):
-    """OGB's own download, but for the network."""
-    make_ogb(tmp_path / "there", name)
+@both_versions
+def test_download_does_not_prompt(name, make_ogb, tmp_path, offline, monkeypatch):
+    """OGB's own download code with a replaced network call."""
+    make_ogb(tmp_path / "archive", name)
     lsc = ogb_lsc.import_ogb_lsc()
     module = sys.modules[{"pcqm4m": lsc.PCQM4MDataset, "pcqm4mv2": lsc.PCQM4Mv2Dataset}[name].__module__]
-    wanted = []
+    urls = []
 
     def download_url(url: str, folder: str) -> str:
-        wanted.append(url)
-        return shutil.make_archive(f"{folder}/{OGB_FOLDERS[name]}", "zip", tmp_path / "there")
+        urls.append(url)
+        return shutil.make_archive(f"{folder}/{OGB_FOLDERS[name]}", "zip", tmp_path / "archive")
 
     monkeypatch.setattr(module, "download_url", download_url)
     root = tmp_path / "new" / "root"
     assert len(load_pcqm4m(name, root)[0]) == 40
-    assert len(wanted) == 1 and [path.name for path in root.iterdir()] == [OGB_FOLDERS[name]]
-    assert len(load_pcqm4m(name, root)[0]) == 40 and len(wanted) == 1  # not again
+    assert len(urls) == 1 and [path.name for path in root.iterdir()] == [OGB_FOLDERS[name]]
+    assert len(load_pcqm4m(name, root)[0]) == 40 and len(urls) == 1  # not downloaded again
 
 
-def test_a_damaged_download_is_removed(tmp_path, offline):
-    (tmp_path / "pcqm4m_kddcup2021.zip").write_bytes(b"half of a zip")  # OGB takes what lies there
+def test_damaged_download_is_removed(tmp_path, offline):
+    (tmp_path / "pcqm4m_kddcup2021.zip").write_bytes(b"half of a zip")  # OGB uses an existing archive
     with pytest.raises(InputError, match="archive of pcqm4m was damaged and is removed: try again"):
         load_pcqm4m("pcqm4m", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@both
-def test_no_release_file(name, make_ogb, tmp_path, offline):
+@both_versions
+def test_missing_release_file_raises(name, make_ogb, tmp_path, offline):
     folder = make_ogb(tmp_path, name)
     (folder / "RELEASE_v1.txt").unlink()
     with pytest.raises(InputError, match=r"lacks OGB's RELEASE_v1\.txt.*move it away"):
@@ -130,7 +130,7 @@ def _csv(text: str) -> bytes:
 
 
 def _broken_deflate(data: bytes) -> bytes:
-    """With a reserved block type where the stream begins."""
+    """Set a reserved block type at the begin of the stream."""
     data = gzip.compress(gzip.decompress(data))
     return data[:10] + bytes([data[10] | 0b110]) + data[11:]
 
@@ -152,7 +152,7 @@ def _broken_deflate(data: bytes) -> bytes:
     ],
     ids=["empty", "no-gzip", "truncated", "checksum", "deflate", "no-text", "column", "quote", "text", "rows", "bytes"],
 )
-def test_damaged_data(damage, make_ogb, tmp_path, offline):
+def test_damaged_data_raises(damage, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "raw" / "data.csv.gz"
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(InputError, match="is damaged") as error:
@@ -160,13 +160,13 @@ def test_damaged_data(damage, make_ogb, tmp_path, offline):
     assert "\n" not in str(error.value) and "network" not in str(error.value)
 
 
-def test_a_row_without_smiles_is_a_bad_row(make_ogb, tmp_path, offline):
+def test_missing_smiles_becomes_empty_text(make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "raw" / "data.csv.gz"
     table = pd.read_csv(file)
     table.loc[3, "smiles"] = None
     table.to_csv(file, index=False)
-    source = load_dataset(DataConfig(dataset="pcqm4m", root=str(tmp_path)))
-    assert source.smiles[3] == "" and len(source.fingerprint()) == 16
+    dataset = load_dataset(DataConfig(dataset="pcqm4m", root=str(tmp_path)))
+    assert dataset.smiles[3] == "" and len(dataset.fingerprint()) == 16
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_row_without_smiles_is_a_bad_row(make_ogb, tmp_path, offline):
     ],
     ids=["empty", "text", "words", "list", "beyond", "negative", "no-train", "unknown", "twice", "square"],
 )
-def test_damaged_split(content, make_ogb, tmp_path, offline):
+def test_damaged_split_raises(content, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "split_dict.pt"
     file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
     with pytest.raises(InputError, match="is damaged: its split") as error:
@@ -193,7 +193,7 @@ def test_damaged_split(content, make_ogb, tmp_path, offline):
     assert "\n" not in str(error.value)
 
 
-def test_truncated_and_missing_split(make_ogb, tmp_path, offline):
+def test_truncated_and_missing_split_raise(make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "split_dict.pt"
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
@@ -211,24 +211,24 @@ class _Malicious:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("way", ["zip", "legacy", "pickle"])
-def test_a_split_that_runs_code_is_refused(way, make_ogb, tmp_path, offline):
+@pytest.mark.parametrize("format", ["zip", "legacy", "pickle"])
+def test_split_that_runs_code_is_rejected(format, make_ogb, tmp_path, offline):
     file, mark = make_ogb(tmp_path) / "split_dict.pt", tmp_path / "code was run"
     split = {"train": np.arange(3), "valid": _Malicious(mark), "test": np.arange(3, 5)}
-    if way == "pickle":
+    if format == "pickle":
         file.write_bytes(pickle.dumps(split))
     else:
-        torch.save(split, file, _use_new_zipfile_serialization=way == "zip")
+        torch.save(split, file, _use_new_zipfile_serialization=format == "zip")
     with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
         load_pcqm4m("pcqm4m", tmp_path)
     assert not mark.exists()
-    with contextlib.suppress(RuntimeError):  # no torch file, it says when the code was run
+    with contextlib.suppress(RuntimeError):  # raised after the code has run: not a torch file
         torch.load(file, weights_only=False)
     assert mark.exists()
 
 
-class Dressed:
-    """Pickles as an array whose type says more of itself than integers do."""
+class ExtendedDtype:
+    """Dtype whose pickle has more state than that of integers."""
 
     def __init__(self, *state):
         self.state = state
@@ -262,8 +262,8 @@ FIELDS = {"a": (np.dtype("O"), 0)}
         Array(1, (40,), np.dtype("i8"), False, bytes(160)),
         Array(1, (20,), np.dtype("i8"), False, ["x"] * 20),
         Array(1, (20,), np.dtype("O"), False, bytes(160)),
-        Array(1, (20,), Dressed(4, "<", (np.dtype("i8"), (9,)), None, None, 8, 8, 0), False, bytes(159)),
-        Array(1, (2**62,), Dressed(3, "<", None, ("a",), FIELDS, -1, -1, 0), False, bytes(160)),
+        Array(1, (20,), ExtendedDtype(4, "<", (np.dtype("i8"), (9,)), None, None, 8, 8, 0), False, bytes(159)),
+        Array(1, (2**62,), ExtendedDtype(3, "<", None, ("a",), FIELDS, -1, -1, 0), False, bytes(160)),
         torch.zeros(1, dtype=torch.int64).expand(2**40),
         torch.arange(20.0),
         [1, 2],
@@ -272,23 +272,23 @@ FIELDS = {"a": (np.dtype("O"), 0)}
     ids=range(16),
 )
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_split_of_other_things_than_rows_is_refused(rows, make_ogb, tmp_path, offline):
+def test_split_of_other_types_is_rejected(rows, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "split_dict.pt"
     torch.save({"train": rows, "valid": np.arange(20, 25)}, file)
     with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
         load_pcqm4m("pcqm4m", tmp_path)
 
 
-def test_no_setting_of_the_environment_lets_a_split_run_code(make_ogb, tmp_path, offline, monkeypatch):
+def test_environment_cannot_let_split_run_code(make_ogb, tmp_path, offline, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     file = make_ogb(tmp_path) / "split_dict.pt"
-    torch.save({"train": Runs(tmp_path / "mark")}, file)
+    torch.save({"train": RunsCode(tmp_path / "mark")}, file)
     with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
         load_pcqm4m("pcqm4m", tmp_path)
     assert not (tmp_path / "mark").exists()
 
 
-class Runs:
+class RunsCode:
     def __init__(self, mark):
         self.mark = mark
 
@@ -296,14 +296,14 @@ class Runs:
         return self.mark.touch, ()
 
 
-def test_the_allow_list_ends_with_the_call(make_ogb, tmp_path, offline):
+def test_safe_globals_are_removed_after_loading(make_ogb, tmp_path, offline):
     folder = make_ogb(tmp_path)
     load_pcqm4m("pcqm4m", tmp_path)
     with pytest.raises(pickle.UnpicklingError):
         torch.load(folder / "split_dict.pt")
 
 
-def test_import_looks_at_no_network(monkeypatch, offline):
+def test_import_does_not_use_network(monkeypatch, offline):
     for name in [name for name in sys.modules if name.split(".")[0] in ("ogb", "outdated")]:
         monkeypatch.delitem(sys.modules, name)
     assert hasattr(ogb_lsc.import_ogb_lsc(), "PCQM4Mv2Evaluator")

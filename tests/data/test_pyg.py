@@ -1,4 +1,4 @@
-"""Graphs to and from PyG, against what OGB's own datasets hold."""
+"""Conversion of graphs to and from PyG, compared with OGB's own."""
 
 import numpy as np
 import pytest
@@ -17,25 +17,25 @@ def data() -> Data:
 
 
 @pytest.mark.parametrize("smiles", SMILES)
-def test_data_is_that_of_ogb(smiles, smiles2graph):
-    ogb, found = smiles2graph(smiles), smiles_to_graph(smiles, atom_order="input").to_pyg()
-    assert found.num_nodes == ogb["num_nodes"]
+def test_to_pyg_matches_ogb(smiles, smiles2graph):
+    ogb, converted = smiles2graph(smiles), smiles_to_graph(smiles, atom_order="input").to_pyg()
+    assert converted.num_nodes == ogb["num_nodes"]
     for name, key in {"x": "node_feat", "edge_index": "edge_index", "edge_attr": "edge_feat"}.items():
-        value = getattr(found, name)
+        value = getattr(converted, name)
         assert value.dtype == torch.int64
         np.testing.assert_array_equal(value.numpy(), ogb[key])
-    assert found.validate()
+    assert converted.validate()
 
 
 @pytest.mark.parametrize("smiles", SMILES)
-def test_there_and_back(smiles):
+def test_round_trip_preserves_graph(smiles):
     graph = smiles_to_graph(smiles)
     back = from_pyg(graph.to_pyg())
     for name in ("atoms", "bonds", "bond_features"):
         np.testing.assert_array_equal(getattr(back, name), getattr(graph, name), strict=True)
 
 
-def test_edges_may_stand_in_any_order(data):
+def test_order_of_edges_does_not_matter(data):
     order = torch.tensor([4, 1, 5, 0, 3, 2])
     moved = from_pyg(Data(x=data.x, edge_index=data.edge_index[:, order], edge_attr=data.edge_attr[order]))
     expected = from_pyg(data)
@@ -47,17 +47,17 @@ def test_edges_may_stand_in_any_order(data):
     assert len(as_set(moved)) == 3
 
 
-def test_pyg_batches_the_data():
+def test_data_can_be_batched_by_pyg():
     batch = Batch.from_data_list([smiles_to_graph(smiles).to_pyg() for smiles in SMILES])
     assert batch.num_graphs == len(SMILES)
     np.testing.assert_array_equal(from_pyg(batch[0]).atoms, smiles_to_graph(SMILES[0]).atoms)
 
 
-def test_floats_that_are_whole_and_missing_bonds_are_fine(data):
+def test_integral_floats_and_missing_bonds_are_accepted(data):
     data.x = data.x.float()
     assert from_pyg(data).atoms.dtype == np.uint8
-    lone = from_pyg(Data(x=data.x[:1]))
-    assert (lone.num_atoms, lone.bonds.shape, lone.bond_features.shape) == (1, (0, 2), (0, 3))
+    single = from_pyg(Data(x=data.x[:1]))
+    assert (single.num_atoms, single.bonds.shape, single.bond_features.shape) == (1, (0, 2), (0, 3))
 
 
 def changed(name, index, value):
@@ -91,17 +91,17 @@ def changed(name, index, value):
         (lambda data: setattr(data, "x", data.x.numpy()), "9 atom features"),
         (lambda data: setattr(data, "x", data.x.to(torch.complex64)), "atom features outside"),
         (changed("edge_index", (0, 0), -1), "indices that are out of range"),
-        (changed("edge_index", (0, 0), 1), "once in each direction"),  # a loop
+        (changed("edge_index", (0, 0), 1), "once in each direction"),  # a self-loop
         (changed("edge_attr", (0, 0), 2), "same features"),
     ],
 )
-def test_what_is_no_molecule_says_why(data, change, message):
+def test_invalid_data_is_rejected_with_reason(data, change, message):
     change(data)
     with pytest.raises(MoleculeError, match=message):
         from_pyg(data)
 
 
-def test_bonds_in_one_direction_or_twice_are_refused(data):
+def test_one_way_and_repeated_bonds_are_rejected(data):
     half = Data(x=data.x, edge_index=data.edge_index[:, ::2], edge_attr=data.edge_attr[::2])
     with pytest.raises(MoleculeError, match="once in each direction"):
         from_pyg(half)
@@ -110,7 +110,7 @@ def test_bonds_in_one_direction_or_twice_are_refused(data):
         from_pyg(twice)
 
 
-def test_graphs_with_the_features_of_pyg_are_told_apart():
+def test_features_of_pyg_from_smiles_are_rejected():
     from torch_geometric.utils import from_smiles
 
     with pytest.raises(MoleculeError, match="not OGB's"):

@@ -26,7 +26,7 @@ from graphslice.errors import InputError
 
 
 def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, and a check that the chunks are of the wanted size."""
+    """Read columns and rows, and check the sizes of the chunks."""
     with open_table(path, rows) as table:
         assert isinstance(table, TableStream)
         chunks = list(table.chunks)
@@ -55,7 +55,7 @@ ROWS = [
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.tsv.gz", "T.CSV", "t.parquet"])
 @pytest.mark.parametrize("rows", [1, 2, 5, 8192])
-def test_every_cell_comes_back(tmp_path, name, rows):
+def test_all_cells_are_read(tmp_path, name, rows):
     path = tmp_path / name
     if name.endswith("parquet"):
         pq.write_table(pa.table(dict(zip("abc", map(list, zip(*ROWS, strict=True)), strict=True))), path)
@@ -93,28 +93,27 @@ def test_every_cell_comes_back(tmp_path, name, rows):
         *("blank-lines", "no-guesses"),
     ],
 )
-def test_csv_dialects(tmp_path, content, columns, rows):
+def test_csv_dialects_are_read(tmp_path, content, columns, rows):
     (tmp_path / "t.csv").write_bytes(content)
     assert read(tmp_path / "t.csv") == (columns, rows)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv"])
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
-def test_encodings_that_say_so(name, encoding, tmp_path):
-    """The cells are those of the same file in UTF-8."""
-    text = 'smiles,caf\u00e9\nC,\U0001f600\r\nN,"\u010a\n"'  # bytes 0a that are no end of a line
+def test_encodings_with_byte_order_mark(name, encoding, tmp_path):
+    text = 'smiles,caf\u00e9\nC,\U0001f600\r\nN,"\u010a\n"'  # with bytes 0a that do not end a line
     content = text.replace(",", "\t" if ".tsv" in name else ",").encode(encoding)
     content = codecs.BOM_UTF16_BE + content if encoding == "utf-16-be" else content
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read(tmp_path / name) == (["smiles", "caf\u00e9"], [["C", "\U0001f600"], ["N", "\u010a\n"]])
 
 
-def test_latin_1_in_the_header_is_read(tmp_path):
+def test_latin1_header_is_read(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"smiles,caf\xe9\nC,1\n")
     assert read(tmp_path / "t.csv") == (["smiles", "caf\u00e9"], [["C", "1"]])
 
 
-def test_bytes_of_another_encoding_pass_through(tmp_path):
+def test_bytes_of_other_encodings_are_preserved(tmp_path):
     content = b"smiles,name\nC,caf\xe9\nN,\xff\xfe\n"
     (tmp_path / "in.csv").write_bytes(content)
     copy(tmp_path / "in.csv", tmp_path / "out.csv")
@@ -128,7 +127,7 @@ def test_latin1_cells_become_utf8_in_parquet(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.smi", "m.smiles", "m.smi.gz"])
-def test_smiles_files(tmp_path, name):
+def test_smi_files_are_read(tmp_path, name):
     opener = gzip.open if name.endswith(".gz") else open
     with opener(tmp_path / name, "wt") as file:
         file.write("CCO ethanol\n\nc1ccccc1\tbenzene, the ring\n  N  \nO")
@@ -136,7 +135,7 @@ def test_smiles_files(tmp_path, name):
     assert read(tmp_path / name) == (["smiles", "name"], rows)
 
 
-def test_parquet_keeps_its_types(tmp_path):
+def test_parquet_types_are_preserved(tmp_path):
     table = pa.table({"smiles": ["C", None], "n": pa.array([1, None], pa.int16()), "x": [0.1, 2.0]})
     pq.write_table(table, tmp_path / "in.parquet")
     copy(tmp_path / "in.parquet", tmp_path / "out.parquet", rows=1)
@@ -145,7 +144,7 @@ def test_parquet_keeps_its_types(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "smiles,n,x\nC,1,0.1\n,,2.0\n"
 
 
-def test_a_date_that_python_has_not_is_written_to_csv(tmp_path):
+def test_date_beyond_python_range_is_written_to_csv(tmp_path):
     when = pa.array([253402300800000000, None], pa.int64()).cast(pa.timestamp("us"))
     pq.write_table(pa.table({"smiles": ["C", "N"], "when": when}), tmp_path / "in.parquet")
     copy(tmp_path / "in.parquet", tmp_path / "out.csv")
@@ -153,7 +152,7 @@ def test_a_date_that_python_has_not_is_written_to_csv(tmp_path):
 
 
 def _damaged_gzip(content: bytes) -> bytes:
-    """With a reserved block type where the deflate stream begins."""
+    """Set a reserved block type at the begin of the deflate stream."""
     damaged = bytearray(gzip.compress(content, mtime=0))
     damaged[10] |= 0b110
     with pytest.raises(zlib.error):
@@ -190,19 +189,19 @@ def _damaged_gzip(content: bytes) -> bytes:
         ("t", b"smiles\nC\n", "GraphSlice reads .csv"),
     ],
 )
-def test_what_cannot_be_read(tmp_path, name, content, reason):
+def test_unreadable_files_are_rejected(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=reason) as error:
         read(tmp_path / name)
     assert name in str(error.value)
 
 
-def test_no_file(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"no file at .*absent\.csv"):
         read(tmp_path / "absent.csv")
 
 
-def test_parquet_without_rows(tmp_path):
+def test_parquet_without_rows_is_rejected(tmp_path):
     pq.write_table(pa.table({"smiles": pa.array([], pa.string())}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="has no rows"):
         read(tmp_path / "t.parquet")
@@ -212,7 +211,7 @@ def test_parquet_without_rows(tmp_path):
 
 
 def fill(folder, files: dict[str, str]):
-    """A folder of files: of the texts, or of Parquet where the name says so (a header and rows of commas)."""
+    """Write texts to files of a folder; names ending in .parquet are converted from comma-separated text."""
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
         if name.endswith(".parquet"):
@@ -223,8 +222,7 @@ def fill(folder, files: dict[str, str]):
     return folder
 
 
-def test_a_folder_of_shards(tmp_path):
-    """In the order of their names, whatever their sizes."""
+def test_folder_is_read_in_order_of_names(tmp_path):
     smiles = ["C" * n for n in range(1, 30)]
     files = {f"part-{n:05}.parquet": [] for n in (2, 0, 10, 1)}
     for name, begin, end in zip(sorted(files), [0, 1, 9, 28], [1, 9, 28, 29], strict=True):
@@ -240,7 +238,7 @@ def test_a_folder_of_shards(tmp_path):
     assert count_rows(folder) == 29
 
 
-def test_files_of_several_kinds(tmp_path):
+def test_folder_with_several_formats(tmp_path):
     fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.parquet": "smiles,y\nC,1\n"})
     with open_table(tmp_path) as table:
         chunks = map(file_columns, table.chunks)
@@ -249,8 +247,7 @@ def test_files_of_several_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("empty", ["smiles,y\n", ""])
-def test_shards_without_rows_are_left_out(empty, tmp_path):
-    """As clusters write them."""
+def test_empty_text_shards_are_skipped(empty, tmp_path):
     fill(tmp_path, {"a.csv": empty, "b.csv": "smiles,y\nN,2\n", "c.csv": empty, "d.csv": "smiles,y\nO,3\n"})
     with open_table(tmp_path) as table:
         cells = [
@@ -263,8 +260,8 @@ def test_shards_without_rows_are_left_out(empty, tmp_path):
         read(tmp_path)
 
 
-def test_what_is_left_out(tmp_path):
-    """Marks and hidden files of other programs, files of other kinds, folders."""
+def test_other_files_of_folder_are_ignored(tmp_path):
+    """Hidden and marker files of other programs, files of other formats, and folders."""
     good = "smiles,y\nC,1\n"
     fill(tmp_path, {".hidden.csv": good, "_metadata.csv": good, "_SUCCESS": "", "notes.txt": "n", ".part.csv.crc": "x"})
     (tmp_path / "folder.csv").mkdir()
@@ -277,22 +274,22 @@ def test_what_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("other", ["smiles,z", "y,smiles", "smiles", "smiles,y,z"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_files_with_other_columns(other, kind, tmp_path):
+def test_folder_with_different_columns_is_rejected(other, kind, tmp_path):
     values = ",".join("1" for _ in other.split(","))
     fill(tmp_path, {f"a.{kind}": "smiles,y\nC,1\n", f"b.{kind}": f"{other}\n{values}\n"})
-    names = f"{', '.join(other.split(','))}, and a.{kind} smiles, y"
+    names = f"{', '.join(other.split(','))}, but a.{kind} has smiles, y"
     with pytest.raises(InputError, match=rf"b\.{kind} has the columns {names}: the files of a folder must"):
         read(tmp_path)
 
 
-def test_lists_and_texts_of_lists(tmp_path):
+def test_lists_and_texts_of_lists_are_combined(tmp_path):
     fill(tmp_path, {"b.csv": 'smiles,y\nC,"[1, null]"\n'})
     pq.write_table(pa.table({"smiles": ["CC"], "y": [[1.5, None]]}), tmp_path / "a.parquet")
     assert read(tmp_path, rows=1) == (["smiles", "y"], [["CC", "[1.5, null]"], ["C", "[1, null]"]])
 
 
-def test_values_that_do_not_go_together(tmp_path):
-    """Known only on the way: whole numbers of more digits than the fractions of the other file have."""
+def test_incompatible_values_are_rejected(tmp_path):
+    """Integers with more digits than a float has are found only while reading."""
     pq.write_table(pa.table({"smiles": ["C"], "n": [2**60 + 1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"smiles": ["C"], "n": [1.5]}), tmp_path / "b.parquet")
     with pytest.raises(
@@ -301,7 +298,7 @@ def test_values_that_do_not_go_together(tmp_path):
         read(tmp_path)
 
 
-def test_a_damaged_file_of_a_folder_is_named(tmp_path):
+def test_error_names_damaged_file_of_folder(tmp_path):
     fill(tmp_path, {"a.parquet": "smiles,y\nC,1\n"})
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(InputError, match=r"cannot read .*b\.parquet"):
@@ -310,8 +307,7 @@ def test_a_damaged_file_of_a_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("empty", ["a.parquet", "z.parquet"])
-def test_a_shard_without_rows_is_no_obstacle(empty, tmp_path):
-    """Other programs leave such where a task had nothing to write."""
+def test_empty_parquet_shards_are_skipped(empty, tmp_path):
     fill(tmp_path, {"b.parquet": "smiles,y\nC,1\n"})
     pq.write_table(pa.table({"smiles": pa.array([], pa.string()), "y": pa.array([], pa.string())}), tmp_path / empty)
     assert read(tmp_path) == (["smiles", "y"], [["C", "1"]])
@@ -329,8 +325,8 @@ def test_a_shard_without_rows_is_no_obstacle(empty, tmp_path):
         ({"t.parquet.txt": ""}, None),
     ],
 )
-def test_about_how_many_rows(files, rows, tmp_path):
-    """For a progress bar: a header counts too, and what would have to be unpacked is not counted."""
+def test_rows_are_estimated(files, rows, tmp_path):
+    """The header is counted too; compressed files are not counted."""
     fill(tmp_path, files)
     assert count_rows(tmp_path) == rows
     if len(files) == 1 and rows:
@@ -343,7 +339,7 @@ def test_about_how_many_rows(files, rows, tmp_path):
 
 @pytest.mark.parametrize("source", ["in.csv", "in.tsv"])
 @pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.csv.gz", "out.tsv.gz", "out.parquet"])
-def test_rows_in_are_rows_out(tmp_path, source, name):
+def test_written_rows_are_read_back(tmp_path, source, name):
     columns = ["smiles", "n", "n"]
     with open(tmp_path / source, "w", newline="") as file:
         csv.writer(file, delimiter="\t" if source.endswith("tsv") else ",").writerows([columns, *ROWS])
@@ -352,13 +348,13 @@ def test_rows_in_are_rows_out(tmp_path, source, name):
     assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
 
 
-def test_floats_are_written_as_short_as_they_read_back(tmp_path):
+def test_floats_are_written_in_shortest_form(tmp_path):
     with write_table(tmp_path / "t.csv") as sink:
         sink.write(pa.table({"x": pa.array([0.1, float("nan"), 1e-20, 123456.79], pa.float32())}))
     assert (tmp_path / "t.csv").read_text() == 'x\n0.1\n""\n1e-20\n123456.79\n'
 
 
-def test_lists_of_what_json_has_not_are_lists_of_texts(tmp_path):
+def test_lists_of_types_unknown_to_json_become_texts(tmp_path):
     dates = [[date(2020, 1, 31), None], [], None]
     with write_table(tmp_path / "t.csv") as sink:
         sink.write(pa.table({"on": pa.array(dates), "price": pa.array([[Decimal("1.50")], None, [Decimal("2.25")]])}))
@@ -369,7 +365,7 @@ def test_lists_of_what_json_has_not_are_lists_of_texts(tmp_path):
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
 @pytest.mark.parametrize("before", [None, b"the old file"])
 @pytest.mark.parametrize("reason", [RuntimeError, KeyboardInterrupt])
-def test_written_whole_or_not_at_all(tmp_path, name, before, reason):
+def test_interrupted_write_leaves_no_file(tmp_path, name, before, reason):
     path = tmp_path / name
     if before is not None:
         path.write_bytes(before)
@@ -382,7 +378,7 @@ def test_written_whole_or_not_at_all(tmp_path, name, before, reason):
 
 
 @pytest.mark.parametrize("name", ["t.xlsx", "t.smi", "t", "file.txt/t.csv", "folder.csv"])
-def test_what_cannot_be_written(tmp_path, name):
+def test_unwritable_files_are_rejected(tmp_path, name):
     (tmp_path / "file.txt").touch()
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match="cannot write"), write_table(tmp_path / name) as sink:
@@ -390,20 +386,20 @@ def test_what_cannot_be_written(tmp_path, name):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file.txt", "folder.csv"]
 
 
-def test_stdout(capsys):
+def test_csv_is_written_to_stdout(capsys):
     with write_table(None) as sink:
         sink.write(pa.table({"smiles": ["C"], "x": ["a,b"]}))
         sink.write(pa.table({"smiles": ["N"], "x": [None]}))
     assert capsys.readouterr().out == 'smiles,x\nC,"a,b"\nN,\n'
 
 
-def test_a_carriage_return_is_no_end_of_a_row(tmp_path):
+def test_carriage_return_in_cell_is_quoted(tmp_path):
     rows = [["C", "a\rb"], ["N", ""]]
     with write_table(tmp_path / "t.csv") as sink:
         sink.write(pa.table({"smiles": ["C", "N"], "no\rte": ["a\rb", None]}))
     assert read(tmp_path / "t.csv") == (["smiles", "no\rte"], rows)
 
 
-@pytest.mark.parametrize(("text", "answer"), [("a.csv", True), ("A.SMI.GZ", True), ("CCO", False), ("C.N", False)])
-def test_is_table_name(text, answer):
-    assert is_table_name(text) is answer
+@pytest.mark.parametrize(("text", "expected"), [("a.csv", True), ("A.SMI.GZ", True), ("CCO", False), ("C.N", False)])
+def test_is_table_name_checks_suffix(text, expected):
+    assert is_table_name(text) is expected

@@ -1,4 +1,4 @@
-"""Rows that are not as the header says keep their place and say why; arbitrary tables and bytes."""
+"""Malformed rows keep their position and have a reason; property tests with arbitrary tables and bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from graphslice.errors import InputError
 
 
 def read(path: Path, rows: int = 8192) -> tuple[list[str], list[list[str]], dict[int, str]]:
-    """Columns, rows, and the reason by row."""
+    """Read columns, rows, and the reasons by malformed row."""
     cells: list[list[str]] = []
     malformed: dict[int, str] = {}
     with open_table(path, rows) as table:
@@ -108,8 +108,8 @@ MALFORMED = {
 @pytest.mark.parametrize("block", [1, 2, 4096])
 @pytest.mark.parametrize("rows", [1, 2, 8192])
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_rows(name, rows, block, tmp_path, monkeypatch):
-    """However many lines are parsed at a time."""
+def test_malformed_rows_have_reasons(name, rows, block, tmp_path, monkeypatch):
+    """The result does not depend on the number of lines that are parsed at a time."""
     monkeypatch.setattr(text_tables, "_BLOCK_LINES", block)
     content, cells, malformed = MALFORMED[name]
     (tmp_path / "t.csv").write_bytes(content)
@@ -118,8 +118,8 @@ def test_malformed_rows(name, rows, block, tmp_path, monkeypatch):
     assert read(tmp_path / "t.csv.gz", rows)[1] == cells
 
 
-def test_a_record_of_many_lines(tmp_path, monkeypatch):
-    """It is waited for as long as it may be, and then given up."""
+def test_long_record_is_read_up_to_limit(tmp_path, monkeypatch):
+    """A record with many lines is read completely unless it is longer than the limit."""
     note = "line\n" * 20_000
     (tmp_path / "t.csv").write_text(f'smiles,n\nC,"{note}"\nN,2\n')
     assert read(tmp_path / "t.csv") == (["smiles", "n"], [["C", note], ["N", "2"]], {})
@@ -129,21 +129,21 @@ def test_a_record_of_many_lines(tmp_path, monkeypatch):
     assert cells[0] == ["C", "line"] and cells[1] == ["line", ""] and cells[-1] == ["N", "2"]
 
 
-def test_the_second_part_of_a_cxsmiles_is_no_name():
+def test_cxsmiles_extension_is_not_name():
     lines = ["C |^1:0| methyl radical", "C |^1:0|", "CC ethane", "CCC |odd", "C"]
     ((rows, _),) = (vars(chunk).values() for chunk in text_tables.read_smiles_lines(lines, 10))
     assert rows == [["C |^1:0|", "methyl radical"], ["C |^1:0|", ""], ["CC", "ethane"], ["CCC", "|odd"], ["C", ""]]
 
 
-def test_the_limit_of_the_csv_module_is_as_it_was(tmp_path):
+def test_field_limit_of_csv_module_is_restored(tmp_path):
     (tmp_path / "t.csv").write_text(f"smiles,n\nC,{'x' * 300_000}\n")
     before = csv.field_size_limit()
     assert len(read(tmp_path / "t.csv")[1][0][1]) == 300_000
     assert csv.field_size_limit() == before
 
 
-def test_malformed_rows_of_a_folder(tmp_path):
-    """The file is named, of text beside Parquet too."""
+def test_malformed_rows_of_folder_name_file(tmp_path):
+    """Also if the folder has both text and Parquet files."""
     (tmp_path / "a.csv").write_text("smiles,y\nC,1\nN\n")
     (tmp_path / "b.tsv").write_text("smiles\ty\nO\t2\t3\n")
     pd.DataFrame({"smiles": ["F"], "y": [4]}).to_parquet(tmp_path / "c.parquet")
@@ -155,8 +155,8 @@ def test_malformed_rows_of_a_folder(tmp_path):
     }
 
 
-def test_malformed_rows_of_a_slice(tmp_path):
-    """The reasons go with the rows, wherever a cluster takes them."""
+def test_malformed_rows_of_slice(tmp_path):
+    """The reasons stay with the rows when these are distributed."""
     (tmp_path / "t.csv").write_text("smiles,y\nC,1\nN\nO,2\n")
     with open_table(tmp_path / "t.csv") as table:
         chunk = pa.concat_tables(table.chunks)
@@ -165,9 +165,9 @@ def test_malformed_rows_of_a_slice(tmp_path):
 
 # --- arbitrary tables and bytes -------------------------------------------------------------------
 
-# What a CSV file is made of; other characters stand for themselves.
-ODD = 'Ca,;\t"\n\r \0\u00e9\u0085\u2028\U0001f600'
-CELLS = st.text(st.sampled_from(ODD) | st.characters(exclude_categories=["Cs"]), max_size=6)
+# Characters with a special meaning in CSV files.
+SPECIAL_CHARACTERS = 'Ca,;\t"\n\r \0\u00e9\u0085\u2028\U0001f600'
+CELLS = st.text(st.sampled_from(SPECIAL_CHARACTERS) | st.characters(exclude_categories=["Cs"]), max_size=6)
 TABLES = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=6))
 PIECES = [
     b"smiles",
@@ -190,13 +190,13 @@ PIECES += [b"\xe9", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b" ", b"NA", b"smiles,y
 CONTENTS = st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=25).map(b"".join)
 
 
-# Or as many as a profile says: pytest --hypothesis-profile thorough tests/data/test_text_tables.py
+# More with a profile: pytest --hypothesis-profile thorough tests/data/test_text_tables.py
 FEW_HUNDRED = settings(max_examples=max(200, settings().max_examples))
 
 
 @contextmanager
 def file_of(content: bytes, name: str = "t.csv") -> Iterator[Path]:
-    """A file in a folder of its own, for each of many examples."""
+    """Create a file in a temporary folder, for one of many examples."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
@@ -209,8 +209,8 @@ def as_csv(rows: list[list[str]], delimiter: str, end: str) -> bytes:
     return file.getvalue().encode()
 
 
-def read_by_another(path: Path, delimiter: str) -> list[list[str]]:
-    """The rows as Arrow's own reader of CSV has them."""
+def read_with_arrow(path: Path, delimiter: str) -> list[list[str]]:
+    """Read the rows with Arrow's CSV reader."""
     table = pa.csv.read_csv(
         path,
         pa.csv.ReadOptions(use_threads=False),
@@ -222,29 +222,29 @@ def read_by_another(path: Path, delimiter: str) -> list[list[str]]:
 
 @FEW_HUNDRED
 @given(TABLES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 9))
-@example([["a\rb"], [""]], ",", "\n", 1)  # once written without quotes, and read as two rows
+@example([["a\rb"], [""]], ",", "\n", 1)  # regression: was written without quotes and read as two rows
 @example([['"', ""]], ";", "\r", 1)
-def test_well_formed_tables(rows, delimiter, end, size):
-    """Every cell comes back, as another reader says too, also when the table is written and read again."""
+def test_well_formed_tables_are_read_and_written(rows, delimiter, end, size):
+    """Every cell is read as by another reader, also after the table is written and read again."""
     header = [f"column {i}" for i in range(len(rows[0]))]
     with pytest.MonkeyPatch.context() as patch, file_of(as_csv([header, *rows], delimiter, end)) as path:
         patch.setattr(text_tables, "_BLOCK_LINES", size)
-        found = read(path, size)
+        first_read = read(path, size)
         with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
             for chunk in table.chunks:
                 sink.write(file_columns(chunk))
-        again = read(path.with_name("again.csv"))
-        assert read_by_another(path, delimiter) == rows
-    assert found == (header, rows, {}) and again == (header, rows, {})
+        second_read = read(path.with_name("again.csv"))
+        assert read_with_arrow(path, delimiter) == rows
+    assert first_read == (header, rows, {}) and second_read == (header, rows, {})
 
 
 @FEW_HUNDRED
 @given(CONTENTS, st.sampled_from(["t.csv", "t.tsv", "t.smi", "t.csv.gz"]), st.integers(1, 3))
-@example(b'smiles,y\nC,"1\nN,2\n', "t.csv", 1)  # for each of these the whole file was once refused
+@example(b'smiles,y\nC,"1\nN,2\n', "t.csv", 1)  # regression: these files were rejected completely
 @example(b"smiles,y\nC,1,2\n", "t.csv.gz", 1)
 @example(b"\ns,y\nC,1\n", "t.csv", 1)
-def test_arbitrary_bytes(content, name, size):
-    """One sentence, or the same rows however they are read: as many as there are lines, where nothing is quoted."""
+def test_arbitrary_bytes_give_rows_or_one_line_error(content, name, size):
+    """The rows do not depend on the block size; without quotes there are as many rows as lines."""
     with file_of(content, name) as path:
         try:
             columns, cells, malformed = read(path)
@@ -267,15 +267,14 @@ def test_arbitrary_bytes(content, name, size):
 
 @FEW_HUNDRED
 @given(CONTENTS, st.sampled_from(["t.csv", "t.tsv"]), st.sampled_from([None, "y"]))
-def test_arbitrary_labels(content, name, targets):
-    """One sentence, or for every row a label or a reason."""
+def test_arbitrary_labels_give_label_or_reason(content, name, targets):
     with file_of(content, name) as path:
         try:
-            source = dataset_from_table(path, DataConfig(dataset=str(path), targets=targets))
+            dataset = dataset_from_table(path, DataConfig(dataset=str(path), targets=targets))
         except InputError as error:
             assert name in str(error) and "\n" not in str(error)
             return
         rows = read(path)[1]
-    labelled = np.isfinite(source.targets).all(axis=1)
-    assert len(source) == len(source.smiles) == len(rows)
-    assert [row in source.rejected for row in range(len(rows))] == (~labelled).tolist()
+    labelled = np.isfinite(dataset.targets).all(axis=1)
+    assert len(dataset) == len(dataset.smiles) == len(rows)
+    assert [row in dataset.rejected for row in range(len(rows))] == (~labelled).tolist()

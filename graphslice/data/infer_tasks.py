@@ -226,7 +226,7 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
         raise InputError(f"{label} has more than {_MOST_CLASSES} different values: too many to be classes")
     if len(keys) == 1:
         only = names.get(keys[0], keys[0])
-        raise InputError(f"{label} is {only!r} in every labelled row: there is nothing to learn, leave it out")
+        raise InputError(f"{label} is {only!r} in every row with a label: there is nothing to learn, leave it out")
     if numeric and len(keys) > max(_FEW_CLASSES, contents.numbers / 2):
         raise InputError(
             f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "

@@ -75,7 +75,7 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
     [
         (["", None], {}, "the target 'y' is empty in every row"),
         (["inf", "-inf"], {}, "'y' is not numeric"),
-        (["yes", "Yes"], {}, "'y' is 'yes' in every labelled row: there is nothing to learn"),
+        (["yes", "Yes"], {}, "'y' is 'yes' in every row with a label: there is nothing to learn"),
         (["1", "1"], {"task": "binary"}, "'y' is '1' in every row"),
         (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\), and has too many different words"),
         (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values instead of two: give --task y=multiclass"),

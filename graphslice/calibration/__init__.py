@@ -1,4 +1,4 @@
-"""What a model's answers are worth: intervals and sets of classes, temperatures, nearness to the training molecules."""
+"""Uncertainty of predictions: conformal intervals and sets, temperature scaling, applicability domain."""
 
 from graphslice.calibration.applicability_domain import ApplicabilityDomain as ApplicabilityDomain
 from graphslice.calibration.calibration import Calibration as Calibration

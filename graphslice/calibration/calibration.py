@@ -1,4 +1,7 @@
-"""What a model carries of its own doubt, found on molecules that it did not learn."""
+"""Calibration of a model: conformal prediction intervals and sets, temperature scaling and applicability domain.
+
+All are fitted on held-out molecules: a validation set or out-of-fold predictions.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +23,25 @@ from graphslice.calibration.temperature import fit_temperature, temperature_scal
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_scale
 
-# So many parts, each of which is judged by weights that the others give.
+# Folds of cross-fitting: the scores of a fold use interval weights fitted on the other folds.
 _CROSS_FIT_FOLDS = 5
-# Intervals that are read from a file: larger scores times weights would make them infinite, and fitted temperatures lie
-# well within these. The probability of a class may exceed 1 by rounding.
+# Limits of values read from a file: larger products of score and weight would give infinite intervals; fitted
+# temperatures are well within theirs; the probability of a class may exceed 1 by rounding.
 _LARGEST, _TEMPERATURES, _ROUNDING = 1e30, (0.1, 10.0), 1e-6
-#: By name ``float [R, T]``, none negative: what may tell of the size of the errors of R rows.
+#: Difficulty estimates by name, each ``float [R, T]`` and not negative, that may correlate with the size of the errors.
 Difficulty = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class TargetCalibration:
-    """Of one target.
+    """Calibration of one target.
 
     Attributes:
-        scores: of molecules that the model did not learn: of numbers one, of their absolute errors over their scale, in
-            logarithms where these are learned; of classes one for each, of what the probability of that class lacked to
-            1 where it was the true one.
-        weights: with which kinds of difficulty make the scale of a number's error.
-        temperature: by which logits are divided; 1 of numbers.
+        scores: nonconformity scores of held-out molecules. Regression has one set of scores: absolute error divided by
+            the predicted scale, on a logarithmic scale if the target is log-transformed. Classification has one set
+            per class: 1 minus the predicted probability of the class, over the molecules of that class.
+        weights: weight of each difficulty estimate in the scale of a regression error.
+        temperature: divisor of the logits (temperature scaling); 1 for regression.
     """
 
     scores: tuple[NonconformityScores, ...]
@@ -46,209 +49,224 @@ class TargetCalibration:
     temperature: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values and arrays, such as a checkpoint holds."""
-        found = {"scores": [each.values for each in self.scores], "weights": dict(self.weights)}
-        if any((each.counts > 1).any() for each in self.scores):  # rows are molecules elsewhere
-            found["counts"] = [each.counts for each in self.scores]
-        return {**found, "temperature": self.temperature}
+        """Return plain values and arrays for a checkpoint."""
+        values = {"scores": [scores.values for scores in self.scores], "weights": dict(self.weights)}
+        if any((scores.counts > 1).any() for scores in self.scores):  # atoms or bonds: several rows per molecule
+            values["counts"] = [scores.counts for scores in self.scores]
+        return {**values, "temperature": self.temperature}
 
     @classmethod
     def from_dict(
         cls, values: Mapping[str, Any], task: Task, kinds: Collection[str] | None = None
     ) -> TargetCalibration:
-        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write.
+        """Restore the output of :meth:`to_dict`.
 
         Args:
             values: plain values and arrays.
-            task: of the target.
-            kinds: the kinds of difficulty that the model has; any when not given.
+            task: task of the target.
+            kinds: names of the difficulty estimates that the model provides; None allows any.
+
+        Raises:
+            KeyError, TypeError, ValueError: if ``values`` is not such an output.
         """
         scores = [np.asarray(each).astype(np.float64, casting="same_kind").reshape(-1) for each in values["scores"]]
         counts = [np.asarray(each, np.int64) for each in values.get("counts", map(np.ones_like, scores))]
-        found = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
+        score_sets = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
         weights = {str(name): float(weight) for name, weight in values["weights"].items()}
         temperature = float(values["temperature"])
-        every = np.concatenate(scores)
-        least, most = (-_ROUNDING, 1 + _ROUNDING) if task.classes else (0, _LARGEST)
-        rising = all((np.diff(each) >= 0).all() for each in scores)
-        if not rising or not ((every >= least) & (every <= most)).all():
-            raise ValueError("the scores of a target")
-        scale = max(1.0, every.max(initial=0))
+        all_scores = np.concatenate(scores)
+        minimum, maximum = (-_ROUNDING, 1 + _ROUNDING) if task.classes else (0, _LARGEST)
+        ascending = all((np.diff(each) >= 0).all() for each in scores)
+        if not ascending or not ((all_scores >= minimum) & (all_scores <= maximum)).all():
+            raise ValueError("invalid nonconformity scores: not ascending or out of range")
+        scale = max(1.0, all_scores.max(initial=0))
         if weights[CONSTANT] <= 0 or not all(0 <= each <= _LARGEST / scale for each in weights.values()):
-            raise ValueError("the weights of a target")
+            raise ValueError("invalid interval weights: out of range")
         unknown = kinds is not None and not weights.keys() <= {*kinds}
         if unknown or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
-            raise ValueError("the calibration of a target")
-        return cls(found, weights, temperature)
+            raise ValueError("invalid calibration: unknown difficulty estimate or temperature out of range")
+        return cls(score_sets, weights, temperature)
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Of all targets, and the training molecules.
+    """Calibration of all targets, and the applicability domain.
 
     Attributes:
-        targets: T of them.
-        domain: of the training molecules.
+        targets: calibrations of the T targets.
+        domain: applicability domain of the training molecules.
     """
 
     targets: tuple[TargetCalibration, ...]
     domain: ApplicabilityDomain
 
-    def probabilities(self, answers: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-        """``float32 [R, W]``: answers, the probabilities among them at their temperatures."""
-        answers = np.array(answers, np.float32)
+    def probabilities(self, predictions: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+        """Apply temperature scaling to predictions ``float32 [R, W]``; regression targets stay unchanged."""
+        predictions = np.array(predictions, np.float32)
         for t, task, where in each_target(tasks):
             if task.classes:
-                answers[:, where] = temperature_scaled(answers[:, where], self.targets[t].temperature)
-        return answers
+                predictions[:, where] = temperature_scaled(predictions[:, where], self.targets[t].temperature)
+        return predictions
 
     def prediction_intervals(
-        self, answers: np.ndarray, difficulty: Difficulty, tasks: Sequence[Task], coverage: float
+        self, predictions: np.ndarray, difficulty: Difficulty, tasks: Sequence[Task], coverage: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where the intervals of the numbers begin and end.
+        """Compute conformal prediction intervals of the regression targets.
 
         Args:
-            answers: ``float32 [R, W]``.
-            difficulty: of the same rows.
+            predictions: ``float32 [R, W]``.
+            difficulty: difficulty estimates of the same rows.
             tasks: T targets.
-            share: of the molecules whose label is to lie within, between 0 and 1; of atoms or bonds the share of those
-                of a molecule, in the mean over molecules.
+            coverage: fraction of molecules whose label is to be inside the interval, between 0 and 1. For atom- and
+                bond-level targets: fraction of the atoms or bonds of a molecule, averaged over molecules.
 
         Returns:
-            Two arrays ``float32 [R, T]``: nan of classes; infinite where too few molecules were at hand for this share.
+            Lower and upper bounds, each ``float32 [R, T]``: nan for classification; infinite if there were too few
+            calibration molecules for this coverage.
         """
-        low = np.full((len(answers), len(tasks)), np.nan)
+        low = np.full((len(predictions), len(tasks)), np.nan)
         high = low.copy()
         for t, task, where in each_target(tasks):
             if task.kind != REGRESSION:
                 continue
-            own = self.targets[t]
-            scale = interval_scale(_target_difficulty(difficulty, t), own.weights, len(answers))
-            half = own.scores[0].quantile(coverage) * scale
-            middle = to_training_scale(answers[:, where].astype(np.float64), [task])[:, 0]
-            low[:, t], high[:, t] = middle - half, middle + half
+            target = self.targets[t]
+            scale = interval_scale(_target_difficulty(difficulty, t), target.weights, len(predictions))
+            half_width = target.scores[0].quantile(coverage) * scale
+            center = to_training_scale(predictions[:, where].astype(np.float64), [task])[:, 0]
+            low[:, t], high[:, t] = center - half_width, center + half_width
             if task.transform == "log":
                 low[:, t], high[:, t] = np.exp(low[:, t]), np.exp(high[:, t])
         return low.astype(np.float32), high.astype(np.float32)
 
     def unbounded_targets(self, tasks: Sequence[Task], coverage: float) -> list[str]:
-        """The numbers whose intervals have no end, as too few molecules were at hand for this share."""
-        found = zip(tasks, self.targets, strict=True)
-        return [task.name for task, own in found if not task.classes and np.isinf(own.scores[0].quantile(coverage))]
+        """Names of the regression targets with too few calibration molecules for finite intervals at this coverage."""
+        pairs = zip(tasks, self.targets, strict=True)
+        return [
+            task.name for task, target in pairs if not task.classes and np.isinf(target.scores[0].quantile(coverage))
+        ]
 
-    def prediction_sets(self, answers: np.ndarray, tasks: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
-        """Of each target of classes ``bool [R, K]``: which classes each row may have.
+    def prediction_sets(self, predictions: np.ndarray, tasks: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
+        """Compute conformal prediction sets of the classification targets.
 
-        The true class is among them for a share of the molecules of every class (label-conditional: Vovk et al. 2005);
-        of atoms or bonds for the share of a class's in a molecule, in the mean over the molecules that have some.
+        Coverage is label-conditional (Vovk et al. 2005): for every class, this fraction of its molecules has the true
+        class in the set. For atom- and bond-level targets it is the fraction of the atoms or bonds of that class in a
+        molecule, averaged over the molecules that have some.
 
         Args:
-            answers: ``float32 [R, W]``, after :meth:`probabilities`.
+            predictions: ``float32 [R, W]`` from :meth:`probabilities`.
             tasks: T targets.
-            share: between 0 and 1.
+            coverage: between 0 and 1.
+
+        Returns:
+            For each classification target, by name, ``bool [R, K]``: the classes in the prediction set of each row.
         """
-        found = {}
+        sets = {}
         for t, task, where in each_target(tasks):
             if task.classes:
-                borders = [scores.quantile(coverage) for scores in self.targets[t].scores]
-                found[task.name] = 1 - _class_probabilities(answers[:, where], task) <= np.array(borders)
-        return found
+                thresholds = [scores.quantile(coverage) for scores in self.targets[t].scores]
+                sets[task.name] = 1 - _class_probabilities(predictions[:, where], task) <= np.array(thresholds)
+        return sets
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values and arrays, such as a checkpoint holds."""
+        """Return plain values and arrays for a checkpoint."""
         return {"targets": [target.to_dict() for target in self.targets], "domain": self.domain.to_dict()}
 
     @classmethod
     def from_dict(
         cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str] | None = None
     ) -> Calibration:
-        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write.
+        """Restore the output of :meth:`to_dict`.
 
         Args:
             values: plain values and arrays.
             tasks: T targets.
-            kinds: the kinds of difficulty that the model has; any when not given.
+            kinds: names of the difficulty estimates that the model provides; None allows any.
+
+        Raises:
+            KeyError, TypeError, ValueError: if ``values`` is not such an output, or of other targets.
         """
         counts = [max(1, len(task.classes)) for task in tasks]
         if [len(each["scores"]) for each in values["targets"]] != counts:
-            raise ValueError("the calibration of other targets")
+            raise ValueError("the calibration is for other targets")
         pairs = zip(values["targets"], tasks, strict=True)
         targets = tuple(TargetCalibration.from_dict(each, task, kinds) for each, task in pairs)
         return cls(targets, ApplicabilityDomain.from_dict(values["domain"]))
 
 
 def fit_calibration(
-    answers: np.ndarray,
+    predictions: np.ndarray,
     difficulty: Difficulty,
     labels: np.ndarray,
     molecules: np.ndarray,
     tasks: Sequence[Task],
     domain: ApplicabilityDomain,
 ) -> Calibration:
-    """Calibrate a model on molecules that it did not learn, each of which counts as one.
+    """Calibrate a model on held-out molecules, all of which have the same weight.
 
     Args:
-        answers: ``float32 [R, W]``, of the model.
-        difficulty: of the same rows.
-        labels: ``float64 [R, T]``, in the user's unit and places of classes; nan where unknown.
-        molecules: ``int64 [R]``, ascending: which molecule each row is, or of which it is an atom or a bond.
+        predictions: ``float32 [R, W]``.
+        difficulty: difficulty estimates of the same rows.
+        labels: ``float64 [R, T]``, in the units of the dataset, or class indices; nan where missing.
+        molecules: ``int64 [R]``, ascending: index of the molecule of each row (molecule, atom or bond).
         tasks: T targets.
-        domain: of the training molecules.
+        domain: applicability domain of the training molecules.
 
     Raises:
-        InputError: if answers and labels are not of the same rows.
+        InputError: if predictions and labels differ in their number of rows.
     """
-    if len(answers) != len(labels):
-        raise InputError(f"{len(answers)} answers do not go with {len(labels)} labels")
+    if len(predictions) != len(labels):
+        raise InputError(f"{len(predictions)} predictions do not match {len(labels)} labels")
     targets = []
     for t, task, where in each_target(tasks):
-        known = np.isfinite(labels[:, t]) & np.isfinite(answers[:, where]).all(axis=1)
-        own, y = answers[known, where].astype(np.float64), labels[known, t]
+        known = np.isfinite(labels[:, t]) & np.isfinite(predictions[:, where]).all(axis=1)
+        known_predictions, y = predictions[known, where].astype(np.float64), labels[known, t]
         if task.classes:
-            targets.append(_calibrate_classification(own, y.astype(int), molecules[known], task))
+            targets.append(_calibrate_classification(known_predictions, y.astype(int), molecules[known], task))
         else:
-            errors = np.abs(to_training_scale(y[:, None], [task]) - to_training_scale(own, [task]))[:, 0]
-            difficult = {name: each[known] for name, each in _target_difficulty(difficulty, t).items()}
-            targets.append(_calibrate_regression(errors, difficult, molecules[known]))
+            errors = np.abs(to_training_scale(y[:, None], [task]) - to_training_scale(known_predictions, [task]))[:, 0]
+            known_difficulty = {name: values[known] for name, values in _target_difficulty(difficulty, t).items()}
+            targets.append(_calibrate_regression(errors, known_difficulty, molecules[known]))
     return Calibration(tuple(targets), domain)
 
 
 def _calibrate_classification(
-    answers: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task
+    predictions: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task
 ) -> TargetCalibration:
-    temperature = fit_temperature(answers, y, molecules)
-    lacking = 1 - _class_probabilities(temperature_scaled(answers, temperature).astype(np.float32), task)
-    places = range(len(task.classes))
-    scores = tuple(NonconformityScores.from_rows(lacking[y == place, place], molecules[y == place]) for place in places)
+    temperature = fit_temperature(predictions, y, molecules)
+    class_scores = 1 - _class_probabilities(temperature_scaled(predictions, temperature).astype(np.float32), task)
+    classes = range(len(task.classes))
+    scores = tuple(NonconformityScores.from_rows(class_scores[y == k, k], molecules[y == k]) for k in classes)
     return TargetCalibration(scores, {CONSTANT: 1.0}, temperature)
 
 
 def _calibrate_regression(
     errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecules: np.ndarray
 ) -> TargetCalibration:
-    """The scores are those by weights that were found without the molecule, which would favour itself."""
+    """Cross-fit: the score of a molecule uses weights fitted without it, since its own would be too favourable."""
     finite = np.isfinite(errors)
     errors, molecules = errors[finite], np.unique(molecules[finite], return_inverse=True)[1]
-    difficulty = {name: each[finite] for name, each in difficulty.items()}
-    parts = [molecules % _CROSS_FIT_FOLDS == part for part in range(_CROSS_FIT_FOLDS)]
-    if min(len(np.unique(molecules[~inside])) for inside in parts) < MIN_CALIBRATION_MOLECULES:
-        difficulty = {}  # scores of one scale and answers of another would not go together
+    difficulty = {name: values[finite] for name, values in difficulty.items()}
+    folds = [molecules % _CROSS_FIT_FOLDS == fold for fold in range(_CROSS_FIT_FOLDS)]
+    if min(len(np.unique(molecules[~held_out])) for held_out in folds) < MIN_CALIBRATION_MOLECULES:
+        difficulty = {}  # else scores and intervals could be on different scales
     weights = fit_interval_scale(difficulty, errors, molecules)
     scores = np.zeros(len(errors))
-    for inside in parts:
-        rest = {name: each[~inside] for name, each in difficulty.items()}
-        others = fit_interval_scale(rest, errors[~inside], molecules[~inside])
-        scale = interval_scale({name: each[inside] for name, each in difficulty.items()}, others, inside.sum())
-        scores[inside] = errors[inside] / scale
+    for held_out in folds:
+        fit_difficulty = {name: values[~held_out] for name, values in difficulty.items()}
+        fold_weights = fit_interval_scale(fit_difficulty, errors[~held_out], molecules[~held_out])
+        scale = interval_scale(
+            {name: values[held_out] for name, values in difficulty.items()}, fold_weights, held_out.sum()
+        )
+        scores[held_out] = errors[held_out] / scale
     return TargetCalibration((NonconformityScores.from_rows(scores, molecules),), weights)
 
 
 def _target_difficulty(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:
-    """``float64 [R]`` by name, of one target."""
-    return {name: np.asarray(each[:, t], np.float64) for name, each in difficulty.items()}
+    """Difficulty estimates of one target, by name ``float64 [R]``."""
+    return {name: np.asarray(values[:, t], np.float64) for name, values in difficulty.items()}
 
 
 def _class_probabilities(probabilities: np.ndarray, task: Task) -> np.ndarray:
-    """``float64 [R, K]``: the probability of every class, of two classes of both."""
+    """Probability of every class, also of both binary classes: ``float64 [R, K]``."""
     probabilities = probabilities.astype(np.float64)
     return np.concatenate([1 - probabilities, probabilities], axis=1) if task.kind == BINARY else probabilities

@@ -84,7 +84,7 @@ def test_few_molecules_promise_nothing():
     none = fitted(answers, difficulty, np.full_like(labels, np.nan))
     assert (none.prediction_intervals(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
     np.testing.assert_array_equal(none.probabilities(answers, TASKS), answers)
-    with pytest.raises(InputError, match="12 answers do not go with 11 labels"):
+    with pytest.raises(InputError, match="12 predictions do not match 11 labels"):
         fitted(answers, difficulty, labels[1:])
 
 

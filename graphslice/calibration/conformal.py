@@ -48,7 +48,7 @@ def min_calibration_molecules(coverage: float) -> int:
     return ceil(coverage / (1 - coverage) - 1e-6)
 
 
-def mean_per_molecule(scores_PLACE: np.ndarray, molecules: np.ndarray) -> np.ndarray:
+def mean_per_molecule(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
     """Average over the rows of each molecule.
 
     Args:
@@ -60,9 +60,9 @@ def mean_per_molecule(scores_PLACE: np.ndarray, molecules: np.ndarray) -> np.nda
     """
     if (np.diff(molecules) < 0).any():
         order = np.argsort(molecules, kind="stable")
-        scores_PLACE, molecules = scores_PLACE[..., order], molecules[order]
+        values, molecules = values[..., order], molecules[order]
     starts = np.flatnonzero(np.diff(molecules, prepend=-1))
-    return np.add.reduceat(scores_PLACE, starts, axis=-1, dtype=np.float64) / np.diff(starts, append=len(molecules))
+    return np.add.reduceat(values, starts, axis=-1, dtype=np.float64) / np.diff(starts, append=len(molecules))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class NonconformityScores:
         ValueError: if shapes or values are invalid.
     """
 
-    scores_PLACE: np.ndarray
+    values: np.ndarray
     counts: np.ndarray
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ class NonconformityScores:
             raise ValueError("invalid nonconformity scores: not finite, or shapes or counts are wrong")
 
     @classmethod
-    def from_rows(cls, scores_PLACE: np.ndarray, molecules: np.ndarray) -> NonconformityScores:
+    def from_rows(cls, values: np.ndarray, molecules: np.ndarray) -> NonconformityScores:
         """Collect scores from ``values`` (``float [n]``) and the molecule of each (``int64 [n]``)."""
         _, inverse, counts = np.unique(molecules, return_inverse=True, return_counts=True)
-        order = np.argsort(scores_PLACE, kind="stable")
-        return cls(np.asarray(scores_PLACE, np.float64)[order], counts[inverse][order])
+        order = np.argsort(values, kind="stable")
+        return cls(np.asarray(values, np.float64)[order], counts[inverse][order])
 
     def quantile(self, coverage: float) -> float:
         """Compute the conformal quantile: the score that exchangeable new molecules stay below with this coverage.
@@ -147,7 +147,7 @@ def fit_interval_scale(
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES:
         return {CONSTANT: 1.0}
     means = {
-        name: float(mean_per_molecule(scores_PLACE, molecules).mean()) for name, scores_PLACE in difficulty.items()
+        name: float(mean_per_molecule(values, molecules).mean()) for name, values in difficulty.items()
     }
     means = {CONSTANT: 1.0} | means
     names = [name for name, mean in means.items() if mean > 0]

@@ -1,4 +1,4 @@
-"""Random forest and gradient boosting on fixed features of molecules, and how they are blended with other answers."""
+"""Random forest and gradient boosting on molecular descriptors, and their stacking with the network."""
 
 from graphslice.trees.fitting import fit_boosting as fit_boosting
 from graphslice.trees.fitting import fit_forest as fit_forest

@@ -1,4 +1,4 @@
-"""Trees as arrays: checked once, stored without pickle, walked by a compiled loop."""
+"""Tree ensembles as arrays: validated on construction, stored without pickle, evaluated by compiled code."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from graphslice.errors import InputError
 from graphslice.ops.threads import parallel_for
 from graphslice.trees.traversal import add_leaves
 
-#: What is made of the sum of the leaves: a number, shares of trees, or probabilities by logistic function or softmax.
+#: Link from the sum of the leaves to a prediction: number, fractions of trees per class, logistic function, softmax.
 NUMBER, TREE_FRACTIONS, LOGISTIC, SOFTMAX = range(4)
 
-#: Larger numbers are no labels: differences of such ones would be infinite.
+#: Largest magnitude of a label: differences of larger numbers would overflow.
 MAX_LABEL = 1e300
 
-#: The dtypes and dimensions of the arrays.
+#: Dtypes and number of dimensions of the arrays.
 _FORMS: dict[str, tuple[tuple[str, ...], int]] = {
     "feature": (("int16", "int32"), 1),
     "threshold": (("float32",), 1),
@@ -31,31 +31,31 @@ _FORMS: dict[str, tuple[tuple[str, ...], int]] = {
     "knots": (("float64",), 2),
     "settings": (("int64",), 1),
 }
-_NODES_A_PATH = 16  # about as many as a row passes in a tree: says what is worth a thread
+_NODES_A_PATH = 16  # typical depth of a leaf: estimates the work, from which the number of threads is chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Decision trees whose leaves are added up, of a forest or of boosting. Everything is checked when it is made.
+    """Tree ensemble: a random forest or gradient boosting with K decision trees. Arrays are validated on construction.
 
-    The nodes of a tree lie together, a node before its children, its left child directly behind it. A row goes right
-    where its feature is greater than the threshold, else left, so with nan too.
+    The nodes of a tree are contiguous and in pre-order: the left child of a node directly follows it. A row goes right
+    if its feature is greater than the threshold, else left (also with nan).
 
     Attributes:
-        feature: int16 or int32 ``[N]``, the feature that a node looks at; -1 for a leaf.
+        feature: int16 or int32 ``[N]``, feature that a node compares; -1 for a leaf.
         threshold: float32 ``[N]``.
-        child: int32 ``[N]``, the right child; of a leaf its row of ``values``.
-        roots: int32 ``[K + 1]``, where the trees begin, and where the last one ends; K may be 0.
-        columns: int16 ``[K]``, the first column of the answer to which a tree adds.
-        values: float32 ``[L, V]``, what the leaves add to V columns.
-        base: float64 ``[W]``, where the sum begins.
-        scale: float64 ``[1]``, by which the sum of the leaves is multiplied: 1 / K for a forest.
-        knots: float64 ``[2, P]``: sums, rising, and the numbers that they stand for, linear in between and constant
-            outside; P is 0 where a sum is the number itself.
-        settings: int64 ``[2]``: F, the number of features, and what is made of the sum.
+        child: int32 ``[N]``, index of the right child; for a leaf its row in ``values``.
+        roots: int32 ``[K + 1]``, index of the root of each tree, then N; K may be 0.
+        columns: int16 ``[K]``, first column of the prediction to which a tree adds.
+        values: float32 ``[L, V]``, leaf values, added to V columns.
+        base: float64 ``[W]``, initial value of the sum.
+        scale: float64 ``[1]``, factor of the sum of the leaves: 1 / K for a forest.
+        knots: float64 ``[2, P]``, map from sums (first row, ascending) to numbers (second row): piecewise linear,
+            constant outside; P is 0 if the sum is the prediction.
+        settings: int64 ``[2]``: number of features F, and the link (:data:`NUMBER`, ...).
 
     Raises:
-        InputError: if the arrays do not make whole trees.
+        InputError: if the arrays are not valid trees.
     """
 
     feature: np.ndarray
@@ -70,51 +70,51 @@ class Trees:
     settings: np.ndarray
 
     def __post_init__(self) -> None:
-        fault = _array_error(self.to_arrays()) or _tree_error(self) or _prediction_error(self)
-        if fault:
-            raise InputError(f"these are no whole trees: {fault}; fit them again")
+        error = _array_error(self.to_arrays()) or _tree_error(self) or _prediction_error(self)
+        if error:
+            raise InputError(f"the arrays are not valid trees: {error}; fit them again")
 
     @property
     def width(self) -> int:
-        """W, the columns of an answer."""
+        """W, number of columns of a prediction."""
         return len(self.base)
 
     @property
     def features(self) -> int:
-        """F, the columns of an input."""
+        """F, number of input features."""
         return int(self.settings[0])
 
     @property
     def of_numbers(self) -> bool:
-        """Whether they predict a number, and no probabilities."""
+        """True for regression: the prediction is a number, not probabilities."""
         return int(self.settings[1]) == NUMBER
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The answer for each row, which depends on that row alone, bit for bit.
+        """Predict each row independently: the result is bitwise the same in any batch.
 
         Args:
             x: float32 ``[R, F]``; nan and infinities are allowed.
 
         Returns:
-            float64 ``[R, W]``: a number, the probability of class 1 (W = 1), or those of all classes, their sum 1.
+            float64 ``[R, W]``: a number, the probability of class 1 (W = 1), or those of all classes, summing to 1.
 
         Raises:
-            InputError: if ``x`` has other columns.
+            InputError: if ``x`` does not have F columns.
         """
         if x.ndim != 2 or x.shape[1] != self.features:
-            raise InputError(f"rows of shape {list(x.shape)} do not fit trees of {self.features} features")
+            raise InputError(f"inputs of shape {list(x.shape)} do not match trees of {self.features} features")
         x = np.ascontiguousarray(x, np.float32)
         leaves = np.zeros((len(x), self.width))
         arrays = self.feature, self.threshold, self.child, self.roots, self.columns, self.values
 
-        def walk(begin: int, end: int) -> None:
+        def traverse(begin: int, end: int) -> None:
             add_leaves(x, *arrays, leaves, begin, end)
 
-        parallel_for(walk, len(x), len(x) * len(self.columns) * _NODES_A_PATH)
+        parallel_for(traverse, len(x), len(x) * len(self.columns) * _NODES_A_PATH)
         return self._inverse_link(self.base + self.scale * leaves)
 
     def _inverse_link(self, sums: np.ndarray) -> np.ndarray:
-        """float64 ``[R, W]`` of such sums. Exponentials one by one: numpy's would depend on the place in the array."""
+        """Convert sums to predictions ``[R, W]``, one exponential at a time: numpy's depend on the array position."""
         link = int(self.settings[1])
         if link == NUMBER:
             return interpolate(sums, self.knots) if self.knots.size else sums
@@ -126,29 +126,29 @@ class Trees:
         if self.width == 1:
             return np.clip(sums, 0, 1)
         totals = sums[:, 0].copy()
-        for column in range(1, self.width):  # in one order, however many rows there are
+        for column in range(1, self.width):  # fixed order of summation for any number of rows
             totals += sums[:, column]
         return sums / totals[:, None]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The attributes by their names: what :meth:`from_arrays` takes, and a checkpoint may hold as tensors."""
+        """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors."""
         return {name: getattr(self, name) for name in _FORMS}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Trees:
-        """Trees of such arrays.
+        """Restore the output of :meth:`to_arrays`.
 
         Raises:
-            InputError: if one is missing or too many, or they do not make whole trees.
+            InputError: if an array is missing or unknown, or the arrays are not valid trees.
         """
         if set(arrays) != set(_FORMS):
-            different = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
-            raise InputError(f"these are no whole trees: missing or not known: {different}; fit them again")
+            names = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
+            raise InputError(f"the arrays are not valid trees: missing or unknown: {names}; fit them again")
         return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
 
 
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """``numpy.interp``, whose slopes are computed in another way for many values, and overflow for large ones."""
+    """Interpolate linearly. ``numpy.interp`` rounds differently for many values, and overflows for large ones."""
     points, numbers = knots
     right = np.searchsorted(points, x).clip(1, len(points) - 1) if len(points) > 1 else np.zeros(x.shape, np.int64)
     left = np.maximum(right - 1, 0)
@@ -168,57 +168,57 @@ def _array_error(arrays: dict[str, np.ndarray]) -> str:
     for name, (dtypes, dimensions) in _FORMS.items():
         array = arrays[name]
         if not isinstance(array, np.ndarray) or array.dtype.name not in dtypes or array.ndim != dimensions:
-            return f"{name} is no array of {dimensions} dimensions and type {' or '.join(dtypes)}"
+            return f"{name} is not an array of {dimensions} dimensions and dtype {' or '.join(dtypes)}"
         if not array.flags.c_contiguous or not array.dtype.isnative:
-            return f"{name} does not lie in one piece"
+            return f"{name} is not contiguous or not in native byte order"
         if not np.isfinite(array).all():
-            return f"{name} holds nan or infinities"
+            return f"{name} contains nan or infinities"
     return ""
 
 
 def _tree_error(trees: Trees) -> str:
-    """What the compiled loop believes: every index, and that children have larger ones."""
+    """Check the assumptions of the compiled loop: valid indices, and children with larger indices than their node."""
     feature, child, roots, nodes = trees.feature, trees.child.astype(np.int64), trees.roots, len(trees.feature)
     if len(trees.threshold) != nodes or len(child) != nodes or len(trees.settings) != 2 or len(trees.scale) != 1:
         return "arrays of different lengths"
     if len(roots) != len(trees.columns) + 1 or roots[0] != 0 or roots[-1] != nodes or (roots[1:] <= roots[:-1]).any():
-        return "roots are not where trees begin"
+        return "roots are not ascending indices of nodes"
     if trees.features < 1 or ((feature < -1) | (feature >= trees.features)).any():
-        return "a node looks at no feature"
+        return "a node compares no feature"
     leaf = feature < 0
     if (leaf & ((child < 0) | (child >= len(trees.values)))).any():
         return "a leaf has no value"
     node = np.arange(nodes)
     end = np.repeat(roots[1:], np.diff(roots))
-    if (~leaf & ((child <= node + 1) | (child >= end))).any():  # so the left child, node + 1, lies in the tree too
-        return "a node has no two children behind it"
+    if (~leaf & ((child <= node + 1) | (child >= end))).any():  # then the left child, node + 1, is in the tree too
+        return "a node does not have two children after it"
     width, columns = trees.width, trees.columns
     if width < 1 or ((columns < 0) | (columns.astype(np.int64) + trees.values.shape[1] > width)).any():
-        return "a tree adds to no column of the answer"
+        return "a tree adds to no column of the prediction"
     return ""
 
 
 def _prediction_error(trees: Trees) -> str:
-    """What keeps answers finite, and probabilities probabilities."""
+    """Check that predictions are finite, and that probabilities are in range and sum to 1."""
     link, width, values, (points, numbers) = int(trees.settings[1]), trees.width, trees.values, _rows(trees.knots)
     if link not in range(4) or (link in (NUMBER, LOGISTIC) and width != 1) or (link == SOFTMAX and width < 2):
-        return "a kind of answer that is not known"
+        return "unknown kind of prediction"
     if (
         not 1e-9 < trees.scale[0] <= 1
         or (np.abs(trees.base) > MAX_LABEL).any()
         or (np.abs(trees.knots) > MAX_LABEL).any()
     ):
-        return "numbers beyond what can be added"
+        return "numbers are out of range"
     if points is None or (points.size and link != NUMBER):
-        return "knots of another shape"
+        return "knots have the wrong shape"
     if (np.diff(points) <= 0).any() or (np.diff(numbers) < 0).any():
-        return "knots that do not rise"
+        return "knots are not ascending"
     if link == TREE_FRACTIONS:
-        whole = values.sum(axis=1, dtype=np.float64) if len(trees.columns) else trees.base.sum(keepdims=True)
+        row_sums = values.sum(axis=1, dtype=np.float64) if len(trees.columns) else trees.base.sum(keepdims=True)
         if (values < 0).any() or (trees.base < 0).any() or values.shape[1] != width:
-            return "shares below 0"
-        if (whole > 1.001).any() or (width > 1 and (whole < 0.999).any()):
-            return "shares that do not sum to 1"
+            return "fractions are below 0"
+        if (row_sums > 1.001).any() or (width > 1 and (row_sums < 0.999).any()):
+            return "fractions do not sum to 1"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The weights of several models in one answer, and whether one is better than another."""
+"""Weights of a stacked (weighted) ensemble, and the paired bootstrap comparison of two models."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy as np
 from graphslice.errors import InputError
 from graphslice.model_averaging import simplex_grid, within_standard_errors
 
-#: Steps of a weight from 0 to 1.
+#: Grid steps of a weight from 0 to 1.
 _STEPS = 10
-#: With fewer molecules nothing is chosen.
+#: With fewer molecules the weights are equal.
 _MIN_MOLECULES = 5
 _RESAMPLES = 1000
-# Weights that are worse by no more standard errors are as good as the best. Not one, as elsewhere: the rows have chosen
-# the network's epoch too, so it looks better on them than it is (docs/log.md).
+# Weights within this many standard errors of the best loss are averaged. Two here and one elsewhere: the validation set
+# also selected the epoch of the network, so its validation loss is optimistic (docs/log.md).
 _STANDARD_ERRORS = 2.0
-# A forest of some hundred trees says no smaller probability but 0, which one row would make infinitely bad.
+# A forest of some hundred trees predicts no smaller probability but 0, whose log loss would be infinite.
 _SMALLEST_PROBABILITY = 1e-3
 
 
 @dataclass(frozen=True)
 class ErrorDifference:
-    """How much better one model is than another, on the same rows.
+    """Difference in error between two models on the same rows, with a 95% confidence interval.
 
     Attributes:
         metric: "MAE", "AUROC" or "log loss".
-        a: the metric of the first model.
-        b: that of the second.
-        difference: by how much the first is better, in the unit of the metric; negative where it is worse.
-        low: where its 95% interval begins.
-        high: where it ends. Both are nan where one molecule, or one class, leaves nothing to resample.
+        a: metric of the first model.
+        b: metric of the second model.
+        difference: improvement of the first model over the second, in the units of the metric; negative if it is worse.
+        low: lower bound of the 95% confidence interval of the difference.
+        high: upper bound. Both are nan if there is only one molecule or one class.
     """
 
     metric: str
@@ -44,132 +44,139 @@ class ErrorDifference:
 
 
 def fit_stacking_weights(
-    answers: Sequence[np.ndarray], y: np.ndarray, kind: str, molecules: np.ndarray | None = None
+    predictions: Sequence[np.ndarray], y: np.ndarray, kind: str, molecules: np.ndarray | None = None
 ) -> np.ndarray:
-    """The weights with which the models' answers are added up, chosen on validation rows.
+    """Choose the weights of models in a stacked ensemble on the validation set.
 
-    Not the best weighting alone: the mean of all on a grid (steps of 0.1) whose loss lies within two standard errors of
-    the best, paired over the molecules, each of which counts as one. So few molecules give nearly equal weights.
+    The result is the mean of all weights on a grid (steps of 0.1) whose loss is within two standard errors of the
+    best, paired over molecules, which all count equally. Few molecules therefore give nearly equal weights.
 
     Args:
-        answers: for each of M models float64 ``[R, W]``, as :meth:`graphslice.trees.Trees.predict` gives them.
-        y: float64 ``[R]``, numbers or indices of classes; nan where unknown: left out, as are rows without an answer.
+        predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.trees.Trees.predict`.
+        y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
         kind: "regression" (by MAE), "binary" or "multiclass" (by log loss).
-        molecules: int64 ``[R]``, which molecule each row is of; each of another one when not given.
+        molecules: int64 ``[R]``, molecule of each row; None if every row is another molecule.
 
     Returns:
-        float64 ``[M]``, none negative, their sum 1; equal with fewer than 5 molecules, or rows of one class.
+        float64 ``[M]``, not negative, summing to 1; equal with fewer than 5 molecules, or rows of one class.
 
     Raises:
-        InputError: if the answers are none, or not of the same rows.
+        InputError: if there are no predictions, or their rows do not match the labels.
     """
-    y, stacked, of = _labelled_predictions(y, answers, molecules)
-    models = len(answers)
+    y, stacked, molecule = _labelled_predictions(y, predictions, molecules)
+    models = len(predictions)
     equal = np.full(models, 1 / models)
-    if len(np.unique(of)) < _MIN_MOLECULES or (kind != "regression" and len(np.unique(y)) < 2):
+    if len(np.unique(molecule)) < _MIN_MOLECULES or (kind != "regression" and len(np.unique(y)) < 2):
         return equal
     grid = np.array(list(simplex_grid(_STEPS, models))) / _STEPS
     losses = np.stack([_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid])
-    losses = np.stack([np.bincount(of, each) for each in losses]) / np.bincount(of)
+    losses = np.stack([np.bincount(molecule, loss) for loss in losses]) / np.bincount(molecule)
     weights = grid[within_standard_errors(losses, _STANDARD_ERRORS)].mean(axis=0)
     return weights / weights.sum()
 
 
-def prediction_loss(y: np.ndarray, answers: np.ndarray, kind: str) -> float:
-    """MAE, minus AUROC, or log loss, as :func:`compare_errors` takes them; nan where it is not defined.
+def prediction_loss(y: np.ndarray, predictions: np.ndarray, kind: str) -> float:
+    """Compute the loss of a model: MAE (regression), minus AUROC (binary), or log loss (multiclass).
 
     Args:
-        y, kind: as in :func:`fit_stacking_weights`.
-        answers: float64 ``[R, W]``.
+        y, kind: as for :func:`fit_stacking_weights`.
+        predictions: float64 ``[R, W]``.
+
+    Returns:
+        The loss, as used by :func:`compare_errors`; nan if undefined.
     """
-    y, (answer,), _ = _labelled_predictions(y, [answers])
+    y, (known,), _ = _labelled_predictions(y, [predictions])
     if kind == "binary":
-        return -_WeightedAuroc(y, answer[:, 0])(np.ones(len(y)))
-    return float(_row_losses(answer, y, kind).mean()) if len(y) else float("nan")
+        return -_WeightedAuroc(y, known[:, 0])(np.ones(len(y)))
+    return float(_row_losses(known, y, kind).mean()) if len(y) else float("nan")
 
 
 def compare_errors(
     y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed: int = 0, molecules: np.ndarray | None = None
 ) -> ErrorDifference:
-    """How much better the answers ``a`` are than ``b``: paired bootstrap over the molecules, 1,000 resamples.
+    """Compare two models by a paired bootstrap over molecules (1,000 resamples).
 
     Args:
-        y: as in :func:`fit_stacking_weights`.
-        a: float64 ``[R, W]``.
-        b: as ``a``, of the other model.
+        y: as for :func:`fit_stacking_weights`.
+        a: predictions of the first model, float64 ``[R, W]``.
+        b: predictions of the second model, float64 ``[R, W]``.
         kind: "regression" (MAE), "binary" (AUROC) or "multiclass" (log loss).
-        seed: of the resamples.
-        molecules: as in :func:`fit_stacking_weights`; what is measured of one is drawn together.
+        seed: random seed of the resamples.
+        molecules: as for :func:`fit_stacking_weights`; all rows of a molecule are resampled as one unit.
 
     Raises:
-        InputError: if the answers are not of the same rows, or no row has a label.
+        InputError: if rows do not match, or no row has a label and both predictions.
     """
-    y, stacked, of = _labelled_predictions(y, [a, b], molecules)
+    y, stacked, molecule = _labelled_predictions(y, [a, b], molecules)
     if len(y) == 0:
-        raise InputError("two models cannot be compared: no row has a label and both answers")
+        raise InputError("two models cannot be compared: no row has a label and both predictions")
     random = np.random.default_rng(seed)
-    drawn = len(np.unique(of))
-    counts = (np.bincount(random.integers(drawn, size=drawn), minlength=drawn)[of] for _ in range(_RESAMPLES))
+    size = len(np.unique(molecule))
+    counts = (np.bincount(random.integers(size, size=size), minlength=size)[molecule] for _ in range(_RESAMPLES))
     metric = {"regression": "MAE", "binary": "AUROC", "multiclass": "log loss"}[kind]
     if kind == "binary":
-        areas = [_WeightedAuroc(y, answer[:, 0]) for answer in stacked]
+        areas = [_WeightedAuroc(y, predictions[:, 0]) for predictions in stacked]
         first, second = (area(np.ones(len(y))) for area in areas)
         resampled = np.array([areas[0](count) - areas[1](count) for count in counts])
         difference = first - second
     else:
-        losses = np.stack([_row_losses(answer, y, kind) for answer in stacked])
+        losses = np.stack([_row_losses(predictions, y, kind) for predictions in stacked])
         first, second = losses.mean(axis=1)
         gains = losses[1] - losses[0]
         resampled = np.array([gains @ count / count.sum() for count in counts])
         difference = second - first
     resampled = resampled[~np.isnan(resampled)]  # resamples of one class have no AUROC
-    low, high = np.quantile(resampled, [0.025, 0.975]) if drawn > 1 and len(resampled) else (np.nan, np.nan)
+    low, high = np.quantile(resampled, [0.025, 0.975]) if size > 1 and len(resampled) else (np.nan, np.nan)
     return ErrorDifference(metric, float(first), float(second), float(difference), float(low), float(high))
 
 
 def _labelled_predictions(
-    y: np.ndarray, answers: Sequence[np.ndarray], molecules: np.ndarray | None = None
+    y: np.ndarray, predictions: Sequence[np.ndarray], molecules: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, answers ``[M, R, W]``, and the molecules counted from 0, of the rows that have labels and answers."""
+    """Labels, predictions ``[M, R, W]`` and molecules (numbered from 0) of the rows with label and predictions."""
     y = np.asarray(y, np.float64)
-    if not answers or y.ndim != 1 or any(np.shape(answer) != (len(y), *np.shape(answers[0])[1:]) for answer in answers):
-        shapes = ", ".join(str(np.shape(answer)) for answer in answers)
+    if (
+        not predictions
+        or y.ndim != 1
+        or any(np.shape(each) != (len(y), *np.shape(predictions[0])[1:]) for each in predictions)
+    ):
+        shapes = ", ".join(str(np.shape(each)) for each in predictions)
         raise InputError(
-            f"answers of shapes {shapes or 'none'} do not go with {len(y)} labels: give [rows, width] each"
+            f"predictions of shapes {shapes or 'none'} do not match {len(y)} labels: expected [rows, width] per model"
         )
-    stacked = np.stack([np.asarray(answer, np.float64).reshape(len(y), -1) for answer in answers])
+    stacked = np.stack([np.asarray(each, np.float64).reshape(len(y), -1) for each in predictions])
     known = np.isfinite(y) & np.isfinite(stacked).all(axis=(0, 2))
-    of = np.arange(len(y)) if molecules is None else np.asarray(molecules)
-    if of.shape != y.shape:
-        raise InputError(f"molecules of shape {of.shape} do not go with {len(y)} labels: give one for each")
-    return y[known], stacked[:, known], np.unique(of[known], return_inverse=True)[1]
+    molecule = np.arange(len(y)) if molecules is None else np.asarray(molecules)
+    if molecule.shape != y.shape:
+        raise InputError(f"molecules of shape {molecule.shape} do not match {len(y)} labels: expected one per label")
+    return y[known], stacked[:, known], np.unique(molecule[known], return_inverse=True)[1]
 
 
-def _row_losses(answer: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:
-    """``[R]``: the absolute error, or minus the logarithm of the probability of the class that is true."""
+def _row_losses(predictions: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:
+    """Absolute error, or log loss, of each row: ``[R]``."""
     if kind == "regression":
-        return np.abs(answer[:, 0] - y)
+        return np.abs(predictions[:, 0] - y)
     if kind == "binary":
-        right = np.where(y == 1, answer[:, 0], 1 - answer[:, 0])
+        true_class = np.where(y == 1, predictions[:, 0], 1 - predictions[:, 0])
     else:
-        right = answer[np.arange(len(y)), y.astype(np.int64)]
-    return -np.log(np.clip(right, _SMALLEST_PROBABILITY, 1))
+        true_class = predictions[np.arange(len(y)), y.astype(np.int64)]
+    return -np.log(np.clip(true_class, _SMALLEST_PROBABILITY, 1))
 
 
 class _WeightedAuroc:
-    """The area under the ROC curve of rows taken several times each; ties count half."""
+    """Area under the ROC curve (AUROC) of rows with counts; ties count half."""
 
     def __init__(self, y: np.ndarray, score: np.ndarray) -> None:
         self.positive = y == 1
-        self.place = np.unique(score, return_inverse=True)[1]
+        self.rank = np.unique(score, return_inverse=True)[1]
 
     def __call__(self, counts: np.ndarray) -> float:
-        """nan where a class is missing.
+        """Compute the AUROC; nan if a class is missing.
 
         Args:
-            counts: ``[R]``, how often each row is taken.
+            counts: ``[R]``, number of times that each row counts.
         """
-        positive = np.bincount(self.place, counts * self.positive)
-        negative = np.bincount(self.place, counts * ~self.positive)
+        positive = np.bincount(self.rank, counts * self.positive)
+        negative = np.bincount(self.rank, counts * ~self.positive)
         pairs = positive.sum() * negative.sum()
         return float(positive @ (negative.cumsum() - negative / 2) / pairs) if pairs else float("nan")

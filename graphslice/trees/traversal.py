@@ -1,11 +1,11 @@
-"""Rows down the trees, compiled."""
+"""Traversal of decision trees: the sum of the leaves that each row reaches, compiled with numba."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-# So many rows go down a tree while it lies in the second cache.
+# Rows per block: a tree is read from the level-2 cache for all rows of a block.
 _BLOCK = 64
 
 
@@ -22,13 +22,15 @@ def add_leaves(
     begin: int,
     end: int,
 ) -> None:
-    """Add to rows ``begin`` to ``end`` of ``out`` the leaf of every tree, in the order of the trees.
+    """Add the leaf values of all trees, in their order, to rows ``begin`` to ``end`` of ``out``.
 
-    The arrays are those of :class:`~graphslice.trees.model.Trees`. nan goes left, as it is greater than nothing.
+    nan goes left, since no comparison with it is true.
 
     Args:
         x: float32 ``[R, F]``.
-        out: float64 ``[R, W]``, added to.
+        feature, threshold, child, roots, columns, values: see :class:`~graphslice.trees.model.Trees`.
+        out: float64 ``[R, W]``, changed in place.
+        begin, end: range of rows.
     """
     for first in range(begin, end, _BLOCK):
         for tree in range(columns.shape[0]):

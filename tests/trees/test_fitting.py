@@ -162,9 +162,9 @@ def test_rows_without_a_label_are_left_out(fit):
     [
         (rows(5), np.full(5, np.nan), "regression", "no row has a label"),
         (rows(0), np.empty(0), "regression", "no row has a label"),
-        (rows(5), np.ones(4), "regression", r"shape \[5, 12\] do not go with labels of shape \[4\]"),
-        (rows(5), np.ones((5, 1)), "regression", "do not go with"),
-        (np.empty((5, 0), np.float32), np.ones(5), "regression", "do not go with"),
+        (rows(5), np.ones(4), "regression", r"shape \[5, 12\] do not match labels of shape \[4\]"),
+        (rows(5), np.ones((5, 1)), "regression", "do not match"),
+        (np.empty((5, 0), np.float32), np.ones(5), "regression", "do not match"),
         (rows(2), np.array([1, np.inf]), "regression", "infinite"),
         (rows(2), np.array([1, 1e308]), "regression", "infinite"),
         (rows(2), np.array([0.0, 2.0]), "binary", "from 0 to 1"),
@@ -194,7 +194,7 @@ def test_a_layout_that_changed_is_noticed(shift, monkeypatch):
     if not shift:
         fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
         return
-    with pytest.raises(InputError, match="keeps its trees in another way"):
+    with pytest.raises(InputError, match="stores trees in a layout that"):
         fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
 
 

@@ -122,7 +122,7 @@ def test_several_rows_of_a_molecule_are_one():
     assert weights == pytest.approx(fit_stacking_weights(answers, y, "regression"))
     few = fit_stacking_weights([each[of < 4] for each in repeated], many[of < 4], "regression", of[of < 4])
     assert np.array_equal(few, [0.5, 0.5])
-    with pytest.raises(InputError, match="give one for each"):
+    with pytest.raises(InputError, match="expected one per label"):
         compare_errors(y, *answers, "regression", molecules=of)
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_resampled():
 def test_what_does_not_go_together():
     y = np.zeros(6)
     for answers in ([], [np.zeros((5, 1))], [np.zeros((6, 1)), np.zeros((6, 2))]):
-        with pytest.raises(InputError, match="do not go with 6 labels"):
+        with pytest.raises(InputError, match="do not match 6 labels"):
             fit_stacking_weights(answers, y, "regression")
     with pytest.raises(InputError, match="no row has a label"):
         compare_errors(y * np.nan, y[:, None], y[:, None], "regression")

@@ -76,9 +76,9 @@ def test_the_slim_settings_of_the_paper():
         ({"trainer": {"max_epoch": 3}}, r"'trainer.max_epoch' \(did you mean 'max_epochs'\?\)"),
         ({"data": {"xyzzy": 3}}, r"'data.xyzzy'$"),
         ({3: {}}, "unknown configuration key '3'"),
-        ({"model": None}, "section 'model' must hold"),
-        ({"model": "softmax"}, "section 'model' must hold"),
-        ({"trainer": [1]}, "section 'trainer' must hold"),
+        ({"model": None}, "section 'model' must contain"),
+        ({"model": "softmax"}, "section 'model' must contain"),
+        ({"trainer": [1]}, "section 'trainer' must contain"),
         ({"model": {"layers": "four"}}, "model.layers must be int, not 'four'"),
         ({"model": {"layers": 4.0}}, "model.layers must be int"),
         ({"model": {"layers": None}}, "model.layers must be int"),
@@ -89,14 +89,14 @@ def test_the_slim_settings_of_the_paper():
         ({"model": {"mixer": None}}, "model.mixer must be str"),
         ({"data": {"targets": ["a", "b"]}}, "data.targets must be str or empty"),
         ({"trainer": {"max_steps": "many"}}, "trainer.max_steps must be int or empty"),
-        ({"graph": {"atom_order": "random"}}, "graph.atom_order is canonical or input"),
-        ({"graph": {"path_ties": "median"}}, "graph.path_ties is mean or floyd-warshall"),
+        ({"graph": {"atom_order": "random"}}, "graph.atom_order must be canonical or input"),
+        ({"graph": {"path_ties": "median"}}, "graph.path_ties must be mean or floyd-warshall"),
         ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be from 1 to 65535"),
         ({"trainer": {"max_epochs": 0}}, "trainer.max_epochs must be at least 1"),
         ({"trainer": {"batch_size": -4}}, "trainer.batch_size must be at least 1"),
         ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),
-        ({"trainer": {"workers": "several"}}, "trainer.workers is auto or a number"),
-        ({"trainer": {"precision": "8"}}, "trainer.precision is"),
+        ({"trainer": {"workers": "several"}}, "trainer.workers must be auto or a number"),
+        ({"trainer": {"precision": "8"}}, "trainer.precision must be"),
         ({"optimizer": {"peak_lr": 10**400}}, "optimizer.peak_lr is too large a number"),
         ({"model": {"mixer": ["a"], "mixer_settings": {"x": 1}}}, "model.mixer must be str"),
         ({"trainer": {"seed": -1}}, "trainer.seed must be from 0 to 4294967295, not -1"),
@@ -153,9 +153,9 @@ def test_an_unknown_preset_names_the_nearest():
         (b"model: !!python/object/apply:os.getcwd []", "is not a YAML file"),
         (b"data: {dataset: 2024-13-45}", "is not a YAML file"),
         (b"model: {layers: 0x_}", "is not a YAML file"),
-        (b"", "holds no configuration"),
-        (b"- model", "holds no configuration"),
-        (b"just words", "holds no configuration"),
+        (b"", "contains no configuration"),
+        (b"- model", "contains no configuration"),
+        (b"just words", "contains no configuration"),
     ],
 )
 def test_files_that_hold_no_configuration(tmp_path, content, message):
@@ -201,7 +201,7 @@ def test_folds(folds, fold, expected):
 
 @pytest.mark.parametrize("folds", ["", "1", "0", "x3", "5x0", "5x", "five", "-5", "5 x 3", "5x3x2", 1])
 def test_folds_of_no_use(folds):
-    with pytest.raises(InputError, match=r"data\.folds is a number from 2, or with repeats such as 5x3"):
+    with pytest.raises(InputError, match=r"data\.folds must be a number from 2, or such as 5x3"):
         RunConfig.from_dict({"data": {"folds": folds}})
 
 
@@ -229,9 +229,9 @@ MERGES = "a: &a {k: v, l: w}\n" + "".join(
 @pytest.mark.parametrize("text", [f"trainer:\n  max_epochs: {ALIASES}\n", MERGES, "a: &a [*a]\n"], ids=range(3))
 def test_aliases_that_stand_for_too_many_values_are_refused(text, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"run.yaml: it holds more than 100,000 values, each alias counted"):
+    with pytest.raises(InputError, match=r"run.yaml: it contains more than 100,000 values with all aliases"):
         read_yaml(tmp_path / "run.yaml")
-    with pytest.raises(InputError, match="it holds more than 100,000 values"):
+    with pytest.raises(InputError, match="it contains more than 100,000 values"):
         parse_value(text)
 
 

@@ -1,7 +1,7 @@
-"""One configuration for a run: dataclasses, filled from a preset, a YAML file and flags.
+"""Configuration of a run: dataclasses with all hyperparameters, filled from a preset, a YAML file and flags.
 
-What comes later wins. The resolved configuration is stored in the run folder and in every
-checkpoint, and is the only truth about how a model was made.
+Later sources override earlier ones. The resolved configuration is stored in the run directory and in every checkpoint,
+and completely describes how a model was trained.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ __all__ = [
     "split_words",
 ]
 
-#: What a prediction may be read from: rows of C channels that each is.
+#: Readouts (pooling of atom embeddings into a molecule embedding), and the number of vectors of C channels of each.
 READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
 
-#: What training can make small; auto is mae of numbers, bce of binary targets and cross-entropy of several classes.
+#: Loss functions; auto: mae for regression, bce for binary and cross-entropy for multiclass targets.
 LOSSES = ("auto", "mae", "mse", "huber", "gaussian", "bce", "cross-entropy")
 
-#: In place of a run whose weights are taken: random ones.
+#: Value of ``init_from`` for training from scratch.
 FROM_SCRATCH = "none"
 
 _CHOICES = {
@@ -85,42 +85,41 @@ _CHOICES = {
 
 @dataclass
 class ModelConfig:
-    """What a GraphTransformer is built from.
+    """Architecture of a GraphTransformer.
 
     Attributes:
-        mixer: what stands where attention stood: see ``graphslice.nn.mixers``.
-        mixer_settings: settings of the mixer's own, such as {"groups": 2} of csp.
+        mixer: token-mixing layer that replaces self-attention: see ``graphslice.nn.mixers``.
+        mixer_settings: hyperparameters of the mixer, such as {"groups": 2} for csp.
         layers: number of blocks.
-        dim: channels C of every atom.
-        heads: heads H of the bias and of the attention map.
-        ffn_dim: channels inside the feed-forward network.
-        tasks: how many numbers it puts out: one a target, but of several classes one a class.
-        readout: what the prediction is read from: token, or the mean, sum, max or quantiles (minimum,
-            quartiles and maximum) of the atoms, channel by channel, or several joined with "+", such as
-            token+mean.
-        init: standard deviations at the start: graphormer (linear maps 0.02 / sqrt(layers), embeddings
-            0.02) or balanced, which learns sooner: every row of an embedding of atoms as large as a
-            layer norm's output, linear maps 1 / sqrt(inputs), and those that end a branch 1 / sqrt(2
-            layers) of it, so that all branches together add as much as there was.
-        distance_start: let head h begin by reading the pairs that are h mod 6 bonds apart.
-        norm: pre (a layer norm before every mixer and feed-forward network, and one after the last) or post
-            (one after each sum, as the later Graphormer).
-        embedding_norm: a layer norm after the atom encoder.
-        bond_messages: beside every mixer, let each atom hear what those that are bonded to it say over the bonds
-            (GINE): a sum that knows the bonds and their rings, where the map averages over distances and paths.
-        head: linear, or mlp (linear, GELU, layer norm, linear), which takes the place of the norm after the last layer.
-        dropout: after every mixer and feed-forward network.
-        input_dropout: after the atom encoder.
-        attention_dropout: on the attention map.
-        activation_dropout: after the GELU of every feed-forward network.
-        embedding_layout: of the embedding tables: ogb (as many rows as values) or graphormer (512
-            rows a feature, as in the original checkpoints).
-        num_degrees: rows of each degree table; larger degrees share the last.
-        num_distances: rows of the spatial table; larger distances share the last but one.
+        dim: channels C of every atom embedding.
+        heads: heads H of the attention bias and of the attention map.
+        ffn_dim: hidden channels of the feed-forward network.
+        tasks: number of outputs: one per target, but one per class for multiclass targets.
+        readout: input of the output head: token, or the mean, sum, max or quantiles (minimum, quartiles and maximum)
+            over the atoms, per channel; or several joined with "+", such as token+mean.
+        init: standard deviations of the initial weights: graphormer (linear maps 0.02 / sqrt(layers), embeddings 0.02)
+            or balanced, which trains faster: every row of an atom embedding has the scale of a layer-norm output,
+            linear maps have 1 / sqrt(inputs), and the last map of a branch has 1 / sqrt(2 layers) of that, so that
+            all branches together add as much variance as their input has.
+        distance_start: initialise head h to attend to pairs at a distance of h mod 6 bonds.
+        norm: pre (layer norm before every mixer and feed-forward network, and after the last block) or post (after
+            each residual sum, as in the later Graphormer).
+        embedding_norm: layer norm after the atom encoder.
+        bond_messages: add message passing along bonds (GINE) to every mixer: a sum over bonded neighbours that
+            depends on bond types and rings, while the attention map averages over distances and paths.
+        head: linear, or mlp (linear, GELU, layer norm, linear), which replaces the norm after the last block.
+        dropout: dropout after every mixer and feed-forward network.
+        input_dropout: dropout after the atom encoder.
+        attention_dropout: dropout on the attention map.
+        activation_dropout: dropout after the GELU of every feed-forward network.
+        embedding_layout: layout of the embedding tables: ogb (as many rows as values) or graphormer (512 rows per
+            feature, as in the original checkpoints).
+        num_degrees: rows of each degree table; larger degrees share the last row.
+        num_distances: rows of the spatial table; larger distances share the last row but one.
         num_path_positions: matrices of the edge encoding, of which max_path are used.
-        max_path: bonds of a shortest path that the edge encoding reads.
-        descriptors: numbers of a molecule that are read beside its graph; as many as data.features has.
-        level: what the predictions are of, as data.level says: molecule, atom or bond.
+        max_path: number of bonds of a shortest path that enter the edge encoding.
+        descriptors: number of molecular descriptors used in addition to the graph: the size of data.features.
+        level: level of the predictions, equal to data.level: molecule, atom or bond.
     """
 
     mixer: str = "slice-max"
@@ -158,7 +157,7 @@ class ModelConfig:
                 )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise InputError(f"model.{name} is {' or '.join(choices)}, not {shown(getattr(self, name))}")
+                raise InputError(f"model.{name} must be {' or '.join(choices)}, not {shown(getattr(self, name))}")
         for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
@@ -168,7 +167,7 @@ class ModelConfig:
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
         if self.max_path > self.num_path_positions:
             raise InputError(
-                f"model.max_path ({self.max_path}) is more than model.num_path_positions ({self.num_path_positions})"
+                f"model.max_path ({self.max_path}) must not exceed model.num_path_positions ({self.num_path_positions})"
             )
         if self.num_distances < 8 or self.num_degrees < 2:
             raise InputError("model.num_distances must be at least 8 and model.num_degrees at least 2")
@@ -178,42 +177,43 @@ class ModelConfig:
 
     @classmethod
     def preset(cls, name: str) -> ModelConfig:
-        """The model of a preset, such as ``"pcqm4m-slice"``; see :data:`PRESETS`."""
+        """Return the model configuration of a preset, such as ``"pcqm4m-slice"``; see :data:`PRESETS`."""
         return cls(**read_preset(name).get("model", {}))
 
 
 @dataclass
 class TrainerConfig:
-    """How a model is trained.
+    """Training: length, loss, hardware, baselines and ensemble.
 
     Attributes:
-        max_epochs: passes over the training molecules.
+        max_epochs: passes over the training set.
         max_steps: optimiser steps.
-        max_minutes: minutes of training, validation included. The run ends, and its learning rate has come down, at
-            the first of the three limits that are given; without any, after as many epochs as suit the number of
-            molecules: 30 up to 10,000 of them, then fewer.
-        batch_size: molecules of one optimiser step, over all devices together.
-        gradient_clip: largest norm of the gradient; 0 leaves it alone.
-        accelerator: auto (a CUDA GPU where there is one, else cpu), cpu, cuda or mps.
-        devices: how many devices; auto takes one CPU process, or a GPU for every 32 molecules of a batch.
-        precision: auto (bf16-mixed on GPUs that have it, 16-mixed on V100, T4 and RTX 20), 32, bf16-mixed or 16-mixed.
-        compile: on (torch.compile, with CUDA graphs on a GPU), off, or auto (on a GPU, where the rest of the
-            run, as long as its first steps foretell, earns the minutes back that it takes).
-        workers: threads that prepare batches while the model works; auto (2 for a GPU, else none).
-        patience: stop after this many epochs without a better validation MAE; never when not given.
-        checkpoint_minutes: how often the last checkpoint is renewed within an epoch.
-        loss: of the numbers mae, mse, huber, or gaussian, which learns the deviation of its errors too; bce of yes or
-            no and cross-entropy of several classes go by themselves.
-        metric: what chooses the best epoch, as mae, rmse, spearman, auroc, auprc, accuracy; mae of numbers, auroc of
-            classes, the loss where there are both.
-        target_weights: of targets in the loss, TARGET=2,OTHER=0.5; 1 when not given.
-        class_weights: none, or balanced, which gives every class of a target the same share in the loss.
-        baselines: on trains a random forest and gradient boosting beside the network, on Morgan counts and RDKit's
-            descriptors, says which is best, and lets all answer together, with weights chosen on validation; off;
-            auto: on where there are SMILES and up to 20,000 labels.
-        ensemble: how many models are trained, whose mean is the prediction and whose deviation its spread.
-        freeze: what does not learn: none, embeddings, or blocks:N (the embeddings and the first N blocks).
-        seed: of the initial weights, the order of the molecules and the dropout.
+        max_minutes: minutes of training including validation. Training ends, with the learning rate decayed, at the
+            first of the three limits that are set. Without any, the number of epochs depends on the size of the
+            training set: 30 for up to 10,000 molecules, then fewer.
+        batch_size: molecules per optimiser step, in total over all devices.
+        gradient_clip: largest norm of the gradient; 0 disables clipping.
+        accelerator: auto (a CUDA GPU if available, else cpu), cpu, cuda or mps.
+        devices: number of devices; auto: one CPU process, or a GPU per 32 molecules of a batch.
+        precision: auto (bf16-mixed on GPUs that support it, 16-mixed on V100, T4 and RTX 20), 32, bf16-mixed or
+            16-mixed.
+        compile: on (torch.compile, with CUDA graphs on a GPU), off, or auto (on a GPU, if timing the first steps
+            shows that compilation will pay off).
+        workers: threads that prepare batches while the model computes; auto (2 for a GPU, else none).
+        patience: early stopping: number of epochs without a better validation metric; None disables it.
+        checkpoint_minutes: interval at which the last checkpoint is updated within an epoch.
+        loss: loss of regression targets: mae, mse, huber, or gaussian (negative log-likelihood with a predicted
+            standard deviation). Binary targets use bce and multiclass targets cross-entropy automatically.
+        metric: metric on the validation set that selects the best epoch, such as mae, rmse, spearman, auroc, auprc or
+            accuracy. Default: mae for regression, auroc for classification, the loss if there are both.
+        target_weights: weights of targets in the loss, TARGET=2,OTHER=0.5; default 1.
+        class_weights: none, or balanced (every class of a target has the same total weight in the loss).
+        baselines: on: also train a random forest and gradient boosting on Morgan counts and RDKit descriptors, report
+            which model is best, and predict with a weighted ensemble (stacking) of all, with weights chosen on the
+            validation set; off; auto: on with SMILES and up to 20,000 labels.
+        ensemble: number of ensemble members; their mean is predicted, and their standard deviation reported.
+        freeze: weights that are not trained: none, embeddings, or blocks:N (the embeddings and the first N blocks).
+        seed: random seed of the initial weights, the order of the molecules and the dropout.
     """
 
     max_epochs: int | None = None
@@ -251,34 +251,43 @@ class TrainerConfig:
             if value is not None and not value > 0:
                 raise InputError(f"trainer.{name} must be more than 0, not {value}")
         if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
-            raise InputError(f"trainer.freeze is none, embeddings or blocks:N, not {shown(self.freeze)}")
+            raise InputError(f"trainer.freeze must be none, embeddings or blocks:N, not {shown(self.freeze)}")
         if self.workers != "auto" and not self.workers.isdigit():
-            raise InputError(f"trainer.workers is auto or a number, not {shown(self.workers)}")
+            raise InputError(f"trainer.workers must be auto or a number, not {shown(self.workers)}")
         if self.metric is not None:
             self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")
         if self.loss not in LOSSES:
-            raise InputError(f"trainer.loss is {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {shown(self.loss)}")
+            raise InputError(f"trainer.loss must be {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {shown(self.loss)}")
         if self.baselines not in ("auto", "on", "off"):
-            raise InputError(f"trainer.baselines is auto, on or off, not {shown(self.baselines)}")
+            raise InputError(f"trainer.baselines must be auto, on or off, not {shown(self.baselines)}")
         if self.class_weights not in ("none", "balanced"):
-            raise InputError(f"trainer.class_weights is none or balanced, not {shown(self.class_weights)}")
+            raise InputError(f"trainer.class_weights must be none or balanced, not {shown(self.class_weights)}")
         if self.compile not in ("auto", "on", "off"):
-            raise InputError(f"trainer.compile is auto, on or off, not {shown(self.compile)}")
+            raise InputError(f"trainer.compile must be auto, on or off, not {shown(self.compile)}")
         if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):
-            raise InputError(f"trainer.precision is auto, 32, bf16-mixed or 16-mixed, not {shown(self.precision)}")
+            raise InputError(f"trainer.precision must be auto, 32, bf16-mixed or 16-mixed, not {shown(self.precision)}")
 
     @property
     def inference_device(self) -> str | None:
-        """Where the trained model answers: the CPU if it was trained there on purpose; None: where models do."""
+        """Device for predictions of the trained model: cpu if it was explicitly trained there, else None (default)."""
         return "cpu" if self.accelerator == "cpu" else None
 
 
 @dataclass
 class RunConfig:
-    """Everything about a run.
+    """Complete configuration of a run.
 
-    ``init_from`` is whose weights it starts from: a run folder, a checkpoint, or a model that comes with the package;
-    ``"none"`` for random ones. None: the data decide, see :func:`~graphslice.training.fine_tuning.choose_init_from`.
+    Attributes:
+        data: dataset, columns, tasks and split.
+        graph: conversion of molecules to graphs.
+        model: architecture.
+        optimizer: optimiser and learning rate schedule.
+        trainer: training.
+        init_from: fine-tuned from this run directory, checkpoint, or model of the package; ``"none"``: from scratch;
+            None: chosen by the dataset, see :func:`~graphslice.training.fine_tuning.choose_init_from`.
+
+    Raises:
+        InputError: if weights are to be frozen in a model that is trained from scratch.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -291,40 +300,39 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.trainer.freeze != "none" and self.origin is None:
             raise InputError(
-                f"trainer.freeze {self.trainer.freeze} keeps weights as they are: without --init-from they are random"
+                f"trainer.freeze {self.trainer.freeze} needs pretrained weights: without --init-from they are random"
             )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        """From nested plain values, such as a YAML file holds.
+        """Build a configuration from nested plain values, such as those of a YAML file.
 
         Raises:
-            InputError: naming an unknown key, with the nearest known one, or a value of the wrong
-                type.
+            InputError: for an unknown key (the message suggests the nearest known one) or a value of the wrong type.
         """
         values = migrate_config(values)
         check_keys(values, cls)
         kinds = typing.get_type_hints(cls)
-        sections = {name: part for name, part in values.items() if dataclasses.is_dataclass(kinds[name])}
-        found = {name: parse_section(kinds[name], name, part) for name, part in sections.items()}
+        sections = {name: section for name, section in values.items() if dataclasses.is_dataclass(kinds[name])}
+        configs = {name: parse_section(kinds[name], name, section) for name, section in sections.items()}
         origin = values.get("init_from")
         if not isinstance(origin, str | None):
             raise InputError(f"init_from must be str or empty, not {shown(origin)}")
-        return cls(**found, init_from=origin)
+        return cls(**configs, init_from=origin)
 
     @classmethod
     def preset(cls, name: str) -> RunConfig:
-        """The run of a preset of :data:`PRESETS`."""
+        """Return the configuration of a preset; see :data:`PRESETS`."""
         return cls.from_dict(read_preset(name))
 
     def fine_tuned_from(self, origin: RunConfig, path: str | Path) -> RunConfig:
-        """The configuration of a run that starts from another one's weights: that one's model, molecules and optimiser.
+        """Return the configuration of a fine-tuning run: with model, graph and optimiser of the pretrained one.
 
-        Its learning rate warms up and decays over its own steps, to the same peak.
+        The learning rate has the same peak, but warms up and decays over the steps of the new run.
 
         Args:
-            origin: configuration of the other.
-            path: its run folder or checkpoint, or the name of a model that comes with the package.
+            origin: configuration of the pretrained model.
+            path: its run directory or checkpoint, or the name of a model of the package.
         """
         optimizer = dataclasses.replace(origin.optimizer, warmup_steps=None, total_steps=None)
         where = str(path) if is_packaged_model(path) else str(Path(path).resolve())
@@ -332,25 +340,25 @@ class RunConfig:
 
     @property
     def origin(self) -> str | None:
-        """Whose weights it starts from; None of random ones, or where the data are still to decide."""
+        """The model that this run is fine-tuned from; None if trained from scratch, or not decided yet."""
         return None if self.init_from == FROM_SCRATCH else self.init_from
 
     @property
     def num_models(self) -> int:
-        """The number of models that the run trains: the members of an ensemble, or one for each fold.
+        """Number of models to train: ensemble members, or one per cross-validation fold.
 
         Raises:
-            InputError: if it asks for both.
+            InputError: if both an ensemble and cross-validation are configured.
         """
         number, repeats = self.data.folds_and_repeats
         folds = number * repeats if self.data.is_cross_validation else 0
         if folds and self.trainer.ensemble > 1:
-            raise InputError("--folds trains a model for each fold, and these are an ensemble: leave out --ensemble")
+            raise InputError("--folds trains one model per fold, which form an ensemble already: leave out --ensemble")
         return folds or self.trainer.ensemble
 
     @property
     def collate_settings(self) -> dict[str, Any]:
-        """What ``collate_rows`` has to know of a model."""
+        """Keyword arguments of ``collate_rows`` for this model."""
         return {
             "path_ties": self.graph.path_ties,
             "max_path": self.model.max_path,
@@ -360,10 +368,12 @@ class RunConfig:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """Return nested plain values, the inverse of :meth:`from_dict`."""
         values = dataclasses.asdict(self)
         if self.init_from is None:
             del values["init_from"]
         return values
 
     def to_yaml(self) -> str:
+        """Return the configuration as YAML."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False)

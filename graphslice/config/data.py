@@ -1,4 +1,4 @@
-"""The part of a configuration that is about data: which molecules, how they are split, how they become graphs."""
+"""Configuration of the data: dataset and columns, tasks, splits and cross-validation, conversion to graphs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from graphslice.errors import InputError, nearest, shown
 
-#: What a label is of.
+#: Levels of targets: molecule-level, atom-level (node) or bond-level (edge) predictions.
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
 
 
 def split_words(text: str) -> list[str]:
-    """What a text lists after commas, without empty ones; quotes keep a comma in a word: ``"a,b",c``, ``"a,b"=2``."""
+    """Split a comma-separated list and drop empty items; quotes keep a comma in a name: ``"a,b",c``, ``"a,b"=2``."""
     return [word.strip() for word in split_columns(text) if word.strip()]
 
 
 def split_columns(text: str) -> list[str]:
-    """What stands between the commas of a text, and between its lines, as it is but for quotes and leading spaces.
+    """Split a text at commas and line breaks, as CSV: without quotes and leading spaces, but with empty items.
 
     Raises:
-        InputError: if that cannot be told.
+        InputError: if the text is not valid CSV.
     """
     try:
         return [word for line in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True) for word in line]
@@ -32,9 +32,9 @@ def split_columns(text: str) -> list[str]:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """The text in which :func:`split_columns` finds some names."""
+    """Join names with commas: the inverse of :func:`split_columns`."""
     text = io.StringIO()
-    if any(name != name.strip() for name in names):  # without quotes the spaces would go
+    if any(name != name.strip() for name in names):  # quotes keep leading and trailing spaces
         writer = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
     else:
         writer = csv.writer(text, lineterminator="")
@@ -44,36 +44,36 @@ def join_names(names: Sequence[str]) -> str:
 
 @dataclass
 class DataConfig:
-    """Where the labelled molecules come from.
+    """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
 
     Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a folder of such
-            files, or of a store of ``graphslice featurize``.
-        valid_file: a table as dataset of the molecules for validation, which are not among those of dataset.
-        test_file: the same for the test. Rows are counted on from dataset to valid_file to test_file.
-        root: where OGB's folders lie, or are downloaded to.
-        smiles_column: the column of the SMILES; found by its name when not given.
-        targets: the columns to predict, separated by commas; need not be given where there is only one of numbers.
-        level: molecule, or what the targets are of: atom or bond, whose cells are lists of one number for each atom of
-            the SMILES, or for each bond, in RDKit's order.
-        task: regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; found from their
-            values where not given.
-        transform: log learns the logarithms of all numbers, TARGET=log those of one; none when not given.
-        features: what the model reads beside the graph, separated by commas: morgan (counts of the environments of
-            atoms), rdkit2d (RDKit's descriptors), and names of numeric columns of the table.
-        split: random, scaffold, cluster, or the name of a column that says train, valid or test; the column
-            "split" when there is one, else random. Validation that neither a column nor a file gives is taken
-            from the rows for training.
-        carve: which of many choices of the rows for validation, where the data does not name them.
-        folds: split into so many folds ("5"), or that several times ("5x3": three times) for a cross-validation.
-        fold: which of them is the test, from 0 (of 5x3, to 14); all in turn when not given.
-        duplicates: keep, or merge: rows for training of one and the same molecule become one.
-        rejected: few stops a run where fewer than half of the rows that have a label can be used; any trains on the
-            others however few these are.
-        seed: of the split.
-        cache: folder where featurized molecules are kept from run to run; the user's cache folder when
-            not given ($GRAPHSLICE_CACHE names another).
-        fingerprint: hash of the molecules, labels and split that a run was trained on; noted by it.
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a directory of such files, or of
+            a preprocessed dataset from ``graphslice featurize``.
+        valid_file: separate file with the validation set, in the format of dataset.
+        test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
+        root: directory of OGB's datasets, which are downloaded to it.
+        smiles_column: column with the SMILES; default: detected by its name.
+        targets: columns to predict, separated by commas; default: the only numeric column.
+        level: molecule, or for atom- and bond-level targets atom or bond: a cell is then a list with one number per
+            atom or bond of the SMILES, in RDKit's order.
+        task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:
+            inferred from the values.
+        transform: log: train on the logarithm of all regression targets; TARGET=log: of one; default: none.
+        features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
+            rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
+        split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
+            column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
+            the training set.
+        carve: index of the random draw of the validation set, if the dataset does not specify one.
+        folds: number of cross-validation folds ("5"), or folds and repeats ("5x3": 5 folds, three times).
+        fold: index of the fold that is the test set, from 0 (to 14 for 5x3); default: each fold once.
+        duplicates: keep, or merge: training rows of the same molecule become one.
+        rejected: few: stop the run if fewer than half of the labelled rows are valid; any: train on the valid rows,
+            however few.
+        seed: random seed of the split.
+        cache: directory in which preprocessed molecules are stored between runs; default: the user's cache directory,
+            or $GRAPHSLICE_CACHE.
+        fingerprint: hash of the molecules, labels and split of a run; set by the run.
     """
 
     dataset: str = "demo"
@@ -98,52 +98,57 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if len(set(self.descriptors)) < len(self.descriptors):
-            raise InputError(f"data.features names one twice: {self.features}")
+            raise InputError(f"data.features contains a duplicate name: {self.features}")
         if self.level not in LEVELS:
-            raise InputError(f"data.level is {', '.join(LEVELS)}, not {shown(self.level)}{nearest(self.level, LEVELS)}")
+            raise InputError(
+                f"data.level must be {', '.join(LEVELS)}, not {shown(self.level)}{nearest(self.level, LEVELS)}"
+            )
         if self.duplicates not in ("keep", "merge"):
-            raise InputError(f"data.duplicates is keep or merge, not {shown(self.duplicates)}")
+            raise InputError(f"data.duplicates must be keep or merge, not {shown(self.duplicates)}")
         if self.rejected not in ("few", "any"):
-            raise InputError(f"data.rejected is few or any, not {shown(self.rejected)}")
+            raise InputError(f"data.rejected must be few or any, not {shown(self.rejected)}")
         for name in ("seed", "carve"):
             if getattr(self, name) < 0:
                 raise InputError(f"data.{name} must be at least 0, not {getattr(self, name)}")
         folds, repeats = self.folds_and_repeats
         if self.folds is not None and not (folds >= 2 and repeats >= 1):
-            raise InputError(f"data.folds is a number from 2, or with repeats such as 5x3, not {shown(self.folds)}")
+            raise InputError(f"data.folds must be a number from 2, or such as 5x3 (repeats), not {shown(self.folds)}")
         if self.folds is None and self.fold is not None:
-            raise InputError(f"data.fold {self.fold} says which of some folds is the test: give data.folds too")
+            raise InputError(f"data.fold {self.fold} selects the fold that is the test set: set data.folds too")
         if self.fold is not None and not 0 <= self.fold < folds * repeats:
-            raise InputError(f"data.fold is from 0 to {folds * repeats - 1} where data.folds is {self.folds}")
+            raise InputError(f"data.fold must be from 0 to {folds * repeats - 1} if data.folds is {self.folds}")
 
     @property
     def descriptors(self) -> tuple[str, ...]:
-        """The names of ``features``: kinds of descriptors, and columns."""
+        """Names in ``features``: kinds of descriptors, and columns."""
         features = self.features or ""
-        names = split_words(features) if isinstance(features, str) else map(str, features)  # in Python a list does too
+        names = (
+            split_words(features) if isinstance(features, str) else map(str, features)
+        )  # Python users may pass a list
         return tuple(name.strip() for name in names if name.strip())
 
     @property
     def is_cross_validation(self) -> bool:
-        """Whether all folds are the test in turn, each of a model of its own."""
+        """True for cross-validation: one model per fold, with that fold as its test set."""
         return self.folds is not None and self.fold is None
 
     @property
     def folds_and_repeats(self) -> tuple[int, int]:
-        """How many folds, and how many times they are made; 0 folds where there are none."""
+        """Number of folds and of repeats; (0, 1) without folds."""
         match = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", self.folds or "")
         return (int(match[1]), int(match[2] or 1)) if match else (0, 1)
 
 
 @dataclass
 class GraphConfig:
-    """How a molecule becomes a graph.
+    """Conversion of a molecule to a graph.
 
     Attributes:
-        atom_order: canonical (a prediction does not depend on how the SMILES is written) or input
-            (as written, as the original code does).
-        path_ties: mean of all shortest paths, or the one of floyd-warshall, as the original does.
-        max_atoms: the largest molecule accepted; at most 65,535.
+        atom_order: canonical (canonical order: predictions do not depend on the SMILES notation) or input (order of
+            the SMILES, as in the original Graphormer).
+        path_ties: several shortest paths between two atoms: mean over all, or the one that floyd-warshall finds, as in
+            the original Graphormer.
+        max_atoms: atoms of the largest accepted molecule; at most 65,535.
     """
 
     atom_order: str = "canonical"
@@ -152,8 +157,8 @@ class GraphConfig:
 
     def __post_init__(self) -> None:
         if self.atom_order not in ("canonical", "input"):
-            raise InputError(f"graph.atom_order is canonical or input, not {shown(self.atom_order)}")
+            raise InputError(f"graph.atom_order must be canonical or input, not {shown(self.atom_order)}")
         if self.path_ties not in ("mean", "floyd-warshall"):
-            raise InputError(f"graph.path_ties is mean or floyd-warshall, not {shown(self.path_ties)}")
+            raise InputError(f"graph.path_ties must be mean or floyd-warshall, not {shown(self.path_ties)}")
         if not 1 <= self.max_atoms <= 65_535:
             raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")

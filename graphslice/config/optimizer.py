@@ -1,4 +1,4 @@
-"""How the weights learn."""
+"""Configuration of the optimiser and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from graphslice.errors import InputError
 
 @dataclass
 class OptimizerConfig:
-    """AdamW, a linear warm-up, then a linear decay.
+    """AdamW with linear warm-up and linear decay of the learning rate.
 
     Attributes:
         peak_lr: learning rate at the end of the warm-up.
         end_lr: learning rate at the end of the decay.
-        warmup_steps: steps of the warm-up; 5% of the total when not given.
-        total_steps: steps until the end of the decay; those of the run when not given.
-        weight_decay: of AdamW.
-        structure_lr_factor: the learning rate of the spatial and edge encodings over that of the rest.
-            An attention score has to move by several units before the map is another, a weight by less.
-        layer_lr_decay: the learning rate of each block over that of the block after it, and of the embeddings over
+        warmup_steps: steps of the warm-up; default: 5% of the total.
+        total_steps: steps until the end of the decay; default: all steps of the run.
+        weight_decay: weight decay of AdamW.
+        structure_lr_factor: ratio of the learning rate of the spatial and edge encodings to that of other weights.
+            Attention scores have to change by several units to change the attention map, other weights by less.
+        layer_lr_decay: ratio of the learning rate of each block to that of the next block, and of the embeddings to
             that of the first block; below 1 for fine-tuning.
     """
 
@@ -35,7 +35,7 @@ class OptimizerConfig:
         for name in ("peak_lr", "structure_lr_factor", "layer_lr_decay"):
             if not getattr(self, name) > 0:
                 raise InputError(f"optimizer.{name} must be more than 0, not {getattr(self, name)}")
-        for name, least in (("end_lr", 0), ("weight_decay", 0), ("warmup_steps", 0), ("total_steps", 1)):
+        for name, minimum in (("end_lr", 0), ("weight_decay", 0), ("warmup_steps", 0), ("total_steps", 1)):
             value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise InputError(f"optimizer.{name} must be at least {least}, not {value}")
+            if value is not None and not value >= minimum:
+                raise InputError(f"optimizer.{name} must be at least {minimum}, not {value}")

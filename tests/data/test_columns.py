@@ -119,7 +119,7 @@ def test_feature_column_is_not_inferred_as_target(tmp_path):
     (tmp_path / "two.csv").write_text("smiles,y,t,t\nC,1,2,3\n")
     with pytest.raises(InputError, match="two columns called 't'"):
         load_dataset(DataConfig(str(tmp_path / "two.csv"), targets="y", features="t"))
-    with pytest.raises(InputError, match="names one twice"):
+    with pytest.raises(InputError, match="contains a duplicate name"):
         DataConfig(features="t, t")
 
 

@@ -98,7 +98,7 @@ def test_what_is_frozen_stays():
         assert learning(model) == rest, frozen
     with pytest.raises(InputError, match="the model has 3 blocks"):
         freeze(model_of(), "blocks:4")
-    with pytest.raises(InputError, match=r"trainer\.freeze is none, embeddings or blocks:N"):
+    with pytest.raises(InputError, match=r"trainer\.freeze must be none, embeddings or blocks:N"):
         RunConfig.from_dict({"trainer": {"freeze": "all"}})
     with pytest.raises(InputError, match="without --init-from they are random"):
         RunConfig.from_dict({"trainer": {"freeze": "blocks:1"}})

@@ -170,7 +170,7 @@ def test_rows_without_a_label_are_left_out(fit):
         (rows(2), np.array([0.0, 2.0]), "binary", "from 0 to 1"),
         (rows(2), np.array([0.5, 1.0]), "multiclass", "from 0 to 2"),
         (rows(2), np.array([-1.0, 3.0]), "multiclass", "from 0 to 2"),
-        (rows(2), np.ones(2), "ranking", "no kind 'ranking'"),
+        (rows(2), np.ones(2), "ranking", "kind of trees 'ranking'"),
     ],
 )
 def test_what_cannot_be_learned(fit, x, y, kind, message):

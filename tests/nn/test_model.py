@@ -221,7 +221,7 @@ def test_predictions_are_deterministic_only_in_eval_mode():
         ({"heads": 0}, "model.heads must be at least 1"),
         ({"tasks": -1}, "model.tasks must be at least 1"),
         ({"dim": 10, "heads": 4}, r"model.heads \(4\) must divide model.dim \(10\)"),
-        ({"max_path": 6}, r"model.max_path \(6\) is more than model.num_path_positions \(5\)"),
+        ({"max_path": 6}, r"model.max_path \(6\) must not exceed model.num_path_positions \(5\)"),
         ({"num_distances": 3}, "num_distances"),
         ({"num_degrees": 1}, "num_degrees"),
         ({"dropout": 1.0}, "model.dropout must be"),

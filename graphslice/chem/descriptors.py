@@ -1,7 +1,7 @@
-"""Descriptors of a molecule: numbers beside its graph, which a model may read too.
+"""Molecular descriptors as additional input of a model: Morgan counts and RDKit's 2D descriptors.
 
-Each kind is frozen: models hold a weight for every number, and a model that was trained with one version of RDKit
-is read with another. Other numbers make another kind, with a name of its own.
+The definition of each kind is fixed: a model has a weight for every descriptor, and may be used with another version
+of RDKit than it was trained with. A changed definition needs a new kind with a new name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, par
 _LARGEST = 1e6
 _MORGAN_BITS, _MORGAN_RADIUS = 2048, 2
 
-# RDKit's descriptors, as they are in every version since 2023.9, but for
-# - Ipc and AvgIpc, whose coefficients grow exponentially with the molecule and take n^4 steps;
-# - qed, a formula of eight of these and an alert list, which took a fifth of the time of all;
-# - NumHAcceptors, SPS, fr_unbrch_alkane and fr_prisulfonamd, which mean something else in later versions.
+# RDKit's descriptors, which are the same in every version since 2023.9, except
+# - Ipc and AvgIpc: their coefficients grow exponentially with the molecule and take n^4 steps;
+# - qed: a function of eight of these and an alert list, which took a fifth of the total time;
+# - NumHAcceptors, SPS, fr_unbrch_alkane and fr_prisulfonamd: their definition changed in later versions.
 _PLAIN = """
     MolWt HeavyAtomMolWt ExactMolWt NumValenceElectrons NumRadicalElectrons MaxPartialCharge MinPartialCharge
     MaxAbsPartialCharge MinAbsPartialCharge FpDensityMorgan1 FpDensityMorgan2 FpDensityMorgan3 BalabanJ BertzCT
@@ -47,10 +47,10 @@ _SINGLE = [
     *(f"VSA_EState{i}" for i in range(1, 11)),
     *(f"fr_{name}" for name in _FRAGMENTS.split()),
 ]
-# Those of which several are computed at once: by RDKit's function for all of them, or from the same numbers.
+# Descriptors that are computed in groups, by one function of RDKit or from the same intermediate values.
 _ESTATE = ["MaxEStateIndex", "MinEStateIndex", "MaxAbsEStateIndex", "MinAbsEStateIndex"]
 _BCUT = "MWHI MWLOW CHGHI CHGLO LOGPHI LOGPLOW MRHI MRLOW"
-_TOGETHER = {
+_GROUPS = {
     "CalcCrippenDescriptors": ["MolLogP", "MolMR"],
     "BCUT2D": [f"BCUT2D_{end}" for end in _BCUT.split()],
     "PEOE_VSA_": [f"PEOE_VSA{i}" for i in range(1, 15)],
@@ -61,13 +61,13 @@ _TOGETHER = {
 
 @dataclass(frozen=True)
 class DescriptorKind:
-    """Numbers that are computed together.
+    """Kind of descriptors: a fixed set of F descriptors.
 
     Attributes:
-        names: F names.
-        dtype: of the numbers.
-        absent: stands for each number of a row that is no molecule.
-        compute: ``[F]`` of a molecule whose atoms are in canonical order.
+        names: names of the F descriptors.
+        dtype: dtype of the values.
+        missing_value: value of all descriptors of an invalid molecule.
+        compute: function of a molecule with canonical atom order that returns the values ``[F]``.
     """
 
     names: tuple[str, ...]
@@ -91,9 +91,9 @@ def _morgan(mol: Chem.Mol) -> np.ndarray:
 def _rdkit_functions() -> tuple[list[Callable], list[tuple[Callable, int]]]:
     from rdkit.Chem import Descriptors, rdMolDescriptors  # slow to import
 
-    known = dict(Descriptors.descList)
-    together = [(getattr(rdMolDescriptors, function), len(names)) for function, names in _TOGETHER.items()]
-    return [known[name] for name in _SINGLE], [*together, (_estate_range, len(_ESTATE))]
+    functions = dict(Descriptors.descList)
+    groups = [(getattr(rdMolDescriptors, function), len(names)) for function, names in _GROUPS.items()]
+    return [functions[name] for name in _SINGLE], [*groups, (_estate_range, len(_ESTATE))]
 
 
 def _estate_range(mol: Chem.Mol) -> list[float]:
@@ -105,80 +105,80 @@ def _estate_range(mol: Chem.Mol) -> list[float]:
 
 
 def _rdkit2d(mol: Chem.Mol) -> np.ndarray:
-    found: list[float] = []
-    single, together = _rdkit_functions()
+    numbers: list[float] = []
+    single, groups = _rdkit_functions()
     for function in single:
         try:
-            found.append(function(mol))
-        except Exception:  # whatever RDKit raises: the others are known all the same
-            found.append(np.nan)
-    for function, count in together:
+            numbers.append(function(mol))
+        except Exception:  # RDKit raises many types; the other descriptors are still valid
+            numbers.append(np.nan)
+    for function, count in groups:
         try:
-            found += list(function(mol))
+            numbers += list(function(mol))
         except Exception:
-            found += [np.nan] * count
-    values = np.array(found, np.float64)
+            numbers += [np.nan] * count
+    values = np.array(numbers, np.float64)
     return np.where(np.isfinite(values), values.clip(-_LARGEST, _LARGEST), np.nan)
 
 
-#: The kinds of descriptors, by the name that ``--features`` gives them.
+#: Kinds of descriptors, by their name in ``--features``.
 DESCRIPTORS = {
-    # Environments of at most two bonds around an atom (Rogers and Hahn 2010), counted, folded to 2,048 numbers.
+    # Counts of atom environments with radius 2 (Rogers and Hahn 2010), folded to 2,048 numbers.
     "morgan": DescriptorKind(tuple(f"morgan{i}" for i in range(_MORGAN_BITS)), np.uint8, 0, _morgan),
-    "rdkit2d": DescriptorKind((*_SINGLE, *chain(*_TOGETHER.values()), *_ESTATE), np.float32, np.nan, _rdkit2d),
+    "rdkit2d": DescriptorKind((*_SINGLE, *chain(*_GROUPS.values()), *_ESTATE), np.float32, np.nan, _rdkit2d),
 }
 
 
 def descriptor_kinds(names: Iterable[str]) -> list[str]:
-    """Those of some names of descriptors that are kinds of :data:`DESCRIPTORS`."""
+    """Select the names that are kinds of :data:`DESCRIPTORS`."""
     return [name for name in names if name in DESCRIPTORS]
 
 
 def feature_column_names(names: Iterable[str]) -> list[str]:
-    """The others: columns of numbers of the user's own table."""
+    """Select the names that are numeric columns of the dataset."""
     return [name for name in names if name not in DESCRIPTORS]
 
 
 def descriptor_width(names: Iterable[str]) -> int:
-    """How many numbers a molecule has by some names: those of each kind, and one of each column."""
+    """Number of descriptors of a molecule: all of each kind, and one per column."""
     return sum(len(DESCRIPTORS[name].names) if name in DESCRIPTORS else 1 for name in names)
 
 
 def compute_descriptors(
     smiles: Sequence[str], kinds: Sequence[str], max_atoms: int = MAX_ATOMS
 ) -> dict[str, np.ndarray]:
-    """Descriptors of some molecules, the same however a molecule is written.
+    """Compute descriptors of molecules; they do not depend on the SMILES notation.
 
     Args:
-        smiles: R texts.
-        kinds: of :data:`DESCRIPTORS`.
-        max_atoms: the largest molecule.
+        smiles: R SMILES.
+        kinds: names in :data:`DESCRIPTORS`.
+        max_atoms: largest number of atoms accepted.
 
     Returns:
-        By kind ``[R, F]`` in its dtype: uint8 of ``morgan`` (a count beyond 255 is 255), float32 of ``rdkit2d`` (at
-        most 1e6 in magnitude; nan where RDKit has no finite number). A row that is no molecule is 0 of ``morgan`` and
-        nan of ``rdkit2d``.
+        By kind ``[R, F]``: uint8 for ``morgan`` (counts are limited to 255), float32 for ``rdkit2d`` (limited to 1e6 in
+        magnitude; nan where RDKit gives no finite number). An invalid molecule has 0 for ``morgan`` and nan for
+        ``rdkit2d``.
     """
-    found = {}
-    for kind in kinds:
-        of = DESCRIPTORS[kind]
-        found[kind] = np.full((len(smiles), len(of.names)), of.missing_value, of.dtype)
+    values = {}
+    for name in kinds:
+        kind = DESCRIPTORS[name]
+        values[name] = np.full((len(smiles), len(kind.names)), kind.missing_value, kind.dtype)
     if not kinds:
-        return found
+        return values
     with rdBase.BlockLogs(), np.errstate(all="ignore"):
         for row, text in enumerate(smiles):
             try:
                 mol = _in_canonical_order(parse_molecule(text, max_atoms))
             except MoleculeError:
                 continue
-            for kind in kinds:
+            for name in kinds:
                 try:
-                    found[kind][row] = DESCRIPTORS[kind].compute(mol)
-                except Exception:  # a row without them is better than none of the others
+                    values[name][row] = DESCRIPTORS[name].compute(mol)
+                except Exception:  # keep the missing value, and compute the other kinds
                     continue
-    return found
+    return values
 
 
 def _in_canonical_order(mol: Chem.Mol) -> Chem.Mol:
-    """The molecule whatever its spelling: some descriptors depend on the order of atoms and bonds."""
+    """Reorder a molecule canonically: some descriptors depend on the order of atoms and bonds."""
     return reparse_canonical(mol) or Chem.RenumberAtoms(mol, np.argsort(canonical_ranks(mol)).tolist())

@@ -1,7 +1,7 @@
-"""SMILES to :class:`MolGraph`: the nine atom and three bond features of OGB, exactly.
+"""Molecular graphs (:class:`MolGraph`) from SMILES, with exactly the nine atom and three bond features of OGB.
 
-The integers are those of ``ogb.utils.features`` (OGB 1.3.6, Hu et al. 2020); the code is our own
-because OGB's takes three times as long and stops at stereo labels it does not know.
+The integers are those of ``ogb.utils.features`` (OGB 1.3.6, Hu et al. 2020). OGB's own code is not used because it
+takes three times as long and fails at unknown stereo labels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MolGraph:
-    """A molecule as OGB sees it: N atoms, M bonds, no hydrogens beyond the written ones.
+    """Molecular graph with OGB's features: N atoms and M bonds; hydrogens only if the SMILES writes them as atoms.
 
     Attributes:
         atoms: ``uint8 [N, 9]``, OGB's atom features (see :data:`~graphslice.feature_dims.ATOM_DIMS`).
@@ -52,7 +52,7 @@ class MolGraph:
         return len(self.bonds)
 
     def to_ogb(self) -> dict[str, Any]:
-        """The dictionary of ``ogb.utils.smiles2graph``: int64, every bond in both directions."""
+        """Return the dictionary of ``ogb.utils.smiles2graph``: int64 arrays, every bond in both directions."""
         directed = np.stack([self.bonds, self.bonds[:, ::-1]], axis=1).reshape(-1, 2)
         return {
             "edge_index": np.ascontiguousarray(directed.T.astype(np.int64)),
@@ -62,8 +62,8 @@ class MolGraph:
         }
 
     def to_pyg(self) -> Data:
-        """As OGB's PyG datasets: ``x`` int64 [N, 9], ``edge_index`` int64 [2, 2M], ``edge_attr`` int64 [2M, 3]."""
-        import torch  # with PyG; the chemistry itself needs neither
+        """Convert to PyG's ``Data``: ``x`` int64 [N, 9], ``edge_index`` int64 [2, 2M], ``edge_attr`` int64 [2M, 3]."""
+        import torch  # imported here, since the rest of the chemistry needs neither torch nor PyG
         from torch_geometric.data import Data
 
         ogb = self.to_ogb()
@@ -75,17 +75,16 @@ class MolGraph:
         )
 
 
-#: What stands for a molecule where there is none.
+#: Graph without atoms, in place of an invalid molecule.
 EMPTY_GRAPH = MolGraph(np.empty((0, len(ATOM_DIMS)), np.uint8), np.empty((0, 2), np.int32), np.empty((0, 3), np.uint8))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MolArrays:
-    """Many molecules one behind another, as compiled code reads them.
+    """G molecules in concatenated arrays, the input of compiled code.
 
     Attributes:
-        atom_ptr: ``int64 [G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; none where
-            there is no molecule.
+        atom_ptr: ``int64 [G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; none if it is invalid.
         bond_ptr: ``int64 [G + 1]``, the same for bonds.
         atoms: ``uint8 [A, 9]``, OGB's atom features.
         bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
@@ -102,7 +101,7 @@ class MolArrays:
         return len(self.atom_ptr) - 1
 
     def __getitem__(self, rows: slice) -> MolArrays:
-        """Some consecutive molecules; shares memory where it can."""
+        """Return consecutive molecules; shares memory where possible."""
         begin, end, _ = rows.indices(len(self))
         atoms = slice(self.atom_ptr[begin], self.atom_ptr[end])
         bonds = slice(self.bond_ptr[begin], self.bond_ptr[end])
@@ -116,10 +115,10 @@ class MolArrays:
 
     @classmethod
     def join(cls, parts: Sequence[MolArrays]) -> MolArrays:
-        """The molecules of several arrays, in their order."""
+        """Concatenate molecules, in order."""
 
-        def pointers(several: list[np.ndarray]) -> np.ndarray:
-            return np.cumsum(np.concatenate([[0], *map(np.diff, several)]), dtype=np.int64)
+        def pointers(part_pointers: list[np.ndarray]) -> np.ndarray:
+            return np.cumsum(np.concatenate([[0], *map(np.diff, part_pointers)]), dtype=np.int64)
 
         parts = [cls.from_graphs([]), *parts]
         return cls(
@@ -133,7 +132,7 @@ class MolArrays:
         """Copy molecules into arrays.
 
         Raises:
-            InputError: for a graph whose arrays have other shapes, or no whole numbers of their range.
+            InputError: for a graph with arrays of the wrong shape, or with values that are not integers in range.
         """
         parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([EMPTY_GRAPH, *graphs], -1)]
         atoms, bonds, features = zip(*parts, strict=True)
@@ -146,16 +145,16 @@ class MolArrays:
         )
 
     def graph(self, index: int) -> MolGraph:
-        """One of the molecules; shares memory where it can."""
+        """Return one molecule; shares memory where possible."""
         atoms = slice(self.atom_ptr[index], self.atom_ptr[index + 1])
         bonds = slice(self.bond_ptr[index], self.bond_ptr[index + 1])
         return MolGraph(self.atoms[atoms], self.bonds[bonds], bond_features(self.bond_type_ids[bonds]))
 
 
 def bond_type_ids(features: np.ndarray) -> np.ndarray:
-    """The three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``.
+    """Encode the three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``.
 
-    255 where OGB has no such feature, which :func:`check_molecules` refuses.
+    Features outside OGB's values give 255, which :func:`check_molecules` rejects.
     """
     _, num_stereos, num_conjugated = BOND_DIMS
     bond_type, stereo, conjugated = features.astype(np.uint8).T
@@ -165,25 +164,25 @@ def bond_type_ids(features: np.ndarray) -> np.ndarray:
 
 
 def bond_features(type_ids: np.ndarray) -> np.ndarray:
-    """The features ``uint8 [M, 3]`` of bonds by their type ids: the inverse of :func:`bond_type_ids`."""
+    """Decode bond type ids to features ``uint8 [M, 3]``: the inverse of :func:`bond_type_ids`."""
     return _BOND_FEATURES[type_ids]
 
 
 def check_molecules(arrays: MolArrays) -> None:
-    """Raise :class:`InputError` for the first molecule that compiled code must not be given, by its index."""
+    """Raise :class:`InputError` for the first molecule that is invalid input for compiled code, with its index."""
     begins, ends = arrays.bonds.T
     atoms = arrays.atoms.reshape(-1)
-    fault = molecule_fault(arrays.atom_ptr, arrays.bond_ptr, atoms, begins, ends, arrays.bond_type_ids)
-    if fault is not None:
-        raise InputError(f"the molecule at index {fault[0]} has {fault[1]}")
+    error = molecule_fault(arrays.atom_ptr, arrays.bond_ptr, atoms, begins, ends, arrays.bond_type_ids)
+    if error is not None:
+        raise InputError(f"the molecule at index {error[0]} has {error[1]}")
 
 
 def check_graph(graph: MolGraph) -> MolGraph:
-    """A graph that anybody may have made, in the dtypes of :class:`MolGraph`.
+    """Validate a graph from outside, and return it in the dtypes of :class:`MolGraph`.
 
     Raises:
-        MoleculeError: with the reason, for what is none: other shapes, a bond to an atom that is not there, from an
-            atom to itself or for a second time, values that OGB has not.
+        MoleculeError: with the reason: wrong shape, a bond to a missing atom, a self-loop, a duplicate bond, or values
+            outside OGB's.
     """
     try:
         check_molecules(arrays := MolArrays.from_graphs([graph]))
@@ -196,17 +195,17 @@ def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: in
     """Parse a SMILES into a :class:`MolGraph`.
 
     Args:
-        smiles: any SMILES that RDKit reads: salts, ions, isotopes, stereo, explicit hydrogens.
-        atom_order: ``"canonical"`` numbers the atoms by RDKit's canonical ranking, so that every
-            spelling of a molecule gives the same arrays. The chirality tag is then clockwise or
-            counterclockwise as seen along *that* numbering; RDKit's own tag depends on the spelling.
-            ``"input"`` keeps the order and the tags as written, integer for integer those of
+        smiles: any SMILES that RDKit can parse, including salts, ions, isotopes, stereo and explicit hydrogens.
+        atom_order: ``"canonical"`` (canonical order) numbers the atoms by RDKit's canonical ranking, so that every
+            SMILES of a molecule gives the same arrays. The chirality tag is then clockwise or counterclockwise relative
+            to this numbering; RDKit's own tag depends on the SMILES notation.
+            ``"input"`` keeps the atom order and the tags of the SMILES; all integers equal those of
             ``ogb.utils.smiles2graph``.
-        max_atoms: the largest number of atoms accepted.
+        max_atoms: largest number of atoms accepted.
 
     Raises:
-        MoleculeError: with the reason, for what does not parse, is empty, has a wildcard atom or
-            more than ``max_atoms`` atoms.
+        MoleculeError: with the reason, if the SMILES is invalid or empty, has a wildcard atom, or more than
+            ``max_atoms`` atoms.
     """
     arrays, (reason,) = read_smiles([smiles], atom_order=atom_order, max_atoms=max_atoms)
     if reason is not None:
@@ -220,11 +219,10 @@ def read_smiles(
     """Parse many SMILES: arguments as for :func:`smiles_to_graph`.
 
     Returns:
-        The molecules, row by row (a row that is none has no atoms), and for each row None or the
-        reason why it is none.
+        The molecules, row by row (an invalid one has no atoms), and for each row None or the reason why it is invalid.
     """
     if atom_order not in ("canonical", "input"):
-        raise ValueError(f"atom_order is 'canonical' or 'input', not {atom_order!r}")
+        raise ValueError(f"atom_order must be 'canonical' or 'input', not {atom_order!r}")
     canonical = atom_order == "canonical"
     reasons: list[str | None] = []
     counts: list[tuple[int, int]] = []
@@ -252,7 +250,7 @@ def read_smiles(
 
 
 def _parse_for_graph(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
-    """The molecule that becomes a graph, in canonical order or as it is written."""
+    """Parse a SMILES; for canonical order, with normalised stereo tags."""
     mol = parse_molecule(smiles, max_atoms, keep_atom_maps=not canonical)
     return normalize_stereo(mol, smiles)[0] if canonical else mol
 
@@ -275,13 +273,13 @@ def _to_arrays(
     status = np.zeros(len(counts), np.uint8)
     unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids, status)
     for row in np.flatnonzero(status).tolist():
-        # Parsed again: that is rare, and keeping all molecules in memory until here would slow down every one.
+        # Parsed a second time: this is rare, and keeping all RDKit molecules in memory would slow down every one.
         _fill(arrays, row, _parse_for_graph(smiles[row], max_atoms, canonical))
     return arrays
 
 
 def _fill(arrays: MolArrays, row: int, mol: Chem.Mol) -> None:
-    """Fill the rows of one molecule through RDKit's interface, where the compiled reader could not."""
+    """Fill the rows of one molecule through RDKit's Python interface, if the compiled reader could not."""
     atoms = slice(arrays.atom_ptr[row], arrays.atom_ptr[row + 1])
     bonds = slice(arrays.bond_ptr[row], arrays.bond_ptr[row + 1])
     arrays.atoms[atoms] = [atom_features(atom) for atom in mol.GetAtoms()]

@@ -1,6 +1,6 @@
-"""Whether the arrays of molecules are what compiled code takes for granted: one pass, compiled with numba.
+"""Validation of molecule arrays in one pass, compiled with numba.
 
-The kernels that read molecules check no bounds, so every array from outside passes here once, where it enters.
+Kernels that read molecules do no bounds checks, so all arrays from outside are validated here once, on input.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from numba import njit
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
-#: The bonds of an atom are counted in a byte.
+#: Most bonds of an atom, which are counted in a byte.
 MAX_DEGREE = 255
-#: The two atoms of a bond are kept as 16-bit numbers.
+#: Most atoms of a molecule with bonds, whose atoms are stored as 16-bit numbers.
 MAX_BOND_ATOMS = 65_535
 
 _FINE, _ATOM_ROWS, _BOND_ROWS, _SIZE, _ATOM_VALUE, _BOND_END, _LOOP, _BOND_TYPE, _TWICE, _DEGREE = range(10)
 _MEANINGS = {
-    _ATOM_ROWS: "atoms that lie outside those that there are",
-    _BOND_ROWS: "bonds that lie outside those that there are",
+    _ATOM_ROWS: "atom rows that are out of range",
+    _BOND_ROWS: "bond rows that are out of range",
     _SIZE: "{} atoms, more than the limit of {}",
     _ATOM_VALUE: "an atom whose feature {} is {}, outside OGB's values",
     _BOND_END: "a bond to atom {} of {}",
@@ -36,32 +36,34 @@ _LANES = 32  # atoms whose features are compared at a time
 def typed_arrays(
     index: int, atoms: np.ndarray, bonds: np.ndarray, bond_features: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The arrays of one molecule in their own dtypes: ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``.
+    """Convert the arrays of one molecule to their dtypes: ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``.
 
     Raises:
-        InputError: naming the molecule by its ``index``, if they have other shapes or no whole numbers in that range.
+        InputError: with the ``index`` of the molecule, if a shape is wrong or values are not integers in range.
     """
-    found = []
+    arrays = []
     for array, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
         if not (type(array) is np.ndarray and array.dtype == dtype and array.ndim == 2 and array.shape[1] == width):
             array = _typed(array, name, dtype, width, f"the molecule at index {index}")
-        found.append(array)
-    if len(found[1]) != len(found[2]):
-        raise InputError(f"the molecule at index {index} has {len(found[1])} bonds and features of {len(found[2])}")
-    return found[0], found[1], found[2]
+        arrays.append(array)
+    if len(arrays[1]) != len(arrays[2]):
+        raise InputError(
+            f"the molecule at index {index} has {len(arrays[1])} bonds, but features of {len(arrays[2])} bonds"
+        )
+    return arrays[0], arrays[1], arrays[2]
 
 
 def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np.ndarray:
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):  # of lists of several lengths, of tensors on a GPU
-        raise InputError(f"{whose} has {name} that are no array") from None
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU
+        raise InputError(f"{whose} has {name} that are not an array") from None
     array = np.empty((0, width), dtype) if array.size == 0 else array
     if array.ndim != 2 or array.shape[1] != width:
-        raise InputError(f"{whose} has {name} of the shape {list(array.shape)}, not [rows, {width}]")
+        raise InputError(f"{whose} has {name} of shape {list(array.shape)}, not [rows, {width}]")
     limits = np.iinfo(dtype)
     if array.dtype.kind not in "bui" or (array.size and (array.min() < limits.min or array.max() > limits.max)):
-        raise InputError(f"{whose} has {name} that are not whole numbers from {limits.min} to {limits.max}")
+        raise InputError(f"{whose} has {name} that are not integers from {limits.min} to {limits.max}")
     return np.ascontiguousarray(array, dtype)
 
 
@@ -74,18 +76,22 @@ def molecule_fault(
     bond_type_ids: np.ndarray,
     max_atoms: int = MAX_BOND_ATOMS,
 ) -> tuple[int, str] | None:
-    """The first molecule that compiled code must not be given, and what it has that is wrong; None if all are fine.
+    """Find the first molecule that is invalid input for compiled code.
 
     Args:
-        atom_ptr: integer ``[G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; not yet believed.
+        atom_ptr: integer ``[G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; not validated yet.
         bond_ptr: the same for bonds.
-        atoms: ``uint8 [9 A]``, OGB's features of atom after atom.
+        atoms: ``uint8 [9 A]``, OGB's features, atom by atom.
         begins, ends: integer ``[M]``, the two atoms of each bond, numbered from 0 within their molecule.
         bond_type_ids: ``uint8 [M]``.
-        max_atoms: the largest molecule allowed.
+        max_atoms: largest number of atoms of a molecule.
+
+    Returns:
+        Index of the molecule and a description of the fault, which completes "the molecule has ..."; None if all
+        molecules are valid.
     """
-    molecule, fault, first, second = _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms)
-    return None if fault == _FINE else (int(molecule), _MEANINGS[fault].format(first, second))
+    molecule, error, first, second = _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms)
+    return None if error == _FINE else (int(molecule), _MEANINGS[error].format(first, second))
 
 
 @njit(cache=True, nogil=True)
@@ -110,18 +116,18 @@ def _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_ato
             for f in range(len(_LIMITS)):
                 if atoms[a * len(_LIMITS) + f] >= _LIMITS[f]:
                     return g, _ATOM_VALUE, f, np.int64(atoms[a * len(_LIMITS) + f])
-    return 0, _FINE, 0, 0  # only in atoms of no molecule
+    return 0, _FINE, 0, 0  # the value belongs to no molecule
 
 
 @njit(cache=True)
 def _features_within(atoms):
-    """Whether all features are below their limits: the largest of each, by vectors of some atoms' features."""
+    """True if all features are below their limits; takes maxima over blocks of atoms, which vectorises."""
     width = _LANES * len(_LIMITS)
     largest = np.zeros(width, np.uint8)
     for block in range(len(atoms) // width):
-        some = atoms[block * width : (block + 1) * width]
+        features = atoms[block * width : (block + 1) * width]
         for k in range(width):
-            largest[k] = max(largest[k], some[k])
+            largest[k] = max(largest[k], features[k])
     for k in range(len(atoms) // width * width, len(atoms)):
         largest[k % width] = max(largest[k % width], atoms[k])
     beyond = 0
@@ -132,8 +138,8 @@ def _features_within(atoms):
 
 @njit(cache=True)
 def _bond_fault(size, begins, ends, bond_type_ids):
-    """What is wrong with the bonds of a molecule of ``size`` atoms: a fault and its two numbers."""
-    before, ascending = np.int64(-1), True
+    """Check the bonds of a molecule of ``size`` atoms; return a fault and its two numbers."""
+    previous, ascending = np.int64(-1), True
     for m in range(len(begins)):
         a, b = np.int64(begins[m]), np.int64(ends[m])
         if not 0 <= a < size or not 0 <= b < size:
@@ -143,9 +149,9 @@ def _bond_fault(size, begins, ends, bond_type_ids):
         if bond_type_ids[m] >= NUM_BOND_TYPES:
             return _BOND_TYPE, np.int64(bond_type_ids[m]), NUM_BOND_TYPES
         key = a * size + b
-        ascending = ascending and a < b and key > before
-        before = key
-    if not ascending:  # in the canonical order they are: then none can stand there twice
+        ascending = ascending and a < b and key > previous
+        previous = key
+    if not ascending:  # bonds in canonical order are ascending, so that duplicates are impossible
         a, b = _bond_twice(size, begins, ends)
         if a != b:
             return _TWICE, a, b
@@ -161,7 +167,7 @@ def _bond_fault(size, begins, ends, bond_type_ids):
 
 @njit(cache=True)
 def _bond_twice(size, begins, ends):
-    """The two atoms that have a bond twice, in either direction; twice the same number where none have."""
+    """Find two atoms with a duplicate bond, in either direction; return two equal numbers if there are none."""
     if size <= 64:
         neighbours = np.zeros(size, np.uint64)
         for m in range(len(begins)):

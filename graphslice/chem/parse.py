@@ -1,4 +1,4 @@
-"""SMILES to RDKit's molecules, or the reason why a text is none."""
+"""Parsing of SMILES with RDKit, error messages for invalid molecules, and the canonical order of atoms."""
 
 from __future__ import annotations
 
@@ -7,99 +7,101 @@ from unicodedata import name
 
 from rdkit import Chem
 
-#: Distances in the tables end at 510 bonds; the memory of a molecule grows with its atoms squared.
+#: Largest number of atoms by default: distances are limited to 510 bonds, and memory is quadratic in the atoms.
 MAX_ATOMS = 512
 
-# RDKit takes minutes for the rings of some graphs that are no molecule's, or crashes on them. A fullerene of N atoms
-# has N / 2 + 1 independent rings, diamond and zeolites have at most N, a close-packed cluster of 147 metal atoms 550.
-# No coordination number above 16 is known. A text of fewer characters holds too few bonds to matter.
+# RDKit needs minutes for the rings of some dense graphs that are not molecules, or crashes on them. A fullerene of N
+# atoms has N / 2 + 1 independent rings, diamond and zeolites at most N, a close-packed cluster of 147 metal atoms 550.
+# No coordination number above 16 is known. A SMILES with fewer characters has too few bonds to be a problem.
 _MAX_RINGS, _MAX_BONDS, _RINGS_CHARACTERS = 600, 16, 512
-# An atom as a SMILES writes it.
+# An atom in SMILES notation.
 _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
-# An atom-map number names an atom in a reaction, and an isotope one of a sample; neither enters the graph.
+# Atom-map numbers label atoms in reactions, and isotopes label atoms in samples; neither is part of the graph.
 _LABELS = re.compile(r":[0-9]+\]|\[[0-9]")
 _TAGS = re.compile(r"@+")
-# What a text may have at its ends without being seen.
+# Invisible characters that a text may have at its ends.
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 
 
 class MoleculeError(ValueError):
-    """Why a SMILES is no molecule that GraphSlice can use, in one short clause."""
+    """A SMILES or graph is not a molecule that GraphSlice can use; the message is the reason, in one short clause."""
 
 
 def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False) -> Chem.Mol:
-    """The RDKit molecule of a SMILES, sanitized.
+    """Parse a SMILES into a sanitized RDKit molecule.
 
-    Graphs that are known to crash RDKit, or to take it minutes, are refused before it looks for their rings. What else
-    crashes it ends the process: :func:`~graphslice.data.featurize.featurizer_pool` has others, which may.
+    Graphs that are known to crash RDKit, or to take minutes, are rejected before ring perception. Any other crash of
+    RDKit ends the process; :func:`~graphslice.data.featurize.featurizer_pool` therefore parses in subprocesses.
 
     Args:
-        smiles: any text, with spaces around it too.
-        max_atoms: the largest molecule accepted, hydrogens counted where RDKit keeps them as atoms.
-        maps: keep atom-map numbers and isotopes, and stereo that there is by them alone.
+        smiles: any text; surrounding spaces are ignored.
+        max_atoms: largest number of atoms accepted, including hydrogens that RDKit keeps as atoms.
+        keep_atom_maps: keep atom-map numbers and isotopes, and stereocentres that exist only because of them.
 
     Raises:
-        MoleculeError: saying why it is none that a model reads: no text, no molecule, too large, too many
-            rings or bonds, a wildcard.
+        MoleculeError: with the reason: empty, not a valid SMILES or molecule, too many atoms, rings or bonds, or a
+            wildcard atom.
     """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
-    if len(smiles) > 10 * max_atoms and (written := _count_written_atoms(smiles)) > max_atoms:
-        raise MoleculeError(f"{written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
+    if len(smiles) > 10 * max_atoms and (num_written := _count_written_atoms(smiles)) > max_atoms:
+        raise MoleculeError(f"{num_written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
     if not smiles.isascii():
         _reject_other_scripts(smiles)
     try:
         if len(smiles) > _RINGS_CHARACTERS:
-            _refuse_dense(smiles)
+            _reject_dense(smiles)
         mol = Chem.MolFromSmiles(smiles)
-    except UnicodeEncodeError:  # bytes of a file that are no text
+    except UnicodeEncodeError:  # undecodable bytes of a file
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
         raise MoleculeError(_parse_failure(smiles))
-    words = smiles.split(maxsplit=1)
-    if len(words) > 1 and not words[1].startswith("|"):  # of "C C" RDKit reads methane, called C; | begins a CXSMILES
-        raise MoleculeError(f"text after a space: {words[1].strip()[:40]!r}; give the SMILES alone")
+    parts = smiles.split(maxsplit=1)
+    if len(parts) > 1 and not parts[1].startswith("|"):  # RDKit reads "C C" as methane named C; | starts a CXSMILES
+        raise MoleculeError(f"text after a space: {parts[1].strip()[:40]!r}; give the SMILES alone")
     num_atoms = mol.GetNumAtoms()
     if num_atoms == 0:
         raise MoleculeError("empty SMILES")
     if num_atoms > max_atoms:
         raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
-    # The ways to write one: *, [#0], and a label of a CXSMILES.
+    # A wildcard is written as *, [#0], or as a label of a CXSMILES.
     if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
-        raise MoleculeError("a wildcard atom (*) stands for no element")
+        raise MoleculeError("a wildcard atom (*) has no element")
     if not keep_atom_maps and _LABELS.search(smiles):
         for atom in mol.GetAtoms():
             atom.SetAtomMapNum(0)
-            if atom.GetAtomicNum() != 1:  # deuterium is an atom of the graph, which hydrogen is not
+            if atom.GetAtomicNum() != 1:  # deuterium stays an atom of the graph, unlike hydrogen
                 atom.SetIsotope(0)
-        Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours that differed by their labels alone
+        Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours may have differed only by labels
     return mol
 
 
 def _reject_other_scripts(smiles: str) -> None:
-    """Raise :class:`MoleculeError` for a letter that no SMILES has: RDKit leaves it out at the ends."""
-    words = smiles.translate(_INVISIBLE).split(maxsplit=1)
-    other = [mark for mark in words[0] if not mark.isascii()] if words else []
-    if other:
-        raise MoleculeError(f"not a valid SMILES: {other[0]!a} ({name(other[0], 'no character')}) is no letter of one")
+    """Raise :class:`MoleculeError` for a non-ASCII character, which RDKit would ignore at the ends."""
+    parts = smiles.translate(_INVISIBLE).split(maxsplit=1)
+    characters = [character for character in parts[0] if not character.isascii()] if parts else []
+    if characters:
+        raise MoleculeError(
+            f"not a valid SMILES: invalid character {characters[0]!a} ({name(characters[0], 'no character')})"
+        )
 
 
-def _refuse_dense(smiles: str) -> None:
-    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than a molecule has."""
+def _reject_dense(smiles: str) -> None:
+    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than any molecule has."""
     mol = Chem.MolFromSmiles(smiles, sanitize=False)
     if mol is None:
         return
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")
-    heavy = (sum(other.GetAtomicNum() > 1 for other in atom.GetNeighbors()) for atom in mol.GetAtoms())
-    bonds = max(heavy, default=0)
-    if bonds > _MAX_BONDS:
-        raise MoleculeError(f"an atom with {bonds} bonds to heavy atoms, more than the limit of {_MAX_BONDS}")
+    heavy_degrees = (sum(neighbour.GetAtomicNum() > 1 for neighbour in atom.GetNeighbors()) for atom in mol.GetAtoms())
+    max_degree = max(heavy_degrees, default=0)
+    if max_degree > _MAX_BONDS:
+        raise MoleculeError(f"an atom with {max_degree} bonds to heavy atoms, more than the limit of {_MAX_BONDS}")
 
 
 def _count_written_atoms(smiles: str) -> int:
-    """About how many atoms a long SMILES has: RDKit would look for rings among 100,000 of them for hours."""
+    """Estimate the number of atoms of a long SMILES: ring perception on 100,000 atoms would take RDKit hours."""
     return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
 
 
@@ -110,19 +112,19 @@ def _parse_failure(smiles: str) -> str:
     try:
         Chem.SanitizeMol(unsanitized)
     except ValueError as error:
-        return f"not a possible molecule: {' '.join(str(error).split())}"
-    except RuntimeError:  # of an element that there is not
-        return "not a possible molecule: RDKit stops at an atom that there is not"
-    return "RDKit does not read it"
+        return f"not a valid molecule: {' '.join(str(error).split())}"
+    except RuntimeError:
+        return "not a valid molecule: unknown element"
+    return "RDKit cannot parse it"
 
 
 def canonical_ranks(mol: Chem.Mol) -> list[int]:
-    """The rank of each atom of an RDKit molecule in RDKit's canonical order, from 0."""
+    """Return the rank of each atom in RDKit's canonical order, from 0."""
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
 
 def reparse_canonical(mol: Chem.Mol) -> Chem.Mol | None:
-    """The molecule as its canonical SMILES gives it; None where RDKit does not read what it writes."""
+    """Parse the canonical SMILES of a molecule; None if RDKit cannot read its own output."""
     try:
         return Chem.MolFromSmiles(Chem.MolToSmiles(mol))
     except Exception:
@@ -130,38 +132,38 @@ def reparse_canonical(mol: Chem.Mol) -> Chem.Mol | None:
 
 
 def normalize_stereo(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
-    """A molecule whose stereo tags say the same however it is spelled.
+    """Make stereo tags independent of the SMILES notation.
 
-    In a ring whose two sides are alike but for stereo, RDKit lets the numbers of the atoms decide which tags stand for
-    it: two sets of them are right. Of such a molecule its canonical SMILES is read in its place.
+    For a ring with two sides that differ only in stereo, two sets of tags are valid, and RDKit chooses by atom numbers.
+    Such a molecule is replaced by the one parsed from its canonical SMILES.
 
     Args:
-        mol: of :func:`parse_molecule`.
-        smiles: its text, which tells of most molecules at once that there is no choice.
+        mol: from :func:`parse_molecule`.
+        smiles: its SMILES, which for most molecules shows quickly that the tags are unique.
 
     Returns:
-        The molecule, and the place in it of each atom of ``mol``; None where that is the molecule itself.
+        The molecule, and the index in it of each atom of ``mol``; None instead if the molecule is ``mol`` itself.
     """
     if smiles is not None and "|" not in smiles and len(_TAGS.findall(smiles)) < 2:
         return mol, None
     tags = sum(atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED for atom in mol.GetAtoms())
     if tags < 2:
         return mol, None
-    # Without stereo, as ties that stereo decides depend on the spelling themselves.
+    # Without stereo, since ties that stereo breaks depend on the SMILES notation themselves.
     ranks = Chem.CanonicalRankAtoms(mol, breakTies=False, includeChirality=False, includeAtomMaps=False)
     if len(set(ranks)) == mol.GetNumAtoms():
         return mol, None
-    again = reparse_canonical(mol)
-    if again is None or again.GetNumAtoms() != mol.GetNumAtoms():
+    reparsed = reparse_canonical(mol)
+    if reparsed is None or reparsed.GetNumAtoms() != mol.GetNumAtoms():
         return mol, None
     places = [0] * mol.GetNumAtoms()
     for place, atom in enumerate(re.findall(r"\d+", mol.GetProp("_smilesAtomOutputOrder"))):
         places[int(atom)] = place
-    return again, places
+    return reparsed, places
 
 
 def graph_atom_indices(mol: Chem.Mol) -> list[int]:
-    """Where each atom of a molecule of :func:`parse_molecule` stands in its graph in canonical order."""
+    """Return the index of each atom in the molecular graph with canonical order; ``mol``: from parse_molecule."""
     mol, places = normalize_stereo(mol)
     ranks = canonical_ranks(mol)
     return ranks if places is None else [ranks[place] for place in places]

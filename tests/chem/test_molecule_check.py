@@ -39,13 +39,13 @@ def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
         (graph([(0, 1)], bond_features=np.array([[0, 6, 0]])), "a bond whose features are outside OGB's values"),
         (
             graph([(0, 1)], bond_features=np.array([[256, 0, 0]])),
-            "bond_features that are not whole numbers from 0 to 255",
+            "bond_features that are not integers from 0 to 255",
         ),
-        (graph([], atoms=np.zeros((3, 9))), "atoms that are not whole numbers"),
-        (graph([], atoms=np.zeros((3, 8), np.uint8)), r"atoms of the shape \[3, 8\], not \[rows, 9\]"),
-        (graph([], bonds=[[0, 1], [1]]), "bonds that are no array"),
-        (graph([], bonds=np.array([[0, 2**32 + 1]])), "bonds that are not whole numbers"),
-        (graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)), "1 bonds and features of 2"),
+        (graph([], atoms=np.zeros((3, 9))), "atoms that are not integers"),
+        (graph([], atoms=np.zeros((3, 8), np.uint8)), r"atoms of shape \[3, 8\], not \[rows, 9\]"),
+        (graph([], bonds=[[0, 1], [1]]), "bonds that are not an array"),
+        (graph([], bonds=np.array([[0, 2**32 + 1]])), "bonds that are not integers"),
+        (graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)), "1 bonds, but features of 2 bonds"),
     ],
 )
 def test_what_is_wrong_is_said(bad, reason):

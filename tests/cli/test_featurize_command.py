@@ -75,7 +75,7 @@ def test_featurize_nothing_but_bad_rows(cli, tmp_path):
     (tmp_path / "t.csv").write_text("smiles\noops\n*\n")
     code, _, err = cli("featurize", tmp_path / "t.csv", "-o", tmp_path / "s.arrow")
     assert code == 2 and len(err.splitlines()) == 1
-    assert "none of the 2 rows can be used; the first: not a possible molecule" in err
+    assert "none of the 2 rows can be used; the first: not a valid molecule" in err
 
 
 def test_featurize_replaces_nothing_unasked(cli, demo_csv, tmp_path):

@@ -87,7 +87,7 @@ REFUSED = {
     "train-missing-target": (train_on("good.csv", "--targets", "yy"), "did you mean 'y'"),
     "train-text-target": (train_on("text.csv"), "not numeric"),
     "train-inf-target": (train_on("inf.csv", "--targets", "y"), "not numeric"),
-    "train-all-rows-bad": (train_on("bad.csv"), "none of its 3 rows can be used; row 1: not a possible"),
+    "train-all-rows-bad": (train_on("bad.csv"), "none of its 3 rows can be used; row 1: not a valid molecule"),
     "train-split-word": (train_on("fold.csv"), "row 2: 'split' is 'somewhere'"),
     "train-unknown-split": (train_on("good.csv", "--split", "scafold"), "did you mean 'scaffold'"),
     "train-folds": (train_on("good.csv", "--folds", "1"), "data.folds must be a number from 2"),
@@ -229,7 +229,7 @@ def test_refused(case, cli, run_directory, bad_inputs, tmp_path, monkeypatch):
 
 
 def test_no_row_could_be_predicted(cli, run_directory, bad_inputs, tmp_path):
-    not_possible = "not a possible"
+    not_possible = "not a valid molecule"
     for molecules, reason in (
         ([bad_inputs / "bad.csv"], not_possible),
         (["oops"], not_possible),

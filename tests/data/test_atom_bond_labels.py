@@ -143,7 +143,7 @@ def test_invalid_rows_have_reasons(tmp_path):
     rejected = MoleculeData(load_dataset(config.data), config).rejected
     assert rejected[1] == "the targets have 2 numbers for 3 atoms"
     assert rejected[3] == "target 'q' is not a list of numbers: '5'"
-    assert "not a valid SMILES" in rejected[4] or "not a possible" in rejected[4]
+    assert "not a valid SMILES" in rejected[4] or "not a valid molecule" in rejected[4]
     assert rejected[5] == "no target value" and "too large" in rejected[6]
     assert rejected[16] == "targets differ in length: 'q' has 2 numbers and 'r' has 3 numbers"
     assert sorted(rejected) == [1, 3, 4, 5, 6, 16]

@@ -27,7 +27,7 @@ def test_output_has_the_input_columns_and_predictions(predictor, tmp_path):
     table = pd.DataFrame({"id": ["007", "a,b", "x"], "smiles": ["CCO", "oops", "C"], "note": ["", 'q"', "two\nlines"]})
     table.to_csv(tmp_path / "in.csv", index=False)
     report = predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
-    assert (report.rows, report.failed) == (3, 1) and report.first_error.startswith("not a possible molecule")
+    assert (report.rows, report.failed) == (3, 1) and report.first_error.startswith("not a valid molecule")
     output = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
     assert list(output) == ["id", "smiles", "note", "gap_ev_pred", "error"]
     assert pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)[list(table)].equals(table.astype(str))

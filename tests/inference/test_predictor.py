@@ -98,8 +98,8 @@ INCONSISTENT = {
     "two bonds between atoms 0 and 1": {"bonds": [[0, 1], [1, 0]]},
     "an atom whose feature 0 is 200": {"atoms": np.full((3, 9), 200, np.uint8)},
     "a bond whose features are outside": {"bond_features": np.full((2, 3), 9, np.uint8)},
-    "atoms of the shape": {"atoms": np.zeros((3, 8), np.uint8)},
-    "bonds that are no array": {"bonds": [[0, 1], [1]]},
+    "atoms of shape": {"atoms": np.zeros((3, 8), np.uint8)},
+    "bonds that are not an array": {"bonds": [[0, 1], [1]]},
 }
 
 

@@ -1,8 +1,8 @@
-"""Breadth-first searches in a molecule, compiled: who is how far, and over which neighbours.
+"""Breadth-first and Floyd-Warshall shortest-path searches in a molecule: distances and predecessors; compiled.
 
-Arrays are used as fields of their tuple, and a field is not used at the ends of both branches of an
-if: numba then removes all counting of references, which would cost more than the rest. Arrays of
-indices are unsigned: numba checks signed ones for negative values.
+Arrays are accessed as fields of their tuple, and a field is not used at the end of both branches of an ``if``: numba
+then removes all reference counting, which would cost more than everything else. Index arrays are unsigned, since numba
+checks signed indices for negative values.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from numba.extending import intrinsic
 
 MEAN, FLOYD_WARSHALL = 0, 1
 
-#: :func:`search_by_bits` holds a set of atoms in one 64-bit number.
+#: Most atoms for :func:`search_by_bits`, which stores a set of atoms in one 64-bit number.
 MAX_BIT_ATOMS = 64
 
 
 class Molecule(NamedTuple):
-    """The molecule at work; the arrays are as long as the largest of the batch needs."""
+    """Connectivity of the current molecule; the arrays have the size of the largest molecule of the batch."""
 
-    local_ids: np.ndarray  # uint8 [N, N], of the bond between two neighbours, otherwise undefined
-    neighbour_bits: np.ndarray  # uint64 [64], bit b of a: they are neighbours; set for at most 64 atoms
-    neighbour_ptr: np.ndarray  # uint32 [N + 1], a has neighbours[neighbour_ptr[a]:neighbour_ptr[a + 1]]; for more
+    local_ids: np.ndarray  # uint8 [N, N], local id of the bond between two neighbours, otherwise undefined
+    neighbour_bits: np.ndarray  # uint64 [64], bit b of entry a: a and b are neighbours; only up to 64 atoms
+    neighbour_ptr: np.ndarray  # uint32 [N + 1], a has neighbours[neighbour_ptr[a]:neighbour_ptr[a + 1]]; above 64
     neighbours: np.ndarray  # uint32 [2M]
 
 
 class Search(NamedTuple):
-    """The atoms that a search from one source reached: the k-th by distance has row k, the source none."""
+    """Atoms reached by a search from one source, in rows by increasing distance; the source itself has no row."""
 
     atoms: np.ndarray  # uint32 [N]
     distances: np.ndarray  # uint32 [N]
     ptr: np.ndarray  # uint32 [N + 1], row k has predecessors[ptr[k]:ptr[k + 1]]
-    predecessors: np.ndarray  # uint32 [M], the neighbours that are one bond closer to the source
+    predecessors: np.ndarray  # uint32 [M], neighbours one bond closer to the source
     steps: np.ndarray  # int64 [N], by atom: its distance, -1 before it is reached
-    num_paths: np.ndarray  # float64 [N], by atom: how many shortest paths lead to it
+    num_paths: np.ndarray  # float64 [N], by atom: number of shortest paths from the source
     path_types: np.ndarray  # uint32 [N], by atom: the path type of the source and it
 
 
 @intrinsic
 def _lowest_bit(typingctx, bits):
-    """The number of the lowest bit that is set, of an uint64 that is not 0: one machine instruction."""
+    """Index of the lowest set bit of a uint64 other than 0: one machine instruction."""
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -53,7 +53,7 @@ def _lowest_bit(typingctx, bits):
 
 @njit(cache=True)
 def new_molecule(num_atoms, num_bonds):
-    """An empty :class:`Molecule` with room for so many atoms and bonds; :func:`set_bonds` fills it."""
+    """Allocate a :class:`Molecule` for a number of atoms and bonds; :func:`set_bonds` fills it."""
     return Molecule(
         local_ids=np.empty((num_atoms, num_atoms), np.uint8),
         neighbour_bits=np.empty(MAX_BIT_ATOMS, np.uint64),
@@ -64,7 +64,7 @@ def new_molecule(num_atoms, num_bonds):
 
 @njit(cache=True)
 def new_search(num_atoms, num_bonds):
-    """An empty :class:`Search` with room for so many atoms and bonds; a search fills it."""
+    """Allocate a :class:`Search` for a number of atoms and bonds; a search fills it."""
     return Search(
         atoms=np.empty(num_atoms, np.uint32),
         distances=np.empty(num_atoms, np.uint32),
@@ -78,7 +78,7 @@ def new_search(num_atoms, num_bonds):
 
 @njit(cache=True)
 def set_bonds(num_atoms, bonds, local_ids, molecule):
-    """Fill the local ids of the bonds and the neighbours of the atoms, in the form that the search reads."""
+    """Fill the local ids of the bonds and the neighbours of the atoms, in the form that the search needs."""
     for m in range(len(bonds)):
         a, b = bonds[m, 0], bonds[m, 1]
         molecule.local_ids[a, b] = molecule.local_ids[b, a] = local_ids[m]
@@ -99,7 +99,7 @@ def _set_neighbour_bits(num_atoms, bonds, molecule):
 
 @njit(cache=True)
 def set_neighbours(num_atoms, bonds, ptr, neighbours):
-    """Fill uint32 ``ptr [N + 1]`` and ``neighbours [2 M]``: atom a has those from ``ptr[a]`` to ``ptr[a + 1]``."""
+    """Fill uint32 ``ptr [N + 1]`` and ``neighbours [2 M]``; atom a has ``neighbours[ptr[a]:ptr[a + 1]]``."""
     ptr[: num_atoms + 1] = 0
     for m in range(len(bonds)):
         for side in range(2):
@@ -116,13 +116,13 @@ def set_neighbours(num_atoms, bonds, ptr, neighbours):
 
 @njit(cache=True)
 def floyd_warshall(num_atoms, bonds):
-    """For each pair (i, j) the atom before j on the path that Floyd-Warshall finds from i.
+    """Find for each pair (i, j) the atom before j on the Floyd-Warshall path from i.
 
-    Every beginning of such a path is itself the path to where it ends: the intermediate atom kept
-    is the smallest that can be the largest of a shortest path, and so it is for the beginnings.
+    Every prefix of such a path is itself the Floyd-Warshall path to its last atom: the largest intermediate atom of
+    the path is the smallest possible among all shortest paths, and this holds for prefixes too.
     """
     distance = np.full((num_atoms, num_atoms), 1 << 20, np.int32)
-    before = np.empty((num_atoms, num_atoms), np.int32)  # stays undefined where no path is
+    before = np.empty((num_atoms, num_atoms), np.int32)  # undefined without a path
     degree = np.zeros(num_atoms, np.int64)
     for i in range(num_atoms):
         distance[i, i] = 0
@@ -133,7 +133,7 @@ def floyd_warshall(num_atoms, bonds):
         degree[a] += 1
         degree[b] += 1
     for k in range(num_atoms):
-        if degree[k] < 2:  # no shortest path leads through the end of a chain
+        if degree[k] < 2:  # no shortest path passes through a terminal atom
             continue
         for i in range(num_atoms):
             to_k = distance[i, k]
@@ -146,10 +146,10 @@ def floyd_warshall(num_atoms, bonds):
 
 @njit(cache=True)
 def search_by_bits(source, rule, chosen, molecule, search):
-    """Breadth-first search in a molecule of at most 64 atoms; returns how many atoms it reached.
+    """Search breadth-first in a molecule of at most 64 atoms; return the number of atoms reached.
 
-    Sets of atoms are the bits of a number, in a register: on molecules, the branches of an ordinary
-    search, which no processor can foresee, cost more than all else.
+    A set of atoms is a 64-bit number in a register: for molecules, the mispredicted branches of an ordinary search
+    would dominate the cost.
     """
     one = np.uint64(1)
     count, end, distance = 0, 0, 0
@@ -184,7 +184,7 @@ def search_by_bits(source, rule, chosen, molecule, search):
 
 @njit(cache=True)
 def search_by_queue(source, num_atoms, rule, chosen, molecule, search):
-    """What :func:`search_by_bits` does, for molecules of any size; ``search.atoms`` is the queue."""
+    """Search breadth-first as :func:`search_by_bits`, in a molecule of any size; ``search.atoms`` is the queue."""
     search.steps[:num_atoms] = -1
     search.steps[source] = 0
     count, end, head = 0, 0, 0

@@ -1,8 +1,8 @@
-"""The growing table of the path types of a batch, compiled.
+"""Table of the distinct path types of a batch, which grows on demand; compiled with numba.
 
-A path type is a distance and some (position, bond type, weight) entries. It is found by how it came
-about: one that is another one and one more bond by a lookup, one that is the mean of several by a
-hash. (What :mod:`~graphslice.chem.path_search` says of tuples and unsigned indices holds here too.)
+A path type is a distance and some (position, bond type, weight) entries. A path type that extends another one by one
+bond is looked up by the two; one that is the mean of several is looked up by a hash. The notes on tuples and unsigned
+indices in :mod:`~graphslice.chem.path_search` apply here too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from numba import njit
 
 from graphslice.feature_dims import MAX_DISTANCE, NUM_BOND_TYPES, UNREACHABLE
 
-# The first two path types of every table: that of an atom with itself, and that of two fragments.
+# The first two path types of every table: an atom with itself, and atoms in different fragments.
 _SAME_ATOM, _UNREACHABLE = 0, 1
-_NONE = 0  # in the tables that find path types: not there yet
+_NONE = 0  # lookup tables: no path type yet
 
 
 class PathTypes(NamedTuple):
-    """The path types of a batch so far: W of them with K entries, in arrays that are longer.
+    """The W path types of a batch found so far, with K entries, in arrays with spare capacity.
 
-    The share of an entry is that of the shortest paths which have the bond at the position.
+    The share of an entry is the fraction of the shortest paths with this bond type at this position.
     """
 
-    max_path: int  # how many bonds of a path have entries
+    max_path: int  # number of bonds of a path that have entries
     bond_type_ids: np.ndarray  # uint8 [L], the bond type of each local id
     used: np.ndarray  # int64 [2], W and K
     distances: np.ndarray  # int32 [W]
@@ -38,7 +38,7 @@ class PathTypes(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Scratch for the mean of some path types; all shares are 0 between two uses."""
+    """Scratch space for a mean of path types; all shares are 0 between uses."""
 
     shares: np.ndarray  # float64, by code
     codes: np.ndarray  # int32, those with a share
@@ -46,9 +46,11 @@ class Sums(NamedTuple):
 
 @njit(cache=True)
 def new_table(max_path, bond_type_ids):
-    """A :class:`PathTypes` with the two that every batch begins with: no bond, and the pair of two fragments.
+    """Create a :class:`PathTypes` with the first two path types: same atom, and different fragments.
 
-    ``max_path`` is how many bonds of a path count; ``bond_type_ids`` (integer ``[L]``) the bond type of each local id.
+    Args:
+        max_path: number of bonds of a path that have entries.
+        bond_type_ids: integer ``[L]``, bond type of each local id.
     """
     table = PathTypes(
         max_path=max_path,
@@ -68,7 +70,7 @@ def new_table(max_path, bond_type_ids):
 
 @njit(cache=True, forceinline=True)
 def _slot(keys, means, key):
-    """Where a key stands in the hash table, or the free place where it would."""
+    """Slot of a key in the hash table, or the free slot for it."""
     mask = np.uint64(len(keys) - 1)
     slot = (key >> np.uint64(20)) & mask
     while means[slot] != _NONE and keys[slot] != key:
@@ -85,7 +87,7 @@ def _doubled(array):
 
 @njit(cache=True)
 def grow_table(table):
-    """The same path types in arrays of twice the length."""
+    """Copy the path types to arrays of twice the capacity."""
     keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
     for old in range(len(table.keys)):
         if table.means[old] != _NONE:
@@ -107,7 +109,7 @@ def grow_table(table):
 
 @njit(cache=True, forceinline=True)
 def is_full(table, num_atoms):
-    """Whether the path types from one source to so many atoms might not fit."""
+    """True if the path types from one source to ``num_atoms`` atoms might exceed the capacity."""
     most_entries = num_atoms * table.max_path * len(table.bond_type_ids)
     free_rows = len(table.distances) - table.used[0] - num_atoms
     return min(free_rows, len(table.codes) - table.used[1] - most_entries) < 0
@@ -115,7 +117,7 @@ def is_full(table, num_atoms):
 
 @njit(cache=True, forceinline=True)
 def _add_extended(parent, local_id, distance, table):
-    """Add the path type of one more bond after another path type; returns its number."""
+    """Add the path type that extends another one by one bond; return its index."""
     path_type, end = table.used[0], table.used[1]
     for e in range(table.ptr[parent], table.ptr[parent + 1]):
         table.codes[end], table.shares[end] = table.codes[e], table.shares[e]
@@ -131,7 +133,7 @@ def _add_extended(parent, local_id, distance, table):
 
 @njit(cache=True, forceinline=True, error_model="numpy")
 def _key_of_mean(k, num_paths, molecule, search, max_path):
-    """A hash of the path types of the predecessors of row k, their bonds to it and their shares of its paths."""
+    """Hash the predecessors of row k: their path types, bonds to it, and shares of its paths."""
     j, distance, begin, end = search.atoms[k], search.distances[k], search.ptr[k], search.ptr[k + 1]
     key = np.uint64(min(distance, MAX_DISTANCE))
     for p in range(begin, end):
@@ -148,7 +150,7 @@ def _key_of_mean(k, num_paths, molecule, search, max_path):
 
 @njit(cache=True, forceinline=True, error_model="numpy")
 def _add_mean(k, num_paths, molecule, search, table, sums):
-    """Add the path type of row k, the mean over its predecessors; returns its number."""
+    """Add the path type of row k as the mean over its predecessors; return its index."""
     j, distance = search.atoms[k], search.distances[k]
     count = 0
     for p in range(search.ptr[k], search.ptr[k + 1]):
@@ -169,7 +171,7 @@ def _add_mean(k, num_paths, molecule, search, table, sums):
     path_type, end = table.used[0], table.used[1]
     for a in range(count):
         code = sums.codes[a]
-        # Rounded far above the noise of the sums, far below anything that matters.
+        # Rounding is far coarser than the rounding errors of the sums, and far finer than relevant differences.
         table.codes[end], table.shares[end] = code, round(sums.shares[code] * 2.0**20) / 2.0**20
         sums.shares[code] = 0.0
         end += 1
@@ -180,7 +182,7 @@ def _add_mean(k, num_paths, molecule, search, table, sums):
 
 @njit(cache=True, forceinline=True)
 def assign_path_types(source, count, num_atoms, molecule, search, table, sums):
-    """Give the source and every atom its path type, adding those that are new to the table."""
+    """Assign a path type to the source and every atom, and add new path types to the table."""
     search.path_types[:num_atoms] = _UNREACHABLE
     search.path_types[source], search.num_paths[source] = _SAME_ATOM, 1.0
     for k in range(count):

@@ -1,4 +1,4 @@
-"""OGB's features of an atom and a bond through RDKit's interface, for what the compiled reader cannot read."""
+"""OGB's atom and bond features through RDKit's Python interface, for molecules the compiled reader cannot read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WILDCARD = ATOM_DIMS[0] - 1
 
 
 def atom_features(atom: Chem.Atom) -> tuple[int, ...]:
-    """The nine features of an atom, as :attr:`MolGraph.atoms` has them."""
+    """Return the nine features of an atom, as in :attr:`MolGraph.atoms`."""
     number = atom.GetAtomicNum()
     charge = atom.GetFormalCharge()
     return (
@@ -28,7 +28,7 @@ def atom_features(atom: Chem.Atom) -> tuple[int, ...]:
 
 
 def features_of_bond(bond: Chem.Bond) -> tuple[int, ...]:
-    """The three features of a bond, as :attr:`MolGraph.bond_features` has them."""
+    """Return the three features of a bond, as in :attr:`MolGraph.bond_features`."""
     return (
         BOND_TYPE[int(bond.GetBondType())],
         BOND_STEREO[int(bond.GetStereo())],

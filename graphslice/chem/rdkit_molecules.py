@@ -1,4 +1,4 @@
-"""RDKit's molecules as SMILES: the one way by which molecules enter."""
+"""Conversion of RDKit molecules to SMILES, so that they are processed like all other molecules."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from graphslice.chem.parse import MoleculeError
 
 
 def mol_to_smiles(mol: Chem.Mol) -> str:
-    """The SMILES of an RDKit molecule, as it is: sanitized or not, with or without hydrogens as atoms.
+    """Write the SMILES of an RDKit molecule, sanitized or not, with or without hydrogens as atoms.
 
     Raises:
         MoleculeError: if RDKit cannot write one.
     """
     try:
         with rdBase.BlockLogs():
-            # What was read without sanitizing lacks valences, which writing asks for.
+            # Molecules parsed without sanitization lack the valences that writing needs.
             if mol.NeedsUpdatePropertyCache():
                 mol = Chem.Mol(mol)
                 mol.UpdatePropertyCache(strict=False)
             return Chem.MolToSmiles(mol)
     except (RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines()
-        raise MoleculeError(f"RDKit writes no SMILES of it: {lines[0] if lines else type(error).__name__}") from None
+        raise MoleculeError(f"RDKit cannot write a SMILES: {lines[0] if lines else type(error).__name__}") from None

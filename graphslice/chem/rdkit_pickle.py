@@ -1,12 +1,11 @@
-"""OGB's features read from RDKit's serialised molecules by compiled code.
+"""Compiled reader of RDKit's serialised molecules (``MolPickler``), which returns OGB's features.
 
-Asking RDKit for nine features of every atom in Python costs three times what parsing the SMILES
-costs. ``Mol.ToBinary`` hands all of them over in one call, in a format that RDKit keeps readable
-from release to release (``MolPickler``). What is outside the plain molecules of SMILES, such as
-query atoms, and any format that is not known here, is left to the caller.
+Reading nine features of every atom through RDKit's Python interface takes three times as long as parsing the SMILES.
+``Mol.ToBinary`` returns all of them in one call, in a format that RDKit keeps readable across releases. Molecules with
+query atoms and other extensions, and unknown versions of the format, are left to the caller.
 
-NVIDIA's cuik-molmaker was weighed for this: 50 to 103 us a molecule where ``MolFromSmiles`` alone
-takes 46, one-hot features only, no canonical order, no reason for a refusal, and no wheel on PyPI.
+NVIDIA's cuik-molmaker was considered instead: it takes 50 to 103 us per molecule where ``MolFromSmiles`` alone takes
+46, has one-hot features only, no canonical order and no error messages, and there is no wheel on PyPI.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from rdkit import Chem
 
 from graphslice.feature_dims import BOND_DIMS
 
-#: What :func:`unpack` says of a molecule.
+#: Status of a molecule after :func:`unpack`.
 READ, UNKNOWN = 0, 1
 
-#: Versions of the format that are known: major * 1000 + minor * 10 + patch.
+#: Supported versions of the format: major * 1000 + minor * 10 + patch.
 _FIRST_FORMAT, _LAST_FORMAT = 14_000, 16_999
-SLACK = _MARGIN = 32  # no atom or bond takes more bytes
-_HEADER = 20  # bytes before the number of atoms: a mark, a tag, three numbers of the version
+SLACK = _MARGIN = 32  # upper limit of the bytes of an atom or bond
+_HEADER = 20  # bytes before the number of atoms: a magic number, a tag, three numbers of the version
 _MARK = 0xDEADBEEF
 _BEGIN_ATOMS, _BEGIN_BONDS, _BEGIN_RINGS, _BEGIN_SYMMETRIC_RINGS, _MAP_NUMBER = 1, 11, 20, 66, 24
 
 
-def _table(kinds: Sequence[int], other: int) -> np.ndarray:
-    """The feature value of each of RDKit's numbers: its place in ``kinds``, or ``other`` where it is not listed."""
-    table = np.full(256, other, np.uint8)
-    for value, kind in enumerate(kinds):
-        table[int(kind)] = value
+def _table(rdkit_values: Sequence[int], default: int) -> np.ndarray:
+    """Map RDKit's enum numbers to feature values: the index in ``rdkit_values``, or ``default`` if not listed."""
+    table = np.full(256, default, np.uint8)
+    for value, rdkit_value in enumerate(rdkit_values):
+        table[int(rdkit_value)] = value
     return table
 
 
-# OGB's lists, in its order; what is not listed comes last.
+# OGB's lists, in its order; values that are not listed share the last feature value.
 CHIRALITY = _table(
     (
         Chem.ChiralType.CHI_UNSPECIFIED,
@@ -62,7 +61,7 @@ BOND_TYPE = _table(
     (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC),
     4,
 )
-# OGB stops at atropisomers; a bond whose stereo has no label of its own is "some stereo".
+# OGB's code fails at atropisomers; here stereo without a label of its own counts as STEREOANY.
 BOND_STEREO = _table(
     (
         Chem.BondStereo.STEREONONE,
@@ -93,7 +92,7 @@ def _int32(data, offset):
 
 @njit(cache=True, inline="always")
 def _atom_index(data, offset, index_bytes):
-    """The number of an atom, which takes one byte or four."""
+    """Read the index of an atom, which takes one byte or four."""
     return _int32(data, offset) if index_bytes == 4 else np.int64(data[offset])
 
 
@@ -104,7 +103,7 @@ def _signed(byte):
 
 @njit(cache=True)
 def _unpack_molecule(data, offset, end, atoms, bonds, bond_type_ids):
-    """Read one molecule into its rows; returns READ, or UNKNOWN, which leaves the rows undefined."""
+    """Read one molecule into its rows; return READ, or UNKNOWN, which leaves the rows undefined."""
     if end - offset < _HEADER + 10 or _int32(data, offset) & 0xFFFFFFFF != _MARK:
         return UNKNOWN
     version = 1000 * _int32(data, offset + 8) + 10 * _int32(data, offset + 12) + _int32(data, offset + 16)
@@ -112,7 +111,7 @@ def _unpack_molecule(data, offset, end, atoms, bonds, bond_type_ids):
         return UNKNOWN
     offset += _HEADER
     num_atoms, num_bonds = _int32(data, offset), _int32(data, offset + 4)
-    index_bytes = 4 if num_atoms > 255 else 1  # bytes of an atom's number
+    index_bytes = 4 if num_atoms > 255 else 1  # bytes of an atom index
     if num_atoms != len(atoms) or num_bonds != len(bonds) or data[offset + 9] != _BEGIN_ATOMS:
         return UNKNOWN
     degree = np.zeros(num_atoms, np.int64)
@@ -128,15 +127,15 @@ def _unpack_molecule(data, offset, end, atoms, bonds, bond_type_ids):
 
 @njit(cache=True)
 def _read_atoms(data, offset, end, atoms, degree):
-    """Fill the features of the atoms but for degree and ring, and begin the degrees with the hydrogens.
+    """Fill the atom features except degree and ring, and initialise the degrees with the hydrogens.
 
-    Returns where the bonds begin; -1 for what is not known.
+    Returns the offset of the bonds, or -1 for an unsupported format.
     """
     for i in range(len(atoms)):
         if offset > end or offset + _MARGIN > len(data):
             return -1
         number, flags, fields = np.int64(data[offset]), data[offset + 1], _int32(data, offset + 2)
-        if flags & 0x96 or fields & ~0x1FE:  # a position, a query, a dummy, a monomer; or something new
+        if flags & 0x96 or fields & ~0x1FE:  # a position, a query, a dummy, a monomer, or an unknown extension
             return -1
         offset += 6
         charge, tag, hybridization, explicit, implicit, radicals = 0, 0, _SP3, 0, 0, 0
@@ -152,7 +151,7 @@ def _read_atoms(data, offset, end, atoms, degree):
         if fields & 16:
             explicit = np.int64(data[offset])
             offset += 1
-        if fields & 32:  # the valence of the written bonds
+        if fields & 32:  # the explicit valence
             offset += 1
         if fields & 64:
             implicit = np.int64(data[offset])
@@ -181,7 +180,7 @@ def _read_atoms(data, offset, end, atoms, degree):
 
 @njit(cache=True)
 def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
-    """Fill the bonds and count them in the degrees; returns where the rings begin, -1 for what is not known."""
+    """Fill the bonds, add them to the degrees, and return the offset of the rings, or -1 for an unsupported format."""
     if offset >= end or data[offset] != _BEGIN_BONDS:
         return -1
     offset += 1
@@ -195,9 +194,9 @@ def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
         offset += 1
         if flags & 0x91 or not (0 <= begin < len(degree) and 0 <= finish < len(degree)):
             return -1
-        kind, stereo = _SINGLE, 0
+        bond_type, stereo = _SINGLE, 0
         if flags & 8:
-            kind = np.int64(data[offset])
+            bond_type = np.int64(data[offset])
             offset += 1
         if flags & 4:  # the direction of a stereo bond
             offset += 1
@@ -206,7 +205,7 @@ def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
             offset += 2 + index_bytes * np.int64(data[offset + 1])
         bonds[m, 0], bonds[m, 1] = begin, finish
         conjugated = 1 if flags & 32 else 0
-        bond_type_ids[m] = (BOND_TYPE[kind] * _STEREOS + BOND_STEREO[stereo]) * _CONJUGATIONS + conjugated
+        bond_type_ids[m] = (BOND_TYPE[bond_type] * _STEREOS + BOND_STEREO[stereo]) * _CONJUGATIONS + conjugated
         degree[begin] += 1
         degree[finish] += 1
     return offset
@@ -214,7 +213,7 @@ def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
 
 @njit(cache=True)
 def _mark_rings(data, offset, end, index_bytes, atoms):
-    """Set the last feature of the atoms of RDKit's rings; whether there was such a list."""
+    """Set the ring feature of the atoms in RDKit's rings; return True if the list of rings was read."""
     if offset + 5 > end or (data[offset] != _BEGIN_RINGS and data[offset] != _BEGIN_SYMMETRIC_RINGS):
         return False
     rings = _int32(data, offset + 1)
@@ -237,20 +236,20 @@ def _mark_rings(data, offset, end, index_bytes, atoms):
 
 @njit(cache=True)
 def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, status):
-    """Read molecules in their input order.
+    """Read G serialised molecules, with atoms and bonds in their input order.
 
     Args:
-        data: ``uint8 [D]``, what ``Mol.ToBinary`` gave for G molecules, one behind another, and
-            ``SLACK`` bytes more, so that the last ones need no closer look at where they end.
-        starts: ``int64 [G + 1]``, where each begins.
-        atom_ptr, bond_ptr: ``int64 [G + 1]``, which rows of the arrays below are whose.
+        data: ``uint8 [D]``, concatenated output of ``Mol.ToBinary`` for G molecules, padded with ``SLACK`` bytes, so
+            that reading the last molecules needs no further bounds checks.
+        starts: ``int64 [G + 1]``, offset of each molecule in ``data``; an empty range: no molecule.
+        atom_ptr, bond_ptr: ``int64 [G + 1]``, rows of each molecule in the arrays below.
         atoms: ``uint8 [A, 9]``, filled.
         bonds: ``int32 [M, 2]``, filled; atoms numbered from 0 within their molecule.
         bond_type_ids: ``uint8 [M]``, filled (see :func:`graphslice.chem.molecule.bond_type_ids`).
         status: ``uint8 [G]``, filled with ``READ`` or ``UNKNOWN``.
     """
     for g in range(len(starts) - 1):
-        if starts[g] == starts[g + 1]:  # there is no molecule
+        if starts[g] == starts[g + 1]:  # no molecule
             continue
         status[g] = _unpack_molecule(
             data,

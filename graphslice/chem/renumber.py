@@ -1,4 +1,4 @@
-"""The atoms of molecules put in another order, compiled with numba."""
+"""Renumbering of the atoms of molecules, such as to canonical order; compiled with numba."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _CLOCKWISE, _COUNTERCLOCKWISE = 1, 2
 
 @njit(cache=True)
 def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
-    """Put the atoms of each molecule in the order of ``ranks`` (``int32 [A]``), its bonds in that of their atoms.
+    """Sort the atoms of each molecule by ``ranks`` (``int32 [A]``), and its bonds by their atoms.
 
-    The arrays are those of ``MolArrays``, changed in place. RDKit's chirality tag is relative to
-    the order of the atom's bonds, so it is swapped where the new order is an odd permutation of the old.
+    The arrays are those of ``MolArrays``, changed in place. RDKit's chirality tag is relative to the order of the
+    bonds of the atom, so it is inverted if the new order is an odd permutation of the old one.
 
     Raises:
-        ValueError: for ranks that number no atoms of their molecule.
+        ValueError: if ranks are not valid indices of atoms of their molecule.
     """
     if len(ranks) != len(atoms):
-        raise ValueError("there are not as many ranks as atoms")
+        raise ValueError("the number of ranks differs from the number of atoms")
     for g in range(len(atom_ptr) - 1):
         first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
         rank = ranks[first_atom : atom_ptr[g + 1]]
         old = atoms[first_atom : atom_ptr[g + 1]].copy()
         for i in range(len(rank)):
             if not 0 <= rank[i] < len(rank):
-                raise ValueError("a rank is not of an atom of its molecule")
+                raise ValueError("a rank is out of range for its molecule")
         for i in range(len(rank)):
             tag = old[i, 1]
             if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):
@@ -46,7 +46,7 @@ def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
 
 @njit(cache=True)
 def _is_odd(atom, rank, bonds):
-    """Whether sorting the atom's neighbours by rank takes an odd number of exchanges."""
+    """True if sorting the neighbours of the atom by rank is an odd permutation."""
     odd = False
     for m in range(len(bonds)):
         if bonds[m, 0] == atom or bonds[m, 1] == atom:

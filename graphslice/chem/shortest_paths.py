@@ -1,20 +1,19 @@
-"""Shortest paths of molecules, compiled with numba: distances, and the bonds along the way.
+"""Shortest paths between all atoms of molecules: distances and bond types along the path; compiled with numba.
 
-For every ordered pair of atoms the model needs the distance and which bonds stand at the first,
-second, ... position of the shortest path (the edge encoding of Graphormer, Ying et al. 2021,
-section 3.1.3). Most pairs of a batch share theirs with others, so :func:`shortest_path_types` lists
-them once: a *path type* is a distance and some (position, bond, weight) entries, and every pair
-refers to its path type by number.
+For every ordered pair of atoms the model needs the distance and the bond types at the first, second, ... position of
+the shortest path (the edge encoding of Graphormer, Ying et al. 2021, section 3.1.3). Many pairs of a batch share them,
+so :func:`shortest_path_types` lists them once: a *path type* is a distance and some (position, bond type, weight)
+entries, and every pair has the index of its path type.
 
-Two rules say what happens where several shortest paths exist, as in every even ring:
+Two rules are available for several shortest paths, which occur in every ring of even size:
 
-- ``MEAN``: the average over all of them. The numbering of the atoms does not enter.
-- ``FLOYD_WARSHALL``: the one that Floyd-Warshall finds with the intermediate atom ascending and
-  only strict improvements, which is what the original code trained on. Depends on the numbering.
+- ``MEAN``: the average over all of them, which does not depend on the numbering of the atoms.
+- ``FLOYD_WARSHALL``: the one that Floyd-Warshall finds with ascending intermediate atoms and strict improvements only,
+  as in the original Graphormer. It depends on the numbering.
 
-The work is done from one atom, the source, at a time: a breadth-first search lists the other atoms
-by distance with their predecessors on the shortest paths, then each of them gets the path type of
-its predecessor and one more bond, or the mean over several predecessors.
+The search starts from one atom (the source) at a time: a breadth-first search lists the other atoms by distance with
+their predecessors on the shortest paths. Each atom then gets the path type of its predecessor extended by one bond, or
+the mean over several predecessors.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = ["FLOYD_WARSHALL", "MEAN", "shortest_path_types"]
 
 
 class _Batch(NamedTuple):
-    """Molecules one behind another. Bonds carry *local ids*: the bond types of the batch, numbered from 0."""
+    """Concatenated molecules. Bonds have *local ids*: the bond types of the batch, numbered from 0."""
 
     atom_ptr: np.ndarray  # int64 [B + 1]
     bond_ptr: np.ndarray  # int64 [B + 1]
@@ -60,7 +59,7 @@ def _largest_step(ptr):
 
 @njit(cache=True)
 def _local_bond_types(bond_type_ids):
-    """The local id of every bond and the bond type of every local id."""
+    """Compute the local id of every bond and the bond type of every local id."""
     local_id_of, of_local_id = np.full(NUM_BOND_TYPES, 255, np.uint8), np.empty(NUM_BOND_TYPES, np.uint8)
     local_ids, count = np.empty(len(bond_type_ids), np.uint8), 0
     for m in range(len(bond_type_ids)):
@@ -74,11 +73,11 @@ def _local_bond_types(bond_type_ids):
 
 @njit(cache=True)
 def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
-    """Fill ``pairs`` (``int32 [B, >=N, >=N]``) from source ``done[1]`` of molecule ``done[0]`` on.
+    """Fill ``pairs`` (``int32 [B, >=N, >=N]``), starting at source ``done[1]`` of molecule ``done[0]``.
 
     Returns:
-        Whether all are filled. If not, the table may have no room for those of the source that
-        ``done`` (``int64 [2]``) then refers to.
+        True if all are filled. Otherwise the table may be too small for the source that ``done`` (``int64 [2]``) then
+        refers to.
     """
     chosen = np.empty((0, 0), np.int32)
     for b in range(done[0], len(pairs)):
@@ -104,7 +103,7 @@ def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
 
 @njit(cache=True, nogil=True)
 def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path, width):
-    """Find the path type of every ordered pair of atoms of a batch of molecules.
+    """Find the path type of every ordered pair of atoms (all-pairs shortest paths) of a batch of molecules.
 
     Args:
         atom_ptr: ``int64 [B + 1]``, molecule b has atoms ``atom_ptr[b]:atom_ptr[b + 1]``.
@@ -112,7 +111,7 @@ def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path
         bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
         bond_type_ids: ``uint8 [M]``, each below ``NUM_BOND_TYPES``.
         rule: ``MEAN`` or ``FLOYD_WARSHALL``.
-        max_path: how many bonds of a path count, from its start.
+        max_path: number of bonds of a path that have entries, from its start.
         width: the number of atoms that ``pairs`` is padded to.
 
     Returns:

@@ -11,7 +11,7 @@ from graphslice.package_data import CONFIGS
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_load_and_survive_yaml(name):
+def test_presets_round_trip_through_yaml(name):
     config = RunConfig.preset(name)
     written = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
     for section, values in written.items():
@@ -21,7 +21,7 @@ def test_presets_load_and_survive_yaml(name):
     assert RunConfig.from_dict(config.to_dict()) == config
 
 
-def test_every_published_setting_is_there():
+def test_all_published_presets_exist():
     names = {
         "base",
         "small",
@@ -38,7 +38,7 @@ def test_every_published_setting_is_there():
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pcqm4m")])
-def test_the_settings_of_the_paper(name):
+def test_pcqm4m_presets_match_the_paper(name):
     """Ying et al. 2021, table 7, and fairseq's examples/property_prediction/pcqv2.sh of the later model."""
     later = name.startswith("pcqm4mv2")
     config = RunConfig.preset(name)
@@ -58,7 +58,7 @@ def test_the_settings_of_the_paper(name):
     )
 
 
-def test_the_slim_settings_of_the_paper():
+def test_slim_preset_matches_the_paper():
     config = RunConfig.preset("zinc12k-slim")
     assert (config.model.layers, config.model.dim, config.model.ffn_dim, config.model.heads) == (12, 80, 80, 8)
     assert (config.optimizer.warmup_steps, config.optimizer.total_steps, config.trainer.batch_size) == (
@@ -105,12 +105,12 @@ def test_the_slim_settings_of_the_paper():
     ],
     ids=repr,
 )
-def test_what_is_wrong_is_named(values, message):
+def test_error_names_the_invalid_key_or_value(values, message):
     with pytest.raises(InputError, match=message):
         RunConfig.from_dict(values)
 
 
-def test_numbers_may_be_written_as_yaml_reads_them():
+def test_yaml_numbers_are_converted_to_the_field_type():
     config = RunConfig.from_dict(
         {"optimizer": {"peak_lr": 1}, "trainer": {"devices": 2, "precision": 32, "workers": 0}}
     )
@@ -118,26 +118,26 @@ def test_numbers_may_be_written_as_yaml_reads_them():
     assert (config.trainer.devices, config.trainer.precision, config.trainer.workers) == ("2", "32", "0")
 
 
-def test_on_and_off_may_be_written_without_quotes(tmp_path):
+def test_unquoted_on_and_off_are_accepted(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("trainer:\n  baselines: off\n  compile: on\n")
     trainer = RunConfig.from_dict(read_yaml(file)).trainer
     assert (trainer.baselines, trainer.compile) == ("off", "on")
 
 
-def test_empty_is_a_value_where_it_may_be():
+def test_optional_fields_accept_none():
     config = RunConfig.from_dict({"trainer": {"max_steps": None, "patience": None}, "data": {"split": None}})
     assert (config.trainer.max_steps, config.trainer.patience, config.data.split) == (None, None, None)
 
 
-def test_the_given_values_are_left_alone():
+def test_from_dict_does_not_modify_its_input():
     values = {"optimizer": {"peak_lr": 1}, "trainer": {"devices": 2}}
     RunConfig.from_dict(values)
     assert values == {"optimizer": {"peak_lr": 1}, "trainer": {"devices": 2}}
     assert RunConfig.from_dict({}) == RunConfig()
 
 
-def test_an_unknown_preset_names_the_nearest():
+def test_unknown_preset_suggests_the_nearest():
     with pytest.raises(InputError, match=r"'pcqm4m-slise' \(did you mean 'pcqm4m-slice'\?\)"):
         read_preset("pcqm4m-slise")
     with pytest.raises(InputError, match="small"):
@@ -158,21 +158,21 @@ def test_an_unknown_preset_names_the_nearest():
         (b"just words", "contains no configuration"),
     ],
 )
-def test_files_that_hold_no_configuration(tmp_path, content, message):
+def test_file_without_configuration_is_rejected(tmp_path, content, message):
     file = tmp_path / "run.yaml"
     file.write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_yaml(file)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"absent.yaml: No such file"):
         read_yaml(tmp_path / "absent.yaml")
     with pytest.raises(InputError, match="cannot read the configuration"):
         read_yaml(tmp_path)
 
 
-def test_a_file_is_read(tmp_path):
+def test_read_yaml(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("model:\n  layers: 3\n  dropout: 1.0e-1\n")
     assert read_yaml(file) == {"model": {"layers": 3, "dropout": 0.1}}
@@ -186,7 +186,7 @@ def test_a_file_is_read(tmp_path):
         ("optimizer", {"peak_lr": 0.0}, "optimizer.peak_lr must be more than 0"),
     ],
 )
-def test_what_cannot_be(section, values, said):
+def test_values_must_be_positive(section, values, said):
     with pytest.raises(InputError, match=said):
         RunConfig.from_dict({section: values})
 
@@ -200,17 +200,17 @@ def test_folds(folds, fold, expected):
 
 
 @pytest.mark.parametrize("folds", ["", "1", "0", "x3", "5x0", "5x", "five", "-5", "5 x 3", "5x3x2", 1])
-def test_folds_of_no_use(folds):
+def test_invalid_folds_are_rejected(folds):
     with pytest.raises(InputError, match=r"data\.folds must be a number from 2, or such as 5x3"):
         RunConfig.from_dict({"data": {"folds": folds}})
 
 
 @pytest.mark.parametrize("text", ["a,\nb\n", "a\nb", " a , b", '"a"\r\nb,'])
-def test_names_may_stand_in_lines(text):
+def test_names_may_be_separated_by_line_breaks(text):
     assert split_words(text) == ["a", "b"]
 
 
-def test_names_that_cannot_be_read():
+def test_invalid_names_and_values_are_rejected():
     with pytest.raises(InputError, match="cannot read the names"):
         split_words("a" * 200_000)
     with pytest.raises(InputError, match="cannot read the value"):
@@ -227,7 +227,7 @@ MERGES = "a: &a {k: v, l: w}\n" + "".join(
 
 
 @pytest.mark.parametrize("text", [f"trainer:\n  max_epochs: {ALIASES}\n", MERGES, "a: &a [*a]\n"], ids=range(3))
-def test_aliases_that_stand_for_too_many_values_are_refused(text, tmp_path):
+def test_exponential_aliases_are_rejected(text, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=r"run.yaml: it contains more than 100,000 values with all aliases"):
         read_yaml(tmp_path / "run.yaml")
@@ -241,7 +241,7 @@ def test_aliases_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int ''", "a: !!timestamp x", "[" * 2000])
-def test_yaml_that_pyyaml_stumbles_over_is_refused(text, tmp_path):
+def test_invalid_yaml_tags_are_rejected(text, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=r"run.yaml is not a YAML file"):
         read_yaml(tmp_path / "run.yaml")
@@ -250,7 +250,7 @@ def test_yaml_that_pyyaml_stumbles_over_is_refused(text, tmp_path):
 @pytest.mark.parametrize(
     "value", [["x"] * 10**6, {"x" * 10**6: 1}, "x" * 10**6, ("x",) * 10**6, OrderedDict(a="x" * 10**6)]
 )
-def test_messages_show_the_beginning_of_a_value(value):
+def test_messages_truncate_long_values(value):
     """Whatever holds it: a preset's section, a key or a choice."""
     for values in ({"trainer": {"max_epochs": value}}, {"init_from": [value]}, {"model": {"norm": value}}):
         with pytest.raises(InputError) as refused:
@@ -259,6 +259,6 @@ def test_messages_show_the_beginning_of_a_value(value):
 
 
 @pytest.mark.parametrize("key", ["devices", "max_epochs", "seed", "gradient_clip"])
-def test_numbers_that_no_text_can_hold_are_refused(key):
+def test_huge_integers_are_rejected(key):
     with pytest.raises(InputError, match=rf"trainer.{key} is too large a number"):
         RunConfig.from_dict({"trainer": {key: -(1 << 20_000)}})

@@ -14,7 +14,7 @@ from graphslice.chem.molecule import read_smiles
 
 
 @given(st.integers(1, 80), st.integers(0, 40), st.integers(0, 10**6), st.floats(0, 0.6))
-def test_the_nearest_by_comparing_all(known, asked, seed, density):
+def test_nearest_matches_brute_force(known, asked, seed, density):
     random = np.random.default_rng(seed)
     bits, others = random.random((known, DOMAIN_BITS)) < density, random.random((asked, DOMAIN_BITS)) < density
     domain = ApplicabilityDomain.from_fingerprints(bits, np.arange(known), 0)
@@ -27,7 +27,7 @@ def test_the_nearest_by_comparing_all(known, asked, seed, density):
     np.testing.assert_array_equal(domain.nearest(bits)[0], np.ones(known))
 
 
-def test_similarities_are_those_of_rdkit(demo_smiles):
+def test_similarities_match_rdkit(demo_smiles):
     """Its fingerprints have other bits; collisions and isotopes make the small differences."""
     generator = rdFingerprintGenerator.GetMorganGenerator(
         radius=2, fpSize=DOMAIN_BITS, includeRedundantEnvironments=True
@@ -40,7 +40,7 @@ def test_similarities_are_those_of_rdkit(demo_smiles):
     assert np.abs(found - expected).max() < 0.05
 
 
-def test_the_border_leaves_out_one_in_twenty():
+def test_threshold_excludes_five_percent():
     random = np.random.default_rng(0)
     centres = random.random((20, DOMAIN_BITS)) < 0.1
     bits = np.concatenate([centres[i % 20][None] ^ (random.random((1, DOMAIN_BITS)) < 0.005) for i in range(400)])
@@ -54,7 +54,7 @@ def test_the_border_leaves_out_one_in_twenty():
     assert ApplicabilityDomain.from_fingerprints(twice, np.arange(816), 0).threshold == domain.threshold
 
 
-def test_far_larger_molecules_are_outside():
+def test_much_larger_molecules_are_outside():
     """A chain has the fingerprint of a shorter one, however long it is."""
     bits = np.ones((2, DOMAIN_BITS), bool)
     bits[1, ::2] = False
@@ -70,7 +70,7 @@ def test_far_larger_molecules_are_outside():
     assert older.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == [True, True, True, False, False]
 
 
-def test_what_is_no_domain():
+def test_invalid_domain_is_rejected():
     domain = ApplicabilityDomain.from_fingerprints(np.ones((2, DOMAIN_BITS), bool), np.array([7, 9]), 0)
     values = domain.to_dict()
     back = ApplicabilityDomain.from_dict(values)

@@ -18,12 +18,12 @@ TASKS = [
 DOMAIN = ApplicabilityDomain.from_fingerprints(np.ones((1, DOMAIN_BITS), bool), np.array([0]), 0)
 
 
-def fitted(answers, difficulty, labels):
+def fit(answers, difficulty, labels):
     """Rows are molecules."""
     return fit_calibration(answers, difficulty, labels, np.arange(len(labels)), TASKS, DOMAIN)
 
 
-def drawn(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+def simulate(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
     """Answers, their difficulty and labels of a model whose numbers are as wrong as the difficulty says."""
     random = np.random.default_rng(seed)
     truth, hard = random.normal(size=rows), random.gamma(2, size=rows)
@@ -39,12 +39,12 @@ def drawn(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.n
 
 @pytest.fixture(scope="module")
 def calibration():
-    return fitted(*drawn(2000, 0))
+    return fit(*simulate(2000, 0))
 
 
 @pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
-def test_new_molecules_lie_where_they_are_expected(calibration, share):
-    answers, difficulty, labels = drawn(4000, 1)
+def test_coverage_of_new_molecules(calibration, share):
+    answers, difficulty, labels = simulate(4000, 1)
     low, high = calibration.prediction_intervals(answers, difficulty, TASKS, share)
     for t in (0, 1):
         known = ~np.isnan(labels[:, t])
@@ -58,14 +58,14 @@ def test_new_molecules_lie_where_they_are_expected(calibration, share):
             assert prediction_sets[name][own, place].mean() == pytest.approx(share, abs=0.035)
 
 
-def test_wide_where_it_is_hard(calibration):
-    answers, difficulty, labels = drawn(4000, 2)
+def test_intervals_are_wider_for_difficult_molecules(calibration):
+    answers, difficulty, labels = simulate(4000, 2)
     low, high = calibration.prediction_intervals(answers, difficulty, TASKS, 0.9)
     width, hard = high[:, 0] - low[:, 0], difficulty["hard"][:, 0]
     assert np.corrcoef(width, hard)[0, 1] > 0.95
     known = ~np.isnan(labels[:, 0])
     inside = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
-    constant = fitted(answers, {}, labels)
+    constant = fit(answers, {}, labels)
     low, high = constant.prediction_intervals(answers, {}, TASKS, 0.9)
     assert np.ptp(high[:, 0] - low[:, 0]) < 1e-5 and width.mean() < (high[:, 0] - low[:, 0]).mean()
     equal = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
@@ -73,23 +73,23 @@ def test_wide_where_it_is_hard(calibration):
         assert abs(inside[known & part].mean() - 0.9) < abs(equal[known & part].mean() - 0.9)
 
 
-def test_few_molecules_promise_nothing():
-    answers, difficulty, labels = drawn(12, 3)
-    found = fitted(answers, difficulty, labels)
+def test_few_molecules_give_unbounded_intervals():
+    answers, difficulty, labels = simulate(12, 3)
+    found = fit(answers, difficulty, labels)
     low, high = found.prediction_intervals(answers, difficulty, TASKS, 0.95)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
     assert (low[:, 1] == 0).all() and all(
         prediction_sets.all() for prediction_sets in found.prediction_sets(answers, TASKS, 0.95).values()
     )
-    none = fitted(answers, difficulty, np.full_like(labels, np.nan))
+    none = fit(answers, difficulty, np.full_like(labels, np.nan))
     assert (none.prediction_intervals(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
     np.testing.assert_array_equal(none.probabilities(answers, TASKS), answers)
     with pytest.raises(InputError, match="12 predictions do not match 11 labels"):
-        fitted(answers, difficulty, labels[1:])
+        fit(answers, difficulty, labels[1:])
 
 
 @pytest.mark.parametrize("molecules", [20, 24, 25])
-def test_scores_and_intervals_have_one_scale(molecules):
+def test_scores_and_intervals_use_the_same_scale(molecules):
     """A difficulty needs molecules to be judged by also where a part of them is left out."""
     random, inside = np.random.default_rng(5), []
     for _ in range(400):
@@ -106,8 +106,8 @@ def test_scores_and_intervals_have_one_scale(molecules):
     assert np.mean(inside) == pytest.approx(ideal, abs=0.015)
 
 
-def test_written_and_read(calibration):
-    answers, difficulty, _ = drawn(50, 4)
+def test_round_trip_and_rejection_of_damage(calibration):
+    answers, difficulty, _ = simulate(50, 4)
     back = Calibration.from_dict(calibration.to_dict(), TASKS)
     for found, expected in zip(
         back.prediction_intervals(answers, difficulty, TASKS, 0.9),
@@ -150,7 +150,7 @@ def test_written_and_read(calibration):
         (2, {"temperature": np.inf}),
     ],
 )
-def test_what_fitting_does_not_make_is_refused(t, change, calibration):
+def test_invalid_calibration_is_rejected(t, change, calibration):
     values = calibration.to_dict()
     Calibration.from_dict(values, TASKS, ("constant", "hard"))
     values["targets"][t] = values["targets"][t] | change
@@ -158,39 +158,43 @@ def test_what_fitting_does_not_make_is_refused(t, change, calibration):
         Calibration.from_dict(values, TASKS, ("constant", "hard"))
 
 
-def test_intervals_without_an_end_are_read_back():
+def test_unbounded_intervals_survive_round_trip():
     """Of so few molecules that no score bounds the error of the next one."""
-    few = fitted(*drawn(3, 0))
+    few = fit(*simulate(3, 0))
     back = Calibration.from_dict(few.to_dict(), TASKS, ("constant", "hard"))
-    answers, difficulty, _ = drawn(3, 1)
+    answers, difficulty, _ = simulate(3, 1)
     low, high = back.prediction_intervals(answers, difficulty, TASKS, 0.9)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
     assert back.unbounded_targets(TASKS, 0.9) == ["number", "skewed"]
 
 
 @pytest.fixture(scope="module")
-def of_atoms():
+def atom_and_molecule_calibrations():
     """A calibration on atoms that are as their molecule is, which has 1 to 6 of them; and on the molecules."""
-    answers, difficulty, labels = drawn(300, 5)
+    answers, difficulty, labels = simulate(300, 5)
     of = np.repeat(np.arange(300), np.random.default_rng(6).integers(1, 7, 300))
     given = answers[of], {name: each[of] for name, each in difficulty.items()}, labels[of]
-    return fit_calibration(*given, of, TASKS, DOMAIN), fitted(answers, difficulty, labels)
+    return fit_calibration(*given, of, TASKS, DOMAIN), fit(answers, difficulty, labels)
 
 
-def test_atoms_that_are_as_their_molecule(of_atoms):
+def test_identical_atoms_count_as_one_molecule(atom_and_molecule_calibrations):
     """Whatever a molecule's size, it counts as one: in scales, temperatures, intervals and sets."""
-    answers, difficulty, _ = drawn(200, 7)
-    found, expected = ([each.targets[t].temperature for t in range(4)] for each in of_atoms)
+    answers, difficulty, _ = simulate(200, 7)
+    found, expected = ([each.targets[t].temperature for t in range(4)] for each in atom_and_molecule_calibrations)
     np.testing.assert_allclose(found, expected)
-    found, expected = (np.stack(each.prediction_intervals(answers, difficulty, TASKS, 0.9)) for each in of_atoms)
+    found, expected = (
+        np.stack(each.prediction_intervals(answers, difficulty, TASKS, 0.9)) for each in atom_and_molecule_calibrations
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    found, expected = (each.prediction_sets(each.probabilities(answers, TASKS), TASKS, 0.9) for each in of_atoms)
+    found, expected = (
+        each.prediction_sets(each.probabilities(answers, TASKS), TASKS, 0.9) for each in atom_and_molecule_calibrations
+    )
     assert all((found[name] == expected[name]).mean() > 0.999 for name in ("active", "kind"))
 
 
-def test_those_of_atoms_written_and_read(of_atoms):
-    answers, difficulty, _ = drawn(20, 8)
-    values = of_atoms[0].to_dict()
+def test_atom_level_round_trip(atom_and_molecule_calibrations):
+    answers, difficulty, _ = simulate(20, 8)
+    values = atom_and_molecule_calibrations[0].to_dict()
     back = Calibration.from_dict(values, TASKS)
     for found, expected in zip(
         (
@@ -198,16 +202,18 @@ def test_those_of_atoms_written_and_read(of_atoms):
             *back.prediction_sets(answers, TASKS, 0.9).values(),
         ),
         (
-            *of_atoms[0].prediction_intervals(answers, difficulty, TASKS, 0.9),
-            *of_atoms[0].prediction_sets(answers, TASKS, 0.9).values(),
+            *atom_and_molecule_calibrations[0].prediction_intervals(answers, difficulty, TASKS, 0.9),
+            *atom_and_molecule_calibrations[0].prediction_sets(answers, TASKS, 0.9).values(),
         ),
         strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
-    assert "counts" in values["targets"][0] and "counts" not in of_atoms[1].to_dict()["targets"][0]
+    assert (
+        "counts" in values["targets"][0] and "counts" not in atom_and_molecule_calibrations[1].to_dict()["targets"][0]
+    )
 
 
-def test_classes_of_atoms_hold_in_the_mean_over_molecules():
+def test_atom_level_set_coverage_is_averaged_over_molecules():
     """Small molecules are the harder ones. Each class holds its share of the atoms of a molecule that has some."""
     random = np.random.default_rng(9)
 

@@ -21,18 +21,18 @@ from graphslice.errors import InputError
 
 
 @pytest.mark.parametrize("level", [49, 100, 0.9, float("nan"), "90", None, True])
-def test_levels_that_are_none(level):
+def test_invalid_level_is_rejected(level):
     with pytest.raises(InputError, match="level in percent"):
         coverage_of_level(level)
 
 
 @pytest.mark.parametrize("level", [90, 90.0, np.int64(90), np.float32(90)])
-def test_levels_of_any_number(level):
+def test_level_of_any_numeric_type(level):
     assert coverage_of_level(level) == pytest.approx(0.9)
 
 
 @given(st.integers(1, 300), st.integers(50, 99))
-def test_the_rank_of_the_quantile(count, level):
+def test_quantile_rank(count, level):
     """By counting: the smallest score that at least ceil((n + 1) level) scores do not exceed."""
     scores = np.sort(np.random.default_rng(count).random(count))
     needed = -(-(count + 1) * level // 100)
@@ -44,7 +44,7 @@ def test_the_rank_of_the_quantile(count, level):
 
 
 @given(st.integers(50, 99))
-def test_the_fewest_molecules_of_a_quantile_with_an_end(level):
+def test_min_calibration_molecules_gives_finite_quantile(level):
     needed = min_calibration_molecules(coverage_of_level(level))
     for count in (needed - 1, needed):
         found = NonconformityScores.from_rows(np.arange(count, dtype=float), np.arange(count)).quantile(
@@ -65,7 +65,7 @@ def test_coverage_of_new_molecules():
         assert level - 0.02 < np.mean(inside) < level + 0.04
 
 
-def test_what_tells_of_the_error_is_found():
+def test_informative_difficulty_gets_the_weight():
     random = np.random.default_rng(0)
     useful, noise = random.gamma(2, size=500), random.gamma(2, size=500)
     errors = np.abs(random.normal(size=500)) * useful
@@ -78,7 +78,7 @@ def test_what_tells_of_the_error_is_found():
     assert scale.min() > 0 and np.corrcoef(scale, useful)[0, 1] > 0.9 and scale.mean() == pytest.approx(1, rel=1e-6)
 
 
-def test_few_rows_or_no_difference_give_equal_scales():
+def test_few_or_constant_rows_give_equal_scales():
     random = np.random.default_rng(1)
     assert fit_interval_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
     assert fit_interval_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
@@ -91,13 +91,13 @@ def test_few_rows_or_no_difference_give_equal_scales():
 
 
 @st.composite
-def scored(draw):
+def atom_scores(draw):
     """Scores of the atoms of some molecules, with ties, and molecules of one atom."""
     return draw(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=9), min_size=1, max_size=25))
 
 
-@given(scored(), st.integers(50, 99))
-def test_the_quantile_of_atoms(molecules, level):
+@given(atom_scores(), st.integers(50, 99))
+def test_quantile_of_atoms_matches_definition(molecules, level):
     """By its definition in fractions: an atom of n counts 1/n, and one molecule more is infinitely bad."""
     atoms = [(score, Fraction(1, len(each))) for each in molecules for score in each]
     expected = next(
@@ -114,18 +114,18 @@ def test_the_quantile_of_atoms(molecules, level):
     assert (np.diff(scores.values) >= 0).all() and np.isclose((1 / scores.counts).sum(), len(molecules))
 
 
-def molecules_drawn(random: np.random.Generator, count: int) -> list[np.ndarray]:
+def simulate_atom_errors(random: np.random.Generator, count: int) -> list[np.ndarray]:
     """Errors of the atoms of some molecules: those of one are alike, and small ones are harder."""
     sizes = random.choice([1, 2, 30], count)
     return [random.gamma(3, 1 / (1 + (n > 2) * 4)) * (1 + 0.1 * random.random(n)) for n in sizes.tolist()]
 
 
-def test_coverage_of_an_atom_of_a_new_molecule():
+def test_atom_coverage_of_new_molecules():
     """Over many calibrations it is what was asked for, where all atoms in one pot hold too few."""
     random = np.random.default_rng(0)
     inside: dict[str, list[float]] = {"molecules": [], "atoms": []}
     for _ in range(1500):
-        *known, new = molecules_drawn(random, 41)
+        *known, new = simulate_atom_errors(random, 41)
         of, scores = np.repeat(np.arange(40), [len(each) for each in known]), np.concatenate(known)
         for name, ids in (("molecules", of), ("atoms", np.arange(len(of)))):
             inside[name].append((new <= NonconformityScores.from_rows(scores, ids).quantile(0.8)).mean())
@@ -133,14 +133,14 @@ def test_coverage_of_an_atom_of_a_new_molecule():
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
-def test_means_over_molecules(ids):
+def test_mean_per_molecule_matches_pandas(ids):
     random, ids = np.random.default_rng(0), np.array(ids, np.int64)
     values = random.random((2, len(ids)))
     expected = pd.DataFrame(values.T).groupby(ids).mean().to_numpy().T
     np.testing.assert_allclose(mean_per_molecule(values, ids), expected, rtol=1e-12)
 
 
-def test_atoms_that_are_all_alike_count_as_their_molecule():
+def test_identical_atoms_count_as_one_molecule():
     random = np.random.default_rng(2)
     hard, sizes = random.gamma(2, size=60), random.integers(1, 9, 60)
     errors, of = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)

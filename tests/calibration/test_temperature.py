@@ -14,7 +14,7 @@ def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
     return calibration.fit_temperature(p, y.astype(int), np.arange(len(y)))
 
 
-def test_logits_are_divided():
+def test_temperature_divides_logits():
     p = np.array([[0.1], [0.5], [0.999], [0.0], [1.0]])
     np.testing.assert_allclose(temperature_scaled(p, 2.0)[:3], expit(logit(p[:3]) / 2))
     assert (
@@ -28,7 +28,7 @@ def test_logits_are_divided():
 
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_temperature_is_found(true, classes):
+def test_recovers_true_temperature(true, classes):
     """Of classes that are drawn by softmax(logits / true) and probabilities that are softmax(logits)."""
     random = np.random.default_rng(1)
     logits = random.normal(scale=2, size=(4000, classes))
@@ -38,7 +38,7 @@ def test_the_temperature_is_found(true, classes):
     assert fit_temperature(p, y) == pytest.approx(true, rel=0.12)
 
 
-def test_calibration_gets_better_and_the_order_stays():
+def test_scaling_reduces_calibration_error_and_keeps_order():
     import torch
 
     random = np.random.default_rng(2)
@@ -51,7 +51,7 @@ def test_calibration_gets_better_and_the_order_stays():
     assert (np.argsort(p[:, 0]) == np.argsort(better[:, 0])).all()
 
 
-def test_what_says_nothing_changes_nothing():
+def test_uninformative_data_give_temperature_one():
     p = np.array([[0.3]] * 30)
     assert fit_temperature(p, np.zeros(30)) == 1.0  # one class
     assert fit_temperature(p[:10], np.array([0.0, 1.0] * 5)) == 1.0  # few rows
@@ -59,7 +59,7 @@ def test_what_says_nothing_changes_nothing():
     assert fit_temperature(p, y) == 1.0  # right already
 
 
-def test_few_that_are_all_right_make_nothing_much_surer():
+def test_few_correct_predictions_raise_confidence_little():
     """Of 50 molecules at 0.9 that are all right, one more may be wrong: Platt's target is 26 of 27."""
     y = np.array([1.0] * 25 + [0.0] * 25)
     p = np.where(y == 1, 0.9, 0.1)[:, None]

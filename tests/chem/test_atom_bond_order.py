@@ -17,7 +17,7 @@ MOLECULES = [
 
 
 @pytest.mark.parametrize("smiles", MOLECULES)
-def test_each_atom_and_bond_is_found_in_the_graph(smiles, demo_smiles):
+def test_places_map_atoms_and_bonds_to_the_graph(smiles, demo_smiles):
     for text in [smiles, *demo_smiles[:5]]:
         mol, graph = Chem.MolFromSmiles(text), smiles_to_graph(text)
         (atoms,), (bonds,) = (read_atom_bond_orders([text], level, max_atoms=512) for level in ("atom", "bond"))
@@ -29,11 +29,11 @@ def test_each_atom_and_bond_is_found_in_the_graph(smiles, demo_smiles):
             assert graph.bond_features[place, 2] == bond.GetIsConjugated()
 
 
-def test_what_is_no_molecule_has_no_order():
+def test_invalid_smiles_has_no_order():
     assert read_atom_bond_orders(["oops", "", "CCCC"], "atom", max_atoms=3) == [None] * 3
 
 
-def test_bonds_of_prismane_are_of_two_kinds():
+def test_prismane_has_two_bond_symmetry_classes():
     """All atoms are alike, and only the bonds of triangles have a common neighbour."""
     mol = Chem.MolFromSmiles("C12C3C1C1C2C31")
     mol.GetAtomWithIdx(0).SetChiralTag(Chem.ChiralType.CHI_TETRAHEDRAL_CW)  # or nothing would ask
@@ -47,7 +47,7 @@ def test_bonds_of_prismane_are_of_two_kinds():
     assert not set(order.groups[in_triangle]) & set(order.groups[~in_triangle])
 
 
-def test_atoms_are_grouped_by_symmetry_where_there_are_stereocentres():
+def test_symmetry_classes_with_stereocentres():
     (plain,), (tagged,) = (
         read_atom_bond_orders([s], "atom", max_atoms=9, with_symmetry=True) for s in ("CC(C)O", "OC(=O)[C@H](O)[C@H]")
     )

@@ -22,7 +22,7 @@ SMILES = [
 ]
 
 
-def slow(graph, width):
+def expected_matrix(graph, width):
     """By taking each bond away and looking for a way around it."""
     whole = nx.Graph(graph.bonds.tolist())
     words = np.zeros((width + 1, width + 1), int)
@@ -35,28 +35,28 @@ def slow(graph, width):
     return words
 
 
-def found_of(graphs, width):
+def matrices_of(graphs, width):
     arrays = MolArrays.from_graphs(graphs)
     return bond_matrices(arrays.atom_ptr, arrays.bond_ptr, arrays.bonds, arrays.bond_type_ids, width)
 
 
 @pytest.mark.parametrize("order", ["canonical", "input"])
-def test_bonds_have_their_types_and_rings(order):
+def test_bond_types_and_ring_sizes_match_networkx(order):
     graphs = [smiles_to_graph(smiles, atom_order=order) for smiles in SMILES]
     width = max(graph.num_atoms for graph in graphs) + 2
-    found = found_of(graphs, width)
+    found = matrices_of(graphs, width)
     assert found.dtype == np.int16 and found.shape == (len(graphs), width + 1, width + 1)
     for words, graph in zip(found, graphs, strict=True):
-        np.testing.assert_array_equal(words, slow(graph, width))
+        np.testing.assert_array_equal(words, expected_matrix(graph, width))
     assert {0, 1, 2, 4, 6, 7} <= set(((found[found > 0] - 1) // 60).tolist())
 
 
 @settings(max_examples=40)
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20))
-def test_any_bonds(atoms, pairs):
+def test_arbitrary_graphs_match_networkx(atoms, pairs):
     """Graphs that no molecule has: many rings through one bond, and several fragments."""
     bonds = sorted({(min(p), max(p)) for p in pairs if p[0] != p[1] and max(p) < atoms})
     graph = smiles_to_graph("C" * atoms, atom_order="input")
     features = np.zeros((len(bonds), 3), np.uint8)
     other = type(graph)(graph.atoms, np.array(bonds, np.int32).reshape(-1, 2), features)
-    np.testing.assert_array_equal(found_of([other], atoms)[0], slow(other, atoms))
+    np.testing.assert_array_equal(matrices_of([other], atoms)[0], expected_matrix(other, atoms))

@@ -26,19 +26,19 @@ ODD = [
 ]  # fmt: skip
 
 
-def of(smiles: str, kind: str) -> dict[str, float]:
+def descriptors_of(smiles: str, kind: str) -> dict[str, float]:
     return dict(zip(DESCRIPTORS[kind].names, compute_descriptors([smiles], [kind])[kind][0].tolist(), strict=True))
 
 
-def test_the_numbers_are_rdkits(demo_smiles):
+def test_rdkit2d_matches_rdkit(demo_smiles):
     for smiles in [*demo_smiles[:25], "OC[C@H]1OC(O)[C@@H](O)[C@H]1O", "CS(=O)(=O)NCCCCC", "OS(O)(=O)=O"]:
         mol = Chem.MolFromSmiles(Chem.CanonSmiles(smiles))
         expected = Descriptors.CalcMolDescriptors(mol)
-        for name, value in of(smiles, "rdkit2d").items():
+        for name, value in descriptors_of(smiles, "rdkit2d").items():
             assert value == pytest.approx(expected[name], rel=1e-6, abs=1e-6), name
 
 
-def test_counts_are_those_of_the_older_morgan_function(demo_smiles):
+def test_morgan_counts_match_rdkit(demo_smiles):
     found = compute_descriptors(demo_smiles[:40], ["morgan"])["morgan"]
     assert found.dtype == np.uint8 and found.shape == (40, 2048)
     with rdBase.BlockLogs():
@@ -48,7 +48,7 @@ def test_counts_are_those_of_the_older_morgan_function(demo_smiles):
     assert compute_descriptors(["C" * 400], ["morgan"])["morgan"].max() == 255
 
 
-def test_the_kinds_are_frozen():
+def test_descriptor_definitions_are_fixed():
     """Models hold a weight for each number: of other numbers make a kind of another name."""
     assert {name: (len(kind.names), kind.dtype) for name, kind in DESCRIPTORS.items()} == {
         "morgan": (2048, np.uint8),
@@ -60,7 +60,7 @@ def test_the_kinds_are_frozen():
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_any_spelling_gives_the_same_bits(seed, demo_smiles):
+def test_descriptors_do_not_depend_on_smiles_notation(seed, demo_smiles):
     smiles = [*demo_smiles[seed :: len(demo_smiles) // 60], *ODD]
     spelled = [Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(text), 1, seed)[0] for text in smiles]
     assert sum(a != b for a, b in zip(spelled, smiles, strict=True)) > 50
@@ -69,13 +69,13 @@ def test_any_spelling_gives_the_same_bits(seed, demo_smiles):
         np.testing.assert_array_equal(one[kind], other[kind])
 
 
-def test_the_number_of_an_atom_in_a_reaction_does_not_matter():
+def test_atom_map_numbers_are_ignored():
     one, other = compute_descriptors(["[CH3:7][OH:2]"], KINDS), compute_descriptors(["CO"], KINDS)
     for kind in KINDS:
         np.testing.assert_array_equal(one[kind], other[kind])
 
 
-def test_odd_molecules_have_finite_numbers_or_nan():
+def test_unusual_molecules_give_finite_values_or_nan():
     found = compute_descriptors(ODD, KINDS)
     values = found["rdkit2d"]
     assert not np.isinf(values).any() and np.nanmax(np.abs(values)) <= 1e6
@@ -83,7 +83,7 @@ def test_odd_molecules_have_finite_numbers_or_nan():
     assert np.isnan(values[ODD.index("[Fe]")]).any() and found["morgan"][ODD.index("[Fe]")].any()
 
 
-def test_what_is_no_molecule_is_zeros_and_nan():
+def test_invalid_smiles_gives_missing_values():
     found = compute_descriptors(["oops", "CCO", "", "*C", None, "C" * 9], KINDS, max_atoms=8)
     for row in (0, 2, 3, 4, 5):
         assert not found["morgan"][row].any() and np.isnan(found["rdkit2d"][row]).all()
@@ -93,7 +93,7 @@ def test_what_is_no_molecule_is_zeros_and_nan():
     assert compute_descriptors(["C"], []) == {}
 
 
-def test_a_function_that_fails_costs_its_numbers_alone(monkeypatch):
+def test_failing_descriptor_leaves_the_others_intact(monkeypatch):
     def fails(mol):
         raise RuntimeError("as RDKit does")
 
@@ -109,12 +109,12 @@ def test_a_function_that_fails_costs_its_numbers_alone(monkeypatch):
 
 @settings(max_examples=60)
 @given(st.text(alphabet="CNOcn()[]=#123+-@H.%/\\* :|$", max_size=24))
-def test_no_text_raises(text):
+def test_arbitrary_text_does_not_raise(text):
     found = compute_descriptors([text], KINDS)
     assert found["morgan"].shape == (1, 2048) and not np.isinf(found["rdkit2d"]).any()
 
 
-def test_names_of_features():
+def test_feature_names_and_width():
     names = ["rdkit2d", "temperature", "morgan", "pH"]
     assert descriptor_kinds(names) == ["rdkit2d", "morgan"] and feature_column_names(names) == ["temperature", "pH"]
     assert descriptor_width(names) == 203 + 1 + 2048 + 1 and descriptor_width([]) == 0

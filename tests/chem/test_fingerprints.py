@@ -23,7 +23,7 @@ def tanimoto(bits: np.ndarray) -> np.ndarray:
     return both / (bits.sum(1)[:, None] + bits.sum(1) - both)
 
 
-def test_the_surroundings_are_those_of_rdkit(molecules):
+def test_environments_match_rdkit(molecules):
     """On so many bits that hardly two surroundings share one: as many bits, and the same similarities."""
     mols, arrays = molecules
     few = slice(0, 30)
@@ -36,7 +36,7 @@ def test_the_surroundings_are_those_of_rdkit(molecules):
     np.testing.assert_allclose([[len(a & b) / len(a | b) for b in sets] for a in sets], expected)
 
 
-def test_similarities_on_2048_bits(molecules):
+def test_tanimoto_similarities_correlate_with_rdkit(molecules):
     mols, arrays = molecules
     found = morgan_fingerprints(arrays)
     assert found.shape == (len(mols), FINGERPRINT_BITS) and found.dtype == bool
@@ -45,5 +45,5 @@ def test_similarities_on_2048_bits(molecules):
     assert np.corrcoef(tanimoto(found).ravel(), expected.ravel())[0, 1] > 0.95
 
 
-def test_of_no_molecules(molecules):
+def test_empty_input(molecules):
     assert morgan_fingerprints(molecules[1][:0]).shape == (0, FINGERPRINT_BITS)

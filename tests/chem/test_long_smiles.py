@@ -18,13 +18,13 @@ from graphslice.chem.molecule import read_smiles
         ("[H]" * 6_000 + "C" * 513, 513),
     ],
 )
-def test_too_many_atoms(smiles, atoms):
+def test_too_many_atoms_are_rejected(smiles, atoms):
     with pytest.raises(MoleculeError, match=rf"^{atoms} atoms, more than the limit of 512 \(graph\.max_atoms raises"):
         smiles_to_graph(smiles)
 
 
 @pytest.mark.parametrize("smiles", ["x" * 200_000, "(" * 200_000, "[" * 200_000, "C" * 9 + "(" * 9_000])
-def test_no_molecule(smiles):
+def test_long_invalid_smiles_is_rejected(smiles):
     with pytest.raises(MoleculeError, match=r"^not a valid SMILES$"):
         smiles_to_graph(smiles)
 
@@ -32,7 +32,7 @@ def test_no_molecule(smiles):
 @pytest.mark.parametrize(
     "smiles", ["CCO" + " " * 9_000, "[Cu+2]" * 500 + "([H])" * 800 + " |c:1|", "[Fe+2:1234567]." * 511 + "C"]
 )
-def test_long_and_small_enough(smiles):
+def test_long_smiles_with_few_atoms_is_accepted(smiles):
     """What stands behind a SMILES, written hydrogens, and long brackets are no atoms too many."""
     assert smiles_to_graph(smiles).num_atoms <= 512
 
@@ -54,11 +54,11 @@ def bipartite(left: int, right: int, atom: str = "[U]") -> str:
         (".".join([bipartite(16, 16)] * 3), "675 ring closures, more than the limit of 600"),
     ],
 )
-def test_graphs_that_crash_rdkit_are_refused_before_their_rings_are_sought(smiles, reason):
+def test_dense_graphs_are_rejected_before_ring_perception(smiles, reason):
     assert read_smiles(["CCO", smiles])[1] == [None, reason]
 
 
-def test_molecules_of_many_rings_are_read():
+def test_molecules_with_many_rings_are_accepted():
     fullerene = (
         "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5c1c1c6c6c%11c2c2c7c3c3c8"
         "c4c4c9c5c1c1c6c2c3c41"

@@ -103,38 +103,38 @@ def as_networkx(graph: dict) -> nx.Graph:
     return result
 
 
-def respellings(smiles: str, number: int) -> list[str]:
+def random_smiles(smiles: str, number: int) -> list[str]:
     return Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), number, randomSeed=11)
 
 
 @pytest.mark.parametrize("smiles", EDGE_CASES.values(), ids=EDGE_CASES.keys())
-def test_input_order_is_ogb_for_ugly_molecules(smiles, smiles2graph):
+def test_input_order_matches_ogb_for_edge_cases(smiles, smiles2graph):
     assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
 
 
-def test_input_order_is_ogb_for_the_demo_set(sample, smiles2graph):
+def test_input_order_matches_ogb_for_the_demo_set(sample, smiles2graph):
     for smiles in sample:
         assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
 
 
-def test_every_bond_is_there_once():
+def test_every_bond_is_listed_once():
     graph = smiles_to_graph("c1ccccc1O")
     assert (graph.num_atoms, graph.num_bonds) == (7, 7)
     assert len({frozenset(bond) for bond in graph.bonds.tolist()}) == 7
 
 
-def test_the_arrays_are_as_small_as_documented():
+def test_dtypes_and_shapes():
     graph = smiles_to_graph("c1ccccc1O")
     assert (graph.atoms.dtype, graph.bonds.dtype, graph.bond_features.dtype) == (np.uint8, np.int32, np.uint8)
     assert (graph.atoms.shape, graph.bonds.shape, graph.bond_features.shape) == ((7, 9), (7, 2), (7, 3))
 
 
-def test_one_atom_has_empty_arrays_of_bonds():
+def test_single_atom_has_empty_bond_arrays():
     graph = smiles_to_graph("C")
     assert (graph.bonds.shape, graph.bond_features.shape) == ((0, 2), (0, 3))
 
 
-def test_canonical_order_is_ogb_renumbered(sample, smiles2graph):
+def test_canonical_order_is_a_renumbering_of_ogb(sample, smiles2graph):
     """Some renumbering takes every atom and bond to one of OGB's; only CW and CCW may trade places."""
     for smiles in [*sample[::2], *EDGE_CASES.values()]:
         ours, theirs = smiles_to_graph(smiles).to_ogb(), smiles2graph(smiles)
@@ -144,26 +144,26 @@ def test_canonical_order_is_ogb_renumbered(sample, smiles2graph):
         assert nx.is_isomorphic(as_networkx(ours), as_networkx(theirs), dict.__eq__, dict.__eq__), smiles
 
 
-def test_respellings_of_the_demo_set_are_the_same_graph(demo_smiles):
+def test_random_smiles_of_the_demo_set_give_the_same_graph(demo_smiles):
     for smiles in demo_smiles[5::35]:
         graph = smiles_to_graph(smiles)
-        for respelled in respellings(smiles, 3):
+        for respelled in random_smiles(smiles, 3):
             assert same(smiles_to_graph(respelled), graph), f"{smiles} {respelled}"
 
 
 @pytest.mark.parametrize("smiles", CHIRAL)
-def test_respellings_of_chiral_molecules_are_the_same_graph(smiles):
-    graph, spelled = smiles_to_graph(smiles), respellings(smiles, 40)
+def test_random_smiles_of_chiral_molecules_give_the_same_graph(smiles):
+    graph, spelled = smiles_to_graph(smiles), random_smiles(smiles, 40)
     assert len(set(spelled)) > 5
     for respelled in spelled:
         assert same(smiles_to_graph(respelled), graph), respelled
 
 
 @pytest.mark.parametrize("smiles", ALIKE_SIDES)
-def test_respellings_of_rings_with_sides_that_are_alike_are_the_same_graph(smiles):
+def test_random_smiles_of_rings_with_symmetric_sides_give_the_same_graph(smiles):
     """Which of them is the left one, RDKit tells by the numbers of the atoms."""
     graph, canonical = smiles_to_graph(smiles), Chem.CanonSmiles(smiles)
-    spelled = [text for text in respellings(smiles, 40) if Chem.CanonSmiles(text) == canonical]
+    spelled = [text for text in random_smiles(smiles, 40) if Chem.CanonSmiles(text) == canonical]
     assert len(set(spelled)) > 5
     for respelled in spelled:
         assert same(smiles_to_graph(respelled), graph), respelled
@@ -184,7 +184,7 @@ def test_respellings_of_rings_with_sides_that_are_alike_are_the_same_graph(smile
         ("[13CH3]/C(C)=C/F", "CC(C)=CF"),
     ],
 )
-def test_isotopes_make_no_stereocentres(labelled, plain):
+def test_isotopes_create_no_stereocentres(labelled, plain):
     assert same(smiles_to_graph(labelled), smiles_to_graph(plain))
     kinds = list(DESCRIPTORS)
     found = (compute_descriptors([text], kinds).values() for text in (labelled, plain))
@@ -192,18 +192,18 @@ def test_isotopes_make_no_stereocentres(labelled, plain):
         np.testing.assert_array_equal(one, other)
 
 
-def test_deuterium_makes_stereocentres():
+def test_deuterium_creates_stereocentres():
     assert not same(smiles_to_graph("[2H][C@H](C)O"), smiles_to_graph("[2H][C@@H](C)O"))
 
 
 @pytest.mark.parametrize("name", [name for name in EDGE_CASES if name != "chain"])
-def test_respellings_of_ugly_molecules_are_the_same_graph(name):
+def test_random_smiles_of_edge_cases_give_the_same_graph(name):
     graph = smiles_to_graph(EDGE_CASES[name])
-    for respelled in respellings(EDGE_CASES[name], 10):
+    for respelled in random_smiles(EDGE_CASES[name], 10):
         assert same(smiles_to_graph(respelled), graph), respelled
 
 
-def test_atom_maps_do_not_enter_the_canonical_order():
+def test_atom_maps_do_not_change_the_canonical_order():
     assert same(smiles_to_graph("[CH3:7][CH2:1][OH:3]"), smiles_to_graph("CCO"))
 
 
@@ -216,7 +216,7 @@ def test_atom_maps_do_not_enter_the_canonical_order():
         ("[CH3:9][C@H:8]1C[CH2:1][C@@H](C)CC1", "C[C@H]1CC[C@@H](C)CC1"),
     ],
 )
-def test_atom_maps_make_no_stereocentres(mapped, plain, smiles2graph):
+def test_atom_maps_create_no_stereocentres(mapped, plain, smiles2graph):
     assert same(smiles_to_graph(mapped), smiles_to_graph(plain))
     expected = smiles2graph(mapped)["node_feat"]
     np.testing.assert_array_equal(smiles_to_graph(mapped, atom_order="input").to_ogb()["node_feat"], expected)
@@ -225,13 +225,13 @@ def test_atom_maps_make_no_stereocentres(mapped, plain, smiles2graph):
 @pytest.mark.parametrize(
     "smiles", ["CC\u041e", "\u0421CO", "C\u0421", "\u0421\u0421\u041e", "CCO\udcff", "CC\uff2f |$a$|", "\u00e9"]
 )
-def test_letters_of_other_scripts_are_not_left_out(smiles):
+def test_non_ascii_letters_are_rejected(smiles):
     with pytest.raises(MoleculeError, match="not a valid SMILES"):
         smiles_to_graph(smiles)
 
 
 @pytest.mark.parametrize("smiles", ["\ufeffCCO", "CCO\u200b", "\u00a0CCO\u2003", "CCO |$;\u0421;$|"])
-def test_what_is_not_seen_does_not_matter(smiles):
+def test_invisible_characters_are_ignored(smiles):
     assert same(smiles_to_graph(smiles), smiles_to_graph("CCO"))
 
 
@@ -253,7 +253,7 @@ def test_diastereomers_stay_different(smiles, diastereomer):
     assert not same(smiles_to_graph(smiles), smiles_to_graph(diastereomer))
 
 
-def test_an_atropisomer_has_a_graph_where_ogb_stops(smiles2graph):
+def test_atropisomer_has_a_graph_although_ogb_fails(smiles2graph):
     smiles = "Cc1cccc(I)c1-c1c(C)cccc1I |wU:7.6|"
     assert "STEREOATROPCW" in {str(bond.GetStereo()) for bond in Chem.MolFromSmiles(smiles).GetBonds()}
     with pytest.raises(ValueError, match="STEREOATROP"):
@@ -292,30 +292,30 @@ def test_an_atropisomer_has_a_graph_where_ogb_stops(smiles2graph):
     ids=repr,
 )
 @pytest.mark.parametrize("order", ["canonical", "input"])
-def test_what_is_no_molecule_gets_a_reason(smiles, reason, order, capfd):
+def test_invalid_smiles_gives_the_reason(smiles, reason, order, capfd):
     with pytest.raises(MoleculeError, match=reason) as caught:
         smiles_to_graph(smiles, atom_order=order)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # RDKit's own complaints stay inside
 
 
-def test_the_limit_on_atoms_can_be_moved():
+def test_max_atoms_is_configurable():
     assert smiles_to_graph("C" * 600, max_atoms=600).num_atoms == 600
     with pytest.raises(MoleculeError, match="3 atoms, more than the limit of 2"):
         smiles_to_graph("CCO", max_atoms=2)
 
 
-def test_an_unknown_order_is_refused():
+def test_unknown_atom_order_is_rejected():
     with pytest.raises(ValueError, match="atom_order"):
         smiles_to_graph("C", atom_order="sorted")
 
 
-def test_chemistry_needs_no_torch():
+def test_smiles_to_graph_does_not_import_torch():
     code = "import sys, graphslice; graphslice.smiles_to_graph('CCO'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_combination_of_bond_features_has_a_type_id_of_its_own():
+def test_bond_type_ids_are_unique():
     found = bond_type_ids(np.array(list(itertools.product(*map(range, BOND_DIMS)))))
     assert found.dtype == np.uint8
     assert sorted(found.tolist()) == list(range(NUM_BOND_TYPES))
@@ -326,7 +326,7 @@ def test_bond_features_are_the_inverse_of_bond_type_ids():
     np.testing.assert_array_equal(bond_features(bond_type_ids(expected)), expected, strict=True)
 
 
-def test_what_rdkit_does_not_read_again_keeps_its_graph(monkeypatch):
+def test_graph_if_rdkit_cannot_reparse_its_smiles(monkeypatch):
     def stops(*_):
         raise RuntimeError("Pre-condition Violation")
 

@@ -48,14 +48,14 @@ def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
         (graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)), "1 bonds, but features of 2 bonds"),
     ],
 )
-def test_what_is_wrong_is_said(bad, reason):
+def test_error_states_the_fault(bad, reason):
     with pytest.raises(MoleculeError, match=f"^the graph has {reason}"):
         check_graph(bad)
     with pytest.raises(InputError, match=f"the molecule at index 1 has {reason}"):
         check_molecules(MolArrays.from_graphs([smiles_to_graph("C"), bad, bad]))
 
 
-def test_other_whole_numbers_are_taken():
+def test_other_integer_dtypes_are_accepted():
     plain = smiles_to_graph("CC=O")
     wide = MolGraph(plain.atoms.astype(np.int64), plain.bonds.tolist(), plain.bond_features.astype(np.uint16)[::1])
     for name in MolGraph.__slots__:
@@ -64,7 +64,7 @@ def test_other_whole_numbers_are_taken():
     assert check_graph(graph([(0, i) for i in range(1, 256)], 256)).num_bonds == 255
 
 
-def wrong(sizes, bonds, kinds, atoms) -> int | None:
+def first_invalid(sizes, bonds, kinds, atoms) -> int | None:
     """The first molecule that is wrong, by a plain loop; bonds come before features of atoms."""
     for g, size in enumerate(sizes):
         ends = [tuple(sorted(bond)) for bond in bonds[g]]
@@ -77,7 +77,7 @@ def wrong(sizes, bonds, kinds, atoms) -> int | None:
 
 @settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.002, 0.05]))
-def test_the_first_wrong_molecule_is_found(seed, share):
+def test_finds_the_first_invalid_molecule(seed, share):
     random = np.random.default_rng(seed)
     sizes = random.integers(0, 70, 12).tolist()
     bonds = []
@@ -98,7 +98,7 @@ def test_the_first_wrong_molecule_is_found(seed, share):
         np.ascontiguousarray(ends[:, 1]),
         np.concatenate(kinds).astype(np.uint8),
     )
-    assert (fault and fault[0]) == wrong(sizes, bonds, kinds, atoms)
+    assert (fault and fault[0]) == first_invalid(sizes, bonds, kinds, atoms)
 
 
 @pytest.mark.parametrize(
@@ -106,23 +106,23 @@ def test_the_first_wrong_molecule_is_found(seed, share):
     [
         ([0, 2, 3], [0, 1, 1], None),
         ([1, 2, 3], [0, 0, 0], None),
-        ([0, 2, 4], [0, 1, 1], (1, "atoms that lie outside")),
-        ([0, 2, 1], [0, 1, 1], (1, "atoms that lie outside")),
-        ([-1, 2, 3], [0, 1, 1], (0, "atoms that lie outside")),
-        ([0, 2, 3], [0, 1, 2], (1, "bonds that lie outside")),
-        ([0, 2, 3], [1, 0, 1], (0, "bonds that lie outside")),
-        ([0, 2**31 - 1, 3], [0, 1, 1], (0, "atoms that lie outside")),
+        ([0, 2, 4], [0, 1, 1], (1, "atom rows that are out of range")),
+        ([0, 2, 1], [0, 1, 1], (1, "atom rows that are out of range")),
+        ([-1, 2, 3], [0, 1, 1], (0, "atom rows that are out of range")),
+        ([0, 2, 3], [0, 1, 2], (1, "bond rows that are out of range")),
+        ([0, 2, 3], [1, 0, 1], (0, "bond rows that are out of range")),
+        ([0, 2**31 - 1, 3], [0, 1, 1], (0, "atom rows that are out of range")),
         ([0, 3, 3], [0, 1, 1], (0, "3 atoms, more than the limit of 2")),
     ],
 )
-def test_offsets_are_not_believed(atom_ptr, bond_ptr, fault):
+def test_offsets_are_validated(atom_ptr, bond_ptr, fault):
     ends = np.array([0], np.uint16), np.array([1], np.uint16)
     ptr = np.array(atom_ptr, np.int32), np.array(bond_ptr, np.int32)
     found = molecule_fault(*ptr, np.zeros(27, np.uint8), *ends, np.zeros(1, np.uint8), 2)
     assert found is fault is None or (found[0] == fault[0] and found[1].startswith(fault[1]))
 
 
-def test_every_feature_of_every_atom_is_compared():
+def test_every_atom_feature_is_checked():
     for size in (1, 31, 32, 33, 70):
         for f, limit in enumerate(ATOM_DIMS):
             for a in {0, size // 2, size - 1}:
@@ -135,13 +135,13 @@ def test_every_feature_of_every_atom_is_compared():
 
 
 @pytest.mark.parametrize("ranks", [[0, 1, 3], [0, -1, 2], [0, 1], [0, 1, 2, 3]])
-def test_ranks_that_number_no_atoms_are_refused(ranks):
+def test_invalid_ranks_are_rejected(ranks):
     arrays = MolArrays.from_graphs([graph([(0, 1)])])
     with pytest.raises(ValueError, match="rank"):
         renumber(np.array(ranks, np.int32), *(getattr(arrays, name) for name in MolArrays.__slots__))
 
 
-def test_every_bond_of_ogb_has_a_number_and_no_other():
+def test_bond_type_ids_cover_ogb_features_only():
     from graphslice.chem.molecule import bond_type_ids
 
     known = np.array(list(np.ndindex(BOND_DIMS)))

@@ -57,31 +57,31 @@ def hash_collisions(keys: Iterable[Hashable], others: Iterable[Hashable]) -> lis
         ["C[N+](C)(C)C.[Cl-]", "C[N+](C)(C)C.[Br-]"],
     ],
 )
-def test_a_family(smiles):
+def test_related_compounds_share_a_family(smiles):
     """Salts, charge states, tautomers and stereoisomers: one family, and as many inputs as there are texts."""
     found = hashes_of(*smiles)
     assert len(set(found.family.tolist())) == 1 and len(set(found.identity.tolist())) == len(smiles)
 
 
-def test_other_skeletons_and_formulas_are_other_families():
+def test_different_skeletons_or_formulas_have_different_families():
     smiles = ["CCCO", "CC(C)O", "CCOC", "CCCN", "CCC=O", "CCC(=O)O", "C1CCCCC1", "c1ccccc1", "CC1CCCC1", "[H][H]", "Cl"]
     smiles += ["Cc1ccccc1C", "Cc1cccc(C)c1", "Cc1ccc(C)cc1", "CCCCCC", "CCCCC", "[Xe]", "[H+]", "[NH4+]", "F"]
     assert len(set(hashes_of(*smiles).family.tolist())) == len(smiles)
 
 
-def test_the_heaviest_fragment_decides():
+def test_heaviest_fragment_defines_the_family():
     found = hashes_of("CCCCO", "CCCCO.CCC", "CCC.CCCCO", "CCCCO.[H+].[Cl-].[Na+]", "CCCCO.CCCCN", "CCCCN.CCCCO")
     assert len(set(found.family[:4].tolist())) == 1 and found.family[4] == found.family[5]
     scaffolds = hash_scaffolds(arrays_of(["C1CC1CCCC.c1ccccc1", "CCCCCCC.c1ccccc1", "CC1CC1", "c1ccccc1C"]))
     assert scaffolds[0] == scaffolds[2] != scaffolds[3] and scaffolds[1] == 0
 
 
-def test_written_hydrogens_count_as_others():
+def test_explicit_and_implicit_hydrogens_are_equivalent():
     found = hashes_of("CCO", "[2H]C([2H])([3H])C[OH]", "[H]OCC")
     assert len(set(found.family.tolist())) == 1
 
 
-def test_no_molecules_and_none_among_them():
+def test_empty_input_and_invalid_molecules():
     arrays, _ = read_smiles(["CCO", "oops", "CCN"])
     found = hash_molecules(arrays)
     assert found.family[1] == 0 and len(set(found.family.tolist())) == 3
@@ -90,7 +90,7 @@ def test_no_molecules_and_none_among_them():
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_numbering_does_not_matter(data, demo_smiles):
+def test_hashes_do_not_depend_on_numbering(data, demo_smiles):
     graph = smiles_to_graph(
         data.draw(st.sampled_from(demo_smiles)) + data.draw(st.sampled_from(["", ".CCO", ".[Na+]"]))
     )
@@ -102,7 +102,7 @@ def test_numbering_does_not_matter(data, demo_smiles):
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_identity_sees_every_number(data, demo_smiles):
+def test_identity_depends_on_every_feature(data, demo_smiles):
     """A change of any feature, bond or order of atoms shows; the order and direction of bonds does not."""
     graph = smiles_to_graph(data.draw(st.sampled_from(demo_smiles)))
     atoms, features, bonds = graph.atoms.copy(), graph.bond_features.copy(), graph.bonds.copy()
@@ -118,7 +118,7 @@ def test_identity_sees_every_number(data, demo_smiles):
     assert found[0] == found[1] and len(set(found.tolist())) == len(changed) + 1
 
 
-def test_the_rows_around_do_not_matter(demo_smiles):
+def test_hashes_do_not_depend_on_other_rows(demo_smiles):
     whole = arrays_of(demo_smiles[:200])
     found = hash_molecules(whole)
     for row in range(0, 200, 7):
@@ -126,7 +126,7 @@ def test_the_rows_around_do_not_matter(demo_smiles):
         assert (alone.identity[0], alone.family[0]) == (found.identity[row], found.family[row])
 
 
-def test_identity_is_that_of_canonical_smiles(demo_smiles):
+def test_identity_matches_canonical_smiles(demo_smiles):
     """The demo set twice, the second time written otherwise."""
     written = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:1500]]
     texts = demo_smiles + written
@@ -135,7 +135,7 @@ def test_identity_is_that_of_canonical_smiles(demo_smiles):
     assert hash_collisions(identity, canonical) == [] == hash_collisions(canonical, identity)
 
 
-def slow_family(text: str) -> tuple[str, str]:
+def rdkit_family(text: str) -> tuple[str, str]:
     """RDKit's hash of elements and bonds alone, and the formula without charges, of the heaviest fragment."""
     mol = rdMolStandardize.FragmentParent(Chem.MolFromSmiles(text), skipStandardize=True)
     fragments = Chem.GetMolFrags(mol, asMols=True, sanitizeFrags=False)
@@ -144,18 +144,18 @@ def slow_family(text: str) -> tuple[str, str]:
     return MolHash(mol, HashFunction.ElementGraph), str(hydrogens)
 
 
-def test_families_are_those_of_a_slow_key(demo_smiles):
+def test_families_match_rdkit(demo_smiles):
     """Where the largest fragment is unique, and but for skeletons that colour refinement takes for one."""
     with rdBase.BlockLogs():
         alone = [text for text in demo_smiles if "." not in text]
-        keys = [slow_family(text) for text in alone]
+        keys = [rdkit_family(text) for text in alone]
     family = hashes_of(*alone).family.tolist()
     assert hash_collisions(keys, family) == []
     assert hash_collisions(family, keys) == []
     assert len(alone) > 4000 and len(set(family)) < len(alone)
 
 
-def test_skeletons_that_colour_refinement_takes_for_one():
+def test_colour_refinement_does_not_separate_decalin_and_bicyclopentyl():
     decalin, bicyclopentyl = "C1CCC2CCCCC2C1", "C1CCCC1C2CCCC2"
     family = hashes_of(decalin, bicyclopentyl, "CC1CCC2CCCC2C1").family
     assert family[0] == family[1] != family[2]
@@ -170,7 +170,7 @@ def without_charges(scaffold: str) -> str:
     return Chem.MolToSmiles(mol)
 
 
-def test_scaffolds_are_those_of_rdkit(demo_smiles):
+def test_scaffolds_match_rdkit(demo_smiles):
     """Of single fragments, without charges and hydrogens; one pair that colour refinement takes for one."""
     alone = [text for text in demo_smiles if "." not in text]
     rdkit = [MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(t), includeChirality=False) for t in alone]

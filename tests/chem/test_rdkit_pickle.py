@@ -140,7 +140,7 @@ def with_tail(smiles: str) -> str:
 # --- what it reads ------------------------------------------------------------------------------
 
 
-def test_the_demo_set_is_read_as_by_rdkit(demo_smiles):
+def test_demo_set_matches_rdkit(demo_smiles):
     for smiles in demo_smiles[::5]:
         mol = parse(smiles)
         status, found = read_compiled(mol)
@@ -149,7 +149,7 @@ def test_the_demo_set_is_read_as_by_rdkit(demo_smiles):
 
 
 @pytest.mark.parametrize("smiles", [*PLAIN.values(), *EXTENDED.values()], ids=[*PLAIN, *EXTENDED])
-def test_plain_molecules_are_read_as_by_rdkit(smiles):
+def test_plain_molecules_match_rdkit(smiles):
     mol = parse(with_tail(smiles))
     status, found = read_compiled(mol)
     assert status == READ
@@ -157,7 +157,7 @@ def test_plain_molecules_are_read_as_by_rdkit(smiles):
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *(name for name in EXTENDED if name != "atropisomer")])
-def test_plain_molecules_are_read_as_by_ogb(name, smiles2graph):
+def test_plain_molecules_match_ogb(name, smiles2graph):
     smiles = with_tail({**PLAIN, **EXTENDED}[name])
     arrays, (reason,) = read_smiles([smiles], atom_order="input")
     assert reason is None
@@ -172,13 +172,13 @@ def test_queries_and_wildcards_are_left_to_rdkit(smiles):
 
 
 @pytest.mark.parametrize("label", ["star_e", "Q_e"])
-def test_a_label_that_makes_an_atom_a_wildcard_is_refused(label):
+def test_wildcard_label_is_rejected(label):
     _, reasons = read_smiles([f"CC |${label};$|"])
     assert "wildcard" in (reasons[0] or "")
 
 
 @pytest.mark.parametrize("order", ["input", "canonical"])
-def test_the_slow_path_gives_the_same(order, demo_smiles, monkeypatch):
+def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
     """Also where the fast one had written something before it gave up, and beside rows without a molecule."""
     smiles = [*PLAIN.values(), "C1CC", *EXTENDED.values(), "", *QUERIES.values(), *demo_smiles[::60]]
     arrays, reasons = read_smiles(smiles, atom_order=order)
@@ -195,7 +195,7 @@ def test_the_slow_path_gives_the_same(order, demo_smiles, monkeypatch):
     assert_same(again, arrays)
 
 
-def test_many_are_read_as_each_alone(demo_smiles):
+def test_batch_matches_single_molecules(demo_smiles):
     smiles = [demo_smiles[3], "oops", WIDE, "C", "", "[Na+].[Cl-]", demo_smiles[8]]
     together, reasons = read_smiles(smiles)
     assert [reason is None for reason in reasons] == [True, False, True, True, False, True, True]
@@ -208,7 +208,7 @@ def test_many_are_read_as_each_alone(demo_smiles):
 
 
 @pytest.mark.parametrize("version", [(0, 0, 0), (13, 99, 0), (17, 0, 0), (-16, 2, 0), (16, -300, 0), (2**31 - 1, 0, 0)])
-def test_a_format_of_another_version_is_left_to_rdkit(version):
+def test_unsupported_version_is_left_to_rdkit(version):
     mol = parse(NARROW)
     data = mol.ToBinary(0)
     assert read_compiled(mol, data)[0] == READ
@@ -254,7 +254,7 @@ def test_garbage_is_left_to_rdkit(smiles, data):
     st.integers(0, 10**6),
     st.booleans(),
 )
-def test_damage_is_never_read_as_what_cannot_be(smiles, changes, cut, truncate):
+def test_damaged_data_never_gives_invalid_values(smiles, changes, cut, truncate):
     mol = parse(smiles)
     data = bytearray(mol.ToBinary(0))
     for at, byte in changes:
@@ -281,7 +281,7 @@ def _bonds_and_rings_of_wide() -> tuple[Chem.Mol, bytes, dict[str, int]]:
 
 @pytest.mark.parametrize("place", ["begin", "end", "ring"])
 @pytest.mark.parametrize("number", [288, 2**31 - 1])
-def test_atom_numbers_beyond_the_last_are_left_to_rdkit(place, number):
+def test_too_large_atom_indices_are_left_to_rdkit(place, number):
     mol, data, places = _bonds_and_rings_of_wide()
     at = places[place]
     assert read_compiled(mol, data)[0] == READ
@@ -290,7 +290,7 @@ def test_atom_numbers_beyond_the_last_are_left_to_rdkit(place, number):
 
 @pytest.mark.parametrize("place", ["begin", "end", "ring"])
 @pytest.mark.parametrize("number", [-1, -2])
-def test_atom_numbers_below_zero_are_left_to_rdkit(place, number):
+def test_negative_atom_indices_are_left_to_rdkit(place, number):
     mol, data, places = _bonds_and_rings_of_wide()
     at = places[place]
     assert read_compiled(mol, data[:at] + struct.pack("<i", number) + data[at + 4 :])[0] == UNKNOWN

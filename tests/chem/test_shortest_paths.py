@@ -131,7 +131,7 @@ def test_mean_path_types_are_the_mean_over_all_shortest_paths(batch, max_path):
 
 @settings(max_examples=60)
 @given(st.lists(graphs(), min_size=1, max_size=3), st.integers(1, 6))
-def test_floyd_warshall_path_types_are_those_of_the_original(batch, max_path):
+def test_floyd_warshall_path_types_match_the_original(batch, max_path):
     for graph, found in zip(batch, path_types(batch, paths.FLOYD_WARSHALL, max_path), strict=True):
         assert_same(found, original_floyd_warshall(graph, max_path))
 
@@ -152,7 +152,7 @@ def test_mean_path_types_do_not_depend_on_the_numbering(graph, random):
 @pytest.mark.parametrize(
     "smiles", ["C", "C.[Na+]", "c1ccccc1O", "C12C3C4C1C5C2C3C45", "C1" + "C" * 30 + "C1", "c1ccc2c(c1)ccc1ccccc12.CCO"]
 )
-def test_distances_are_those_of_scipy(smiles, rule):
+def test_distances_match_scipy(smiles, rule):
     n, bonds = molecule(smiles)
     ends = np.array(list(bonds)).reshape(-1, 2).T
     matrix = coo_array((np.ones(len(bonds)), (ends[0], ends[1])), shape=(n, n)).tocsr()
@@ -164,19 +164,19 @@ def test_distances_are_those_of_scipy(smiles, rule):
 SQUARE = 4, {(0, 1): 10, (1, 2): 11, (2, 3): 12, (3, 0): 13}
 
 
-def test_mean_averages_the_two_ways_through_a_ring():
+def test_mean_averages_both_paths_around_a_ring():
     (found,) = path_types([SQUARE])
     assert found[0, 2] == (2, {(0, 10): 0.25, (0, 13): 0.25, (1, 11): 0.25, (1, 12): 0.25})
     assert found[2, 0] == (2, {(0, 11): 0.25, (0, 12): 0.25, (1, 10): 0.25, (1, 13): 0.25})
 
 
-def test_floyd_warshall_goes_through_the_first_atom_that_joins_a_pair():
+def test_floyd_warshall_uses_the_lowest_connecting_atom():
     (found,) = path_types([SQUARE], paths.FLOYD_WARSHALL)
     assert found[0, 2] == (2, {(0, 10): 0.5, (1, 11): 0.5})
 
 
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
-def test_path_types_are_right_when_they_outgrow_every_table(rule):
+def test_path_types_are_correct_after_growing_the_table(rule):
     rng = np.random.default_rng(3)
     trees = [
         (n, {(int(rng.integers(a)), a): int(rng.integers(60)) for a in range(1, n)}) for n in (70, 1, 45, 60, 55, 65)
@@ -204,7 +204,7 @@ def test_equal_chains_share_their_path_types():
 
 
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
-def test_distances_end_before_the_mark_of_the_unreachable(rule):
+def test_distances_stay_below_the_unreachable_mark(rule):
     n = 514
     chain = n, dict.fromkeys(itertools.pairwise(range(n)), 7)
     (found,) = path_types([chain], rule)

@@ -210,7 +210,9 @@ def test_data_without_lists_is_rejected(tmp_path, demo_csv):
     for dataset in (str(store), "pcqm4m"):
         with pytest.raises(InputError, match="needs a table with lists"):
             load_dataset(DataConfig(dataset=dataset, level="atom"))
-    with pytest.raises(InputError, match=r"data\.level must be molecule, atom, bond, not 'atoms' \(did you mean 'atom'"):
+    with pytest.raises(
+        InputError, match=r"data\.level must be molecule, atom, bond, not 'atoms' \(did you mean 'atom'"
+    ):
         DataConfig(level="atoms")
 
 

@@ -64,9 +64,9 @@ def test_what_is_right_opens(tmp_path):
         ("bond_type_ids", (2,), 60, "row 2 has a bond whose features are outside OGB's values"),
         ("atoms", (10, 0), 119, "row 3 has an atom whose feature 0 is 119"),
         ("atom_ptr", (1,), 2, "row 1 has a bond to atom 2 of 2"),
-        ("atom_ptr", (1,), 11, "row 2 has atoms that lie outside"),
-        ("atom_ptr", (2,), 2**30, "row 2 has atoms that lie outside"),
-        ("bond_ptr", (1,), -1, "row 1 has bonds that lie outside"),
+        ("atom_ptr", (1,), 11, "row 2 has atom rows that are out of range"),
+        ("atom_ptr", (2,), 2**30, "row 2 has atom rows that are out of range"),
+        ("bond_ptr", (1,), -1, "row 1 has bond rows that are out of range"),
     ],
 )
 def test_rows_that_are_no_molecules(name, index, value, reason, tmp_path):

@@ -77,7 +77,12 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
         ({"smiles": ["C"], "y": [1.0]}, "test", None, "has no splits: give --split all"),
         ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
         ({"smiles": ["C", "N"], "y": [None, 1.0]}, "test", {"test": np.array([0])}, "no labels in test"),
-        ({"smiles": ["oops"], "y": [1.0]}, "all", None, "no molecule .* could be predicted; the first: not a valid molecule"),
+        (
+            {"smiles": ["oops"], "y": [1.0]},
+            "all",
+            None,
+            "no molecule .* could be predicted; the first: not a valid molecule",
+        ),
     ],
 )
 def test_evaluate_rejects_splits_without_predictions(rows, split, splits, message, tmp_path, predictor):

@@ -19,7 +19,7 @@ MODELS = {
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("fit", FITS)
-def test_scikit_learn_says_the_same(fit, kind, monkeypatch):
+def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
     """Of rows that it was not fitted on, too."""
     made = []
     name = MODELS[fit, kind == "regression"]
@@ -52,7 +52,7 @@ def test_scikit_learn_says_the_same(fit, kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("fit", FITS)
-def test_it_learns_and_a_seed_decides(fit, kind):
+def test_fit_is_accurate_and_reproducible_by_seed(fit, kind):
     x, new = rows(400), rows(300, seed=9)
     y, truth = labels(x, kind), labels(new, kind)
     one, same, other = (FITS[fit](x, y, kind, CLASSES[kind], seed, 1) for seed in (3, 3, 4))
@@ -69,13 +69,13 @@ def test_it_learns_and_a_seed_decides(fit, kind):
         assert np.allclose(answer.sum(axis=1), 1, rtol=0, atol=1e-12)
 
 
-def test_a_forest_is_the_same_on_several_threads():
+def test_forest_does_not_depend_on_threads():
     x = rows(100)
     one, several = (fit_forest(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 3))
     assert all(np.array_equal(array, several.to_arrays()[name]) for name, array in one.to_arrays().items())
 
 
-def test_a_forest_stays_small():
+def test_forest_size_is_bounded():
     random = np.random.default_rng(0)
     sizes = []
     for count in (1000, 4000, 16000):
@@ -106,7 +106,7 @@ def test_a_forest_stays_small():
         ("multiclass", 2, [0.0, 1.0] * 20),
     ],
 )
-def test_labels_of_all_kinds(fit, kind, classes, y):
+def test_predictions_are_valid_for_all_kinds_of_labels(fit, kind, classes, y):
     y = np.array(y)
     x = rows(len(y), seed=1)
     trees = fit(x, y, kind, classes, 0, 1)
@@ -126,7 +126,7 @@ def test_labels_of_all_kinds(fit, kind, classes, y):
 
 
 @pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
-def test_inputs_of_all_kinds(fit):
+def test_extreme_inputs_are_accepted(fit):
     largest = np.finfo(np.float32).max
     x = np.zeros((40, 7), np.float32)
     x[:, 1] = np.nan
@@ -147,7 +147,7 @@ def test_inputs_of_all_kinds(fit):
 
 
 @pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
-def test_rows_without_a_label_are_left_out(fit):
+def test_unlabelled_rows_are_ignored(fit):
     x = rows(60)
     y = labels(x, "regression")
     y[::4] = np.nan
@@ -173,13 +173,13 @@ def test_rows_without_a_label_are_left_out(fit):
         (rows(2), np.ones(2), "ranking", "kind of trees 'ranking'"),
     ],
 )
-def test_what_cannot_be_learned(fit, x, y, kind, message):
+def test_invalid_training_data_is_rejected(fit, x, y, kind, message):
     with pytest.raises(InputError, match=message):
         fit(x, y, kind, 3 if kind == "multiclass" else 2, 0, 1)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e-3])
-def test_a_layout_that_changed_is_noticed(shift, monkeypatch):
+def test_changed_scikit_learn_layout_is_detected(shift, monkeypatch):
     """Of the private trees of scikit-learn's boosting: what is read must say what it says."""
     from graphslice.trees import fitting
 
@@ -199,7 +199,7 @@ def test_a_layout_that_changed_is_noticed(shift, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_labels_in_two_clusters(seed):
+def test_bimodal_labels_stay_in_range(seed):
     """Between them the least step of a score is a large one of the answer, and no sign of another layout."""
     rng = np.random.default_rng(seed)
     x, z = rng.normal(size=(1600, 30)).astype(np.float32), rng.normal(size=1600)

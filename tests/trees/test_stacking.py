@@ -30,11 +30,11 @@ def stacking(trees):
     return Stacking(("morgan", "rdkit2d"), trees, np.array([[0.5, 1.0, 0.2], [0.5, 0.0, 0.3], [0.0, 0.0, 0.5]]))
 
 
-def answered(stacking, network, x, tasks):
+def stacked_predictions(stacking, network, x, tasks):
     return combine_predictions(stacking.base_predictions(network, x), stacking.weights, tasks)
 
 
-def test_trees_of_every_target(trees):
+def test_tree_ensembles_predict_every_target(trees):
     assert set(trees) == {"forest", "boosting"}
     for of_targets in trees.values():
         found = predict_trees(of_targets, X)
@@ -43,7 +43,7 @@ def test_trees_of_every_target(trees):
         assert np.corrcoef(found[:, 0], LABELS[:, 0])[0, 1] > 0.8 and ((found[:, 4] > 0.5) == LABELS[:, 2]).mean() > 0.9
 
 
-def test_how_much_the_parts_disagree():
+def test_weighted_std_matches_manual_computation():
     tasks = [Task("a"), Task("b", transform="log"), Task("c", "binary", ("no", "yes"))]
     parts = [np.array([[1.0, np.e, 0.1]]), np.array([[3.0, 1.0, 0.9]]), np.array([[100.0, np.e, 0.5]])]
     weights = np.array([[0.5, 0.25, 0.5], [0.5, 0.75, 0.5], [0, 0, 0]])
@@ -51,24 +51,24 @@ def test_how_much_the_parts_disagree():
     np.testing.assert_allclose(weighted_std(parts, weights, tasks), [[1, np.sqrt(3) / 4, 0]], rtol=1e-6)
 
 
-def test_the_answer_is_the_weighted_sum(trees, stacking):
+def test_stacked_prediction_is_the_weighted_sum(trees, stacking):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
     forest, boosting = (predict_trees(trees[name], X) for name in ("forest", "boosting"))
-    found = answered(stacking, network, X, TASKS)
+    found = stacked_predictions(stacking, network, X, TASKS)
     np.testing.assert_allclose(found[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
     np.testing.assert_array_equal(found[:, 1:4], network[:, 1:4])
     expected = 0.2 * network[:, 4] + 0.3 * forest[:, 4] + 0.5 * boosting[:, 4]
     np.testing.assert_allclose(found[:, 4], expected, rtol=1e-5)
 
 
-def test_an_answer_depends_on_its_row_alone(stacking):
+def test_prediction_does_not_depend_on_the_batch(stacking):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
-    together = answered(stacking, network, X, TASKS)
-    alone = [answered(stacking, network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
+    together = stacked_predictions(stacking, network, X, TASKS)
+    alone = [stacked_predictions(stacking, network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
-def test_weights_prefer_what_is_right():
+def test_weights_favour_the_accurate_model():
     good = np.stack([LABELS[:, 0], *np.eye(3)[LABELS[:, 1].astype(int)].T, LABELS[:, 2]], axis=1)
     bad = RANDOM.uniform(size=good.shape)
     bad[:, 1:4] /= bad[:, 1:4].sum(axis=1, keepdims=True)
@@ -77,7 +77,7 @@ def test_weights_prefer_what_is_right():
     np.testing.assert_allclose(weights.sum(axis=0), 1)
 
 
-def test_a_checkpoint_keeps_it(stacking, tmp_path):
+def test_stacking_survives_a_checkpoint(stacking, tmp_path):
     config = RunConfig(model=ModelConfig(layers=1, dim=8, heads=2, ffn_dim=8, tasks=5))
     model = GraphTransformer(config.model)
     save_checkpoint(Checkpoint(config, TASKS, model.state_dict()), tmp_path / "plain.ckpt")
@@ -88,7 +88,9 @@ def test_a_checkpoint_keeps_it(stacking, tmp_path):
     for name in ("plain.ckpt", "whole.ckpt"):
         back = read_checkpoint(tmp_path / name)
         assert back.tasks == TASKS and back.stacking.kinds == ("morgan", "rdkit2d")
-        np.testing.assert_array_equal(answered(back.stacking, network, X, TASKS), answered(stacking, network, X, TASKS))
+        np.testing.assert_array_equal(
+            stacked_predictions(back.stacking, network, X, TASKS), stacked_predictions(stacking, network, X, TASKS)
+        )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_checkpoint_keeps_it(stacking, tmp_path):
         lambda stacking: stacking["trees"]["forest"][0].update(values=stacking["trees"]["forest"][0]["values"].T),
     ],
 )
-def test_damaged_trees_are_refused(stacking, damage, tmp_path):
+def test_damaged_stacking_is_rejected(stacking, damage, tmp_path):
     config = RunConfig(model=ModelConfig(layers=1, dim=8, heads=2, ffn_dim=8, tasks=5))
     weights = GraphTransformer(config.model).state_dict()
     save_checkpoint(Checkpoint(config, TASKS, weights, stacking=stacking), tmp_path / "a.ckpt")
@@ -126,13 +128,13 @@ def test_damaged_trees_are_refused(stacking, damage, tmp_path):
         read_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_logarithms_are_added_where_they_are_learned():
+def test_log_transformed_targets_are_averaged_as_logarithms():
     x, labels = X, np.exp(X[:, :1].astype(np.float64))
     task = [Task("clearance", transform="log")]
     trees = fit_trees(x, labels, task, seed=0, threads=1)
     network = np.exp(RANDOM.normal(size=(60, 1))).astype(np.float32)
     forest = predict_trees(trees["forest"], x).astype(np.float64)
-    found = answered(Stacking(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
+    found = stacked_predictions(Stacking(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
     np.testing.assert_allclose(found, network**0.25 * forest**0.75, rtol=1e-5)
     far = np.where(
         np.arange(60)[:, None] == 7, 1e6 * labels, labels

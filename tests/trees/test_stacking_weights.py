@@ -27,14 +27,14 @@ def probabilities(y: np.ndarray, classes: int, strength: float) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def test_many_rows_find_the_best():
+def test_many_rows_favour_the_best_model():
     y, answers = numbers(4000, 0.1, 2.0)
     weights = fit_stacking_weights(answers, y, "regression")
     assert weights[0] > 0.9 and weights.sum() == pytest.approx(1) and (weights >= 0).all()
     assert fit_stacking_weights(answers[::-1], y, "regression") == pytest.approx(weights[::-1])
 
 
-def test_few_rows_share_alike():
+def test_few_rows_give_nearly_equal_weights():
     y, answers = numbers(12, 1.0, 1.05)
     assert abs(fit_stacking_weights(answers, y, "regression")[0] - 0.5) < 0.35
     y, answers = numbers(4, 0.1, 2.0, 3.0)
@@ -49,7 +49,7 @@ def test_few_rows_share_alike():
 
 
 @pytest.mark.parametrize("kind", ["regression", "binary", "multiclass"])
-def test_the_rule_written_out(kind):
+def test_weights_match_manual_computation(kind):
     """Two standard errors of the paired difference, in loops."""
     rows, classes = 60, 3 if kind == "multiclass" else 2
     y = np.random.default_rng(0).integers(classes, size=rows).astype(float)
@@ -75,7 +75,7 @@ def test_the_rule_written_out(kind):
     assert fit_stacking_weights(given, y, kind) == pytest.approx(np.mean(near, axis=0) / 10)
 
 
-def test_rows_that_are_not_known_do_not_count():
+def test_rows_with_missing_values_are_ignored():
     y, answers = numbers(50, 0.5, 0.6)
     holes = [answer.copy() for answer in answers]
     more = np.concatenate([y, [np.nan, 5.0]])
@@ -87,7 +87,7 @@ def test_rows_that_are_not_known_do_not_count():
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30))
-def test_the_area_is_that_of_scikit_learn(rows):
+def test_auroc_matches_scikit_learn(rows):
     y, score, counts = (np.array(column) for column in zip(*rows, strict=True))
     area = _WeightedAuroc(y.astype(float), score / 7)(counts)
     taken = np.repeat(y, counts)
@@ -97,7 +97,7 @@ def test_the_area_is_that_of_scikit_learn(rows):
         assert area == pytest.approx(roc_auc_score(taken, np.repeat(score, counts)))
 
 
-def test_the_interval_is_that_of_a_paired_bootstrap():
+def test_interval_matches_scipy_bootstrap():
     y, (a, b) = numbers(200, 0.5, 0.6)
     found = compare_errors(y, a, b, "regression")
     gains = np.abs(b[:, 0] - y) - np.abs(a[:, 0] - y)
@@ -109,7 +109,7 @@ def test_the_interval_is_that_of_a_paired_bootstrap():
     assert found.high == pytest.approx(theirs.high, abs=0.12 * width)
 
 
-def test_several_rows_of_a_molecule_are_one():
+def test_rows_of_a_molecule_count_as_one():
     """As if each was there once: not twenty times as certain."""
     y, answers = numbers(40, 0.5, 0.7)
     of, many = np.tile(np.arange(40), 20), np.tile(y, 20)
@@ -126,7 +126,7 @@ def test_several_rows_of_a_molecule_are_one():
         compare_errors(y, *answers, "regression", molecules=of)
 
 
-def test_the_first_is_better_where_the_difference_is_positive():
+def test_positive_difference_means_first_model_is_better():
     y = np.random.default_rng(0).integers(3, size=150).astype(float)
     for kind, truth in [("multiclass", y), ("binary", (y > 0).astype(float))]:
         classes = 3 if kind == "multiclass" else 2
@@ -147,7 +147,7 @@ def test_the_first_is_better_where_the_difference_is_positive():
         assert same.difference == same.low == same.high == 0
 
 
-def test_what_cannot_be_resampled():
+def test_degenerate_data_give_nan_intervals():
     one = compare_errors(np.array([1.0]), np.array([[2.0]]), np.array([[4.0]]), "regression")
     assert one.difference == 2 and np.isnan(one.low) and np.isnan(one.high)
     area = compare_errors(np.ones(5), np.ones((5, 1)), np.zeros((5, 1)), "binary")
@@ -156,7 +156,7 @@ def test_what_cannot_be_resampled():
     assert (rare.a, rare.b, rare.difference, rare.low, rare.high) == (1, 0.5, 0.5, 0.5, 0.5)
 
 
-def test_what_does_not_go_together():
+def test_mismatched_shapes_are_rejected():
     y = np.zeros(6)
     for answers in ([], [np.zeros((5, 1))], [np.zeros((6, 1)), np.zeros((6, 2))]):
         with pytest.raises(InputError, match="do not match 6 labels"):
@@ -166,7 +166,7 @@ def test_what_does_not_go_together():
 
 
 @given(st.integers(5, 20), st.integers(1, 4), st.integers(0, 100))
-def test_weights_are_weights(rows, models, seed):
+def test_weights_are_non_negative_and_sum_to_one(rows, models, seed):
     random = np.random.default_rng(seed)
     answers = [random.random((rows, 1)).round(1) for _ in range(models)]
     for kind, y in [("regression", random.normal(size=rows)), ("binary", random.integers(2, size=rows) * 1.0)]:

@@ -40,7 +40,7 @@ def fitted(request) -> Trees:
     return FITS[fit](x, labels(x, kind), kind, CLASSES[kind], 0, 1)
 
 
-def walk(trees: Trees, x: np.ndarray) -> np.ndarray:
+def slow_sums(trees: Trees, x: np.ndarray) -> np.ndarray:
     """The sums of the leaves, slowly; no index but one within its array."""
     out = np.zeros((len(x), trees.width))
     for row, sums in zip(x, out, strict=True):
@@ -58,7 +58,7 @@ def walk(trees: Trees, x: np.ndarray) -> np.ndarray:
     return trees.base + trees.scale * out
 
 
-def answers(trees: Trees, sums: np.ndarray) -> np.ndarray:
+def slow_link(trees: Trees, sums: np.ndarray) -> np.ndarray:
     link = trees.settings[1]
     if link == 0:
         return np.interp(sums, *trees.knots) if trees.knots.size else sums
@@ -68,12 +68,12 @@ def answers(trees: Trees, sums: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True) if trees.width > 1 else weights.clip(0, 1)
 
 
-def test_a_careful_walk_gives_the_same(fitted):
+def test_matches_python_traversal(fitted):
     x = rows(9, seed=1)
-    assert np.allclose(fitted.predict(x), answers(fitted, walk(fitted, x)), rtol=1e-12, atol=1e-12)
+    assert np.allclose(fitted.predict(x), slow_link(fitted, slow_sums(fitted, x)), rtol=1e-12, atol=1e-12)
 
 
-def test_a_prediction_depends_on_its_row_alone(fitted, monkeypatch):
+def test_prediction_does_not_depend_on_the_batch(fitted, monkeypatch):
     x = rows(333, seed=2)
     together = fitted.predict(x)
     assert np.array_equal(np.concatenate([fitted.predict(x[k : k + 1]) for k in range(len(x))]), together)
@@ -83,14 +83,14 @@ def test_a_prediction_depends_on_its_row_alone(fitted, monkeypatch):
     assert np.array_equal(fitted.predict(np.asfortranarray(x)), together)
 
 
-def test_no_rows_and_other_columns(fitted):
+def test_empty_input_and_wrong_number_of_columns(fitted):
     assert fitted.predict(np.empty((0, 12), np.float32)).shape == (0, fitted.width)
     for shape in [(3, 11), (3, 13), (12,), (2, 3, 12)]:
         with pytest.raises(InputError, match="12 features"):
             fitted.predict(np.zeros(shape, np.float32))
 
 
-def test_through_a_checkpoint(fitted):
+def test_survives_a_checkpoint(fitted):
     tensors = {name: torch.from_numpy(array) for name, array in fitted.to_arrays().items()}
     file = io.BytesIO()
     torch.save(tensors, file)
@@ -101,7 +101,7 @@ def test_through_a_checkpoint(fitted):
     assert np.array_equal(again.predict(x), fitted.predict(x))
 
 
-def test_a_part_too_few_or_too_many(fitted):
+def test_missing_or_unknown_array_is_rejected(fitted):
     arrays = fitted.to_arrays()
     for name in arrays:
         with pytest.raises(InputError, match=f": {name};"):
@@ -116,7 +116,7 @@ def changed(fitted: Trees, name: str, place: object, value: object) -> dict[str,
     return arrays
 
 
-def test_each_fault_is_named(fitted):
+def test_error_names_the_fault(fitted):
     inner, leaf = np.flatnonzero(fitted.feature >= 0)[0], np.flatnonzero(fitted.feature < 0)[0]
     second = fitted.roots[1]
     for name, place, value, message in [
@@ -146,7 +146,7 @@ def test_each_fault_is_named(fitted):
             Trees.from_arrays(changed(fitted, name, place, value))
 
 
-def test_forms_are_those_of_the_kernel(fitted):
+def test_wrong_dtype_or_layout_is_rejected(fitted):
     arrays = fitted.to_arrays()
     for name, array in arrays.items():
         other = np.int8 if array.dtype.kind == "i" else np.float16
@@ -164,7 +164,7 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=400)
 @given(st.data())
-def test_damaged_arrays_are_refused_or_answer(small_trees, data):
+def test_damaged_arrays_are_rejected_or_predict_finite_values(small_trees, data):
     arrays = {name: array.copy() for name, array in data.draw(st.sampled_from(small_trees)).to_arrays().items()}
     for _ in range(data.draw(st.integers(1, 3))):
         name = data.draw(st.sampled_from(sorted(arrays)))
@@ -185,7 +185,7 @@ def test_damaged_arrays_are_refused_or_answer(small_trees, data):
         return
     found = trees.predict(x)
     assert np.isfinite(found).all()
-    assert np.allclose(found, answers(trees, walk(trees, x)), rtol=1e-9, atol=1e-12)
+    assert np.allclose(found, slow_link(trees, slow_sums(trees, x)), rtol=1e-9, atol=1e-12)
     if trees.settings[1]:
         assert (found >= 0).all() and (found <= 1).all()
     if trees.width > 1:
@@ -214,7 +214,7 @@ def small_trees() -> list[Trees]:
     st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=6),
     st.lists(st.integers(-5000, 5000).map(lambda n: n / 999), min_size=6, max_size=6, unique=True),
 )
-def test_interpolation_lies_within_the_knots(numbers, points):
+def test_interpolation_stays_within_the_knots(numbers, points):
     numbers = np.sort(numbers)
     points = np.sort(points)[: len(numbers)]
     x = np.concatenate([points, np.linspace(-6, 6, 15)])

@@ -1,4 +1,4 @@
-"""The configuration: what it accepts, and what it says to what it does not."""
+"""Configuration: accepted values, and error messages for invalid ones."""
 
 from collections import OrderedDict
 
@@ -39,7 +39,7 @@ def test_all_published_presets_exist():
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pcqm4m")])
 def test_pcqm4m_presets_match_the_paper(name):
-    """Ying et al. 2021, table 7, and fairseq's examples/property_prediction/pcqv2.sh of the later model."""
+    """Ying et al. 2021, table 7; for the later model fairseq's examples/property_prediction/pcqv2.sh."""
     later = name.startswith("pcqm4mv2")
     config = RunConfig.preset(name)
     model, optimizer, trainer = config.model, config.optimizer, config.trainer
@@ -179,15 +179,15 @@ def test_read_yaml(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "said"),
+    ("section", "values", "message"),
     [
         ("trainer", {"max_minutes": 0.0}, "trainer.max_minutes must be more than 0"),
         ("optimizer", {"structure_lr_factor": -1.0}, "optimizer.structure_lr_factor must be more than 0"),
         ("optimizer", {"peak_lr": 0.0}, "optimizer.peak_lr must be more than 0"),
     ],
 )
-def test_values_must_be_positive(section, values, said):
-    with pytest.raises(InputError, match=said):
+def test_values_must_be_positive(section, values, message):
+    with pytest.raises(InputError, match=message):
         RunConfig.from_dict({section: values})
 
 
@@ -251,7 +251,7 @@ def test_invalid_yaml_tags_are_rejected(text, tmp_path):
     "value", [["x"] * 10**6, {"x" * 10**6: 1}, "x" * 10**6, ("x",) * 10**6, OrderedDict(a="x" * 10**6)]
 )
 def test_messages_truncate_long_values(value):
-    """Whatever holds it: a preset's section, a key or a choice."""
+    """Long values of options, keys and choices are truncated in messages."""
     for values in ({"trainer": {"max_epochs": value}}, {"init_from": [value]}, {"model": {"norm": value}}):
         with pytest.raises(InputError) as refused:
             RunConfig.from_dict(values)

@@ -14,48 +14,56 @@ from graphslice.chem.molecule import read_smiles
 
 
 @given(st.integers(1, 80), st.integers(0, 40), st.integers(0, 10**6), st.floats(0, 0.6))
-def test_nearest_matches_brute_force(known, asked, seed, density):
+def test_nearest_matches_brute_force(num_training, num_queries, seed, density):
     random = np.random.default_rng(seed)
-    bits, others = random.random((known, DOMAIN_BITS)) < density, random.random((asked, DOMAIN_BITS)) < density
-    domain = ApplicabilityDomain.from_fingerprints(bits, np.arange(known), 0)
-    similarity, place = domain.nearest(others)
-    both = others.astype(int) @ bits.T.astype(int)
-    either = others.sum(axis=1)[:, None] + bits.sum(axis=1) - both
-    expected = np.where(either > 0, both / np.maximum(either, 1), 1.0)
-    np.testing.assert_allclose(similarity, expected.max(axis=1) if asked else [], rtol=1e-6)
-    assert place.tolist() == expected.argmax(axis=1).tolist()
-    np.testing.assert_array_equal(domain.nearest(bits)[0], np.ones(known))
+    bits, queries = (
+        random.random((num_training, DOMAIN_BITS)) < density,
+        random.random((num_queries, DOMAIN_BITS)) < density,
+    )
+    domain = ApplicabilityDomain.from_fingerprints(bits, np.arange(num_training), 0)
+    similarity, index = domain.nearest(queries)
+    common = queries.astype(int) @ bits.T.astype(int)
+    union = queries.sum(axis=1)[:, None] + bits.sum(axis=1) - common
+    expected = np.where(union > 0, common / np.maximum(union, 1), 1.0)
+    np.testing.assert_allclose(similarity, expected.max(axis=1) if num_queries else [], rtol=1e-6)
+    assert index.tolist() == expected.argmax(axis=1).tolist()
+    np.testing.assert_array_equal(domain.nearest(bits)[0], np.ones(num_training))
 
 
 def test_similarities_match_rdkit(demo_smiles):
-    """Its fingerprints have other bits; collisions and isotopes make the small differences."""
+    """RDKit's fingerprints have different bits; collisions and isotopes cause small differences."""
     generator = rdFingerprintGenerator.GetMorganGenerator(
         radius=2, fpSize=DOMAIN_BITS, includeRedundantEnvironments=True
     )
-    theirs = [generator.GetFingerprint(Chem.MolFromSmiles(smiles)) for smiles in demo_smiles[:60]]
+    rdkit_fingerprints = [generator.GetFingerprint(Chem.MolFromSmiles(smiles)) for smiles in demo_smiles[:60]]
     arrays, _ = read_smiles(demo_smiles[:60], atom_order="canonical", max_atoms=500)
-    ours = morgan_fingerprints(arrays, DOMAIN_BITS)
-    found, _ = ApplicabilityDomain.from_fingerprints(ours[:40], np.arange(40), 0).nearest(ours[40:])
-    expected = [max(DataStructs.BulkTanimotoSimilarity(one, theirs[:40])) for one in theirs[40:]]
-    assert np.abs(found - expected).max() < 0.05
+    fingerprints = morgan_fingerprints(arrays, DOMAIN_BITS)
+    similarity, _ = ApplicabilityDomain.from_fingerprints(fingerprints[:40], np.arange(40), 0).nearest(
+        fingerprints[40:]
+    )
+    expected = [
+        max(DataStructs.BulkTanimotoSimilarity(fingerprint, rdkit_fingerprints[:40]))
+        for fingerprint in rdkit_fingerprints[40:]
+    ]
+    assert np.abs(similarity - expected).max() < 0.05
 
 
 def test_threshold_excludes_five_percent():
     random = np.random.default_rng(0)
     centres = random.random((20, DOMAIN_BITS)) < 0.1
     bits = np.concatenate([centres[i % 20][None] ^ (random.random((1, DOMAIN_BITS)) < 0.005) for i in range(400)])
-    lonely = random.random((8, DOMAIN_BITS)) < 0.1
-    domain = ApplicabilityDomain.from_fingerprints(np.concatenate([bits, lonely]), np.arange(408), 0)
+    isolated = random.random((8, DOMAIN_BITS)) < 0.1
+    domain = ApplicabilityDomain.from_fingerprints(np.concatenate([bits, isolated]), np.arange(408), 0)
     assert (domain.nearest(bits)[0] >= domain.threshold).all() and (
         domain.nearest(random.random((9, DOMAIN_BITS)) < 0.1)[0] < domain.threshold
     ).all()
     assert ApplicabilityDomain.from_fingerprints(bits[:1], np.array([5]), 0).threshold == 0
-    twice = np.repeat(np.concatenate([bits, lonely]), 2, axis=0)  # molecules with several rows
+    twice = np.repeat(np.concatenate([bits, isolated]), 2, axis=0)  # molecules with several rows
     assert ApplicabilityDomain.from_fingerprints(twice, np.arange(816), 0).threshold == domain.threshold
 
 
 def test_much_larger_molecules_are_outside():
-    """A chain has the fingerprint of a shorter one, however long it is."""
+    """A chain has the same binary fingerprint as a shorter one."""
     bits = np.ones((2, DOMAIN_BITS), bool)
     bits[1, ::2] = False
     domain = ApplicabilityDomain.from_fingerprints(bits, np.arange(2), 0, max_training_atoms=20)
@@ -65,7 +73,7 @@ def test_much_larger_molecules_are_outside():
     again = ApplicabilityDomain.from_dict(domain.to_dict())
     assert again.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
     older = ApplicabilityDomain.from_dict(
-        {name: each for name, each in domain.to_dict().items() if name != "most_atoms"}
+        {name: value for name, value in domain.to_dict().items() if name != "most_atoms"}
     )
     assert older.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == [True, True, True, False, False]
 

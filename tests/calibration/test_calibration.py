@@ -18,23 +18,23 @@ TASKS = [
 DOMAIN = ApplicabilityDomain.from_fingerprints(np.ones((1, DOMAIN_BITS), bool), np.array([0]), 0)
 
 
-def fit(answers, difficulty, labels):
-    """Rows are molecules."""
-    return fit_calibration(answers, difficulty, labels, np.arange(len(labels)), TASKS, DOMAIN)
+def fit(predictions, difficulty, labels):
+    """Calibrate with one row per molecule."""
+    return fit_calibration(predictions, difficulty, labels, np.arange(len(labels)), TASKS, DOMAIN)
 
 
 def simulate(rows: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Answers, their difficulty and labels of a model whose numbers are as wrong as the difficulty says."""
+    """Simulate predictions, difficulty and labels of a model whose errors are proportional to the difficulty."""
     random = np.random.default_rng(seed)
     truth, hard = random.normal(size=rows), random.gamma(2, size=rows)
     wrong = truth + 0.2 * hard * random.normal(size=rows)
     p = random.beta(0.7, 0.7, size=rows)
     shares = random.dirichlet([0.6] * 3, size=rows)
     kinds = (random.random((rows, 1)) > shares.cumsum(axis=1)).sum(axis=1)
-    answers = np.column_stack([wrong, np.exp(wrong), p, shares]).astype(np.float32)
+    predictions = np.column_stack([wrong, np.exp(wrong), p, shares]).astype(np.float32)
     labels = np.column_stack([truth, np.exp(truth), random.random(rows) < p, kinds.clip(0, 2)]).astype(np.float64)
     labels[random.random(labels.shape) < 0.05] = np.nan
-    return answers, {"hard": np.repeat(hard[:, None], 4, axis=1).astype(np.float32)}, labels
+    return predictions, {"hard": np.repeat(hard[:, None], 4, axis=1).astype(np.float32)}, labels
 
 
 @pytest.fixture(scope="module")
@@ -42,76 +42,78 @@ def calibration():
     return fit(*simulate(2000, 0))
 
 
-@pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
-def test_coverage_of_new_molecules(calibration, share):
-    answers, difficulty, labels = simulate(4000, 1)
-    low, high = calibration.prediction_intervals(answers, difficulty, TASKS, share)
+@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+def test_coverage_of_new_molecules(calibration, coverage):
+    predictions, difficulty, labels = simulate(4000, 1)
+    low, high = calibration.prediction_intervals(predictions, difficulty, TASKS, coverage)
     for t in (0, 1):
         known = ~np.isnan(labels[:, t])
         inside = (low[known, t] <= labels[known, t]) & (labels[known, t] <= high[known, t])
-        assert inside.mean() == pytest.approx(share, abs=0.025)
+        assert inside.mean() == pytest.approx(coverage, abs=0.025)
     assert np.isnan(low[:, 2:]).all() and (low[:, 1] > 0).all()
-    prediction_sets = calibration.prediction_sets(answers, TASKS, share)
+    prediction_sets = calibration.prediction_sets(predictions, TASKS, coverage)
     for t, name in ((2, "active"), (3, "kind")):
-        for place in range(prediction_sets[name].shape[1]):  # of every class
-            own = labels[:, t] == place
-            assert prediction_sets[name][own, place].mean() == pytest.approx(share, abs=0.035)
+        for k in range(prediction_sets[name].shape[1]):  # of every class
+            in_class = labels[:, t] == k
+            assert prediction_sets[name][in_class, k].mean() == pytest.approx(coverage, abs=0.035)
 
 
 def test_intervals_are_wider_for_difficult_molecules(calibration):
-    answers, difficulty, labels = simulate(4000, 2)
-    low, high = calibration.prediction_intervals(answers, difficulty, TASKS, 0.9)
+    predictions, difficulty, labels = simulate(4000, 2)
+    low, high = calibration.prediction_intervals(predictions, difficulty, TASKS, 0.9)
     width, hard = high[:, 0] - low[:, 0], difficulty["hard"][:, 0]
     assert np.corrcoef(width, hard)[0, 1] > 0.95
     known = ~np.isnan(labels[:, 0])
     inside = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
-    constant = fit(answers, {}, labels)
-    low, high = constant.prediction_intervals(answers, {}, TASKS, 0.9)
+    constant = fit(predictions, {}, labels)
+    low, high = constant.prediction_intervals(predictions, {}, TASKS, 0.9)
     assert np.ptp(high[:, 0] - low[:, 0]) < 1e-5 and width.mean() < (high[:, 0] - low[:, 0]).mean()
     equal = (low[:, 0] <= labels[:, 0]) & (labels[:, 0] <= high[:, 0])
-    for part in (hard < 1, hard > 3):  # equal widths hold nearly all of the first and too few of the second
-        assert abs(inside[known & part].mean() - 0.9) < abs(equal[known & part].mean() - 0.9)
+    for subset in (hard < 1, hard > 3):  # constant width covers nearly all of the first and too few of the second
+        assert abs(inside[known & subset].mean() - 0.9) < abs(equal[known & subset].mean() - 0.9)
 
 
 def test_few_molecules_give_unbounded_intervals():
-    answers, difficulty, labels = simulate(12, 3)
-    found = fit(answers, difficulty, labels)
-    low, high = found.prediction_intervals(answers, difficulty, TASKS, 0.95)
+    predictions, difficulty, labels = simulate(12, 3)
+    result = fit(predictions, difficulty, labels)
+    low, high = result.prediction_intervals(predictions, difficulty, TASKS, 0.95)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
     assert (low[:, 1] == 0).all() and all(
-        prediction_sets.all() for prediction_sets in found.prediction_sets(answers, TASKS, 0.95).values()
+        prediction_sets.all() for prediction_sets in result.prediction_sets(predictions, TASKS, 0.95).values()
     )
-    none = fit(answers, difficulty, np.full_like(labels, np.nan))
-    assert (none.prediction_intervals(answers, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
-    np.testing.assert_array_equal(none.probabilities(answers, TASKS), answers)
+    uncalibrated = fit(predictions, difficulty, np.full_like(labels, np.nan))
+    assert (uncalibrated.prediction_intervals(predictions, difficulty, TASKS, 0.5)[1][:, 0] == np.inf).all()
+    np.testing.assert_array_equal(uncalibrated.probabilities(predictions, TASKS), predictions)
     with pytest.raises(InputError, match="12 predictions do not match 11 labels"):
-        fit(answers, difficulty, labels[1:])
+        fit(predictions, difficulty, labels[1:])
 
 
 @pytest.mark.parametrize("molecules", [20, 24, 25])
 def test_scores_and_intervals_use_the_same_scale(molecules):
-    """A difficulty needs molecules to be judged by also where a part of them is left out."""
+    """Near the minimum number of molecules, cross-fitting must not mix constant and fitted scales."""
     random, inside = np.random.default_rng(5), []
     for _ in range(400):
         difficulty = {"distance": random.gamma(1, 1, (molecules + 50, 1))}
-        answers = random.normal(size=(molecules + 50, 1)).astype(np.float32)
-        errors = random.normal(size=answers.shape) * (0.1 + difficulty["distance"])
-        own = {"distance": difficulty["distance"][:molecules]}
-        rows, y = np.arange(molecules), answers.astype(float) + errors
-        found = fit_calibration(answers[:molecules], own, y[:molecules], rows, [Task("y")], DOMAIN)
-        rest = {"distance": difficulty["distance"][molecules:]}
-        low, high = found.prediction_intervals(answers[molecules:], rest, [Task("y")], 0.9)
+        predictions = random.normal(size=(molecules + 50, 1)).astype(np.float32)
+        errors = random.normal(size=predictions.shape) * (0.1 + difficulty["distance"])
+        calibration_difficulty = {"distance": difficulty["distance"][:molecules]}
+        rows, y = np.arange(molecules), predictions.astype(float) + errors
+        result = fit_calibration(
+            predictions[:molecules], calibration_difficulty, y[:molecules], rows, [Task("y")], DOMAIN
+        )
+        new_difficulty = {"distance": difficulty["distance"][molecules:]}
+        low, high = result.prediction_intervals(predictions[molecules:], new_difficulty, [Task("y")], 0.9)
         inside.append(((low <= y[molecules:]) & (y[molecules:] <= high)).mean())
     ideal = np.ceil(0.9 * (molecules + 1)) / (molecules + 1)
     assert np.mean(inside) == pytest.approx(ideal, abs=0.015)
 
 
 def test_round_trip_and_rejection_of_damage(calibration):
-    answers, difficulty, _ = simulate(50, 4)
-    back = Calibration.from_dict(calibration.to_dict(), TASKS)
+    predictions, difficulty, _ = simulate(50, 4)
+    restored = Calibration.from_dict(calibration.to_dict(), TASKS)
     for found, expected in zip(
-        back.prediction_intervals(answers, difficulty, TASKS, 0.9),
-        calibration.prediction_intervals(answers, difficulty, TASKS, 0.9),
+        restored.prediction_intervals(predictions, difficulty, TASKS, 0.9),
+        calibration.prediction_intervals(predictions, difficulty, TASKS, 0.9),
         strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
@@ -159,51 +161,53 @@ def test_invalid_calibration_is_rejected(t, change, calibration):
 
 
 def test_unbounded_intervals_survive_round_trip():
-    """Of so few molecules that no score bounds the error of the next one."""
+    """With so few molecules no finite score has the required coverage."""
     few = fit(*simulate(3, 0))
-    back = Calibration.from_dict(few.to_dict(), TASKS, ("constant", "hard"))
-    answers, difficulty, _ = simulate(3, 1)
-    low, high = back.prediction_intervals(answers, difficulty, TASKS, 0.9)
+    restored = Calibration.from_dict(few.to_dict(), TASKS, ("constant", "hard"))
+    predictions, difficulty, _ = simulate(3, 1)
+    low, high = restored.prediction_intervals(predictions, difficulty, TASKS, 0.9)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()
-    assert back.unbounded_targets(TASKS, 0.9) == ["number", "skewed"]
+    assert restored.unbounded_targets(TASKS, 0.9) == ["number", "skewed"]
 
 
 @pytest.fixture(scope="module")
 def atom_and_molecule_calibrations():
-    """A calibration on atoms that are as their molecule is, which has 1 to 6 of them; and on the molecules."""
-    answers, difficulty, labels = simulate(300, 5)
-    of = np.repeat(np.arange(300), np.random.default_rng(6).integers(1, 7, 300))
-    given = answers[of], {name: each[of] for name, each in difficulty.items()}, labels[of]
-    return fit_calibration(*given, of, TASKS, DOMAIN), fit(answers, difficulty, labels)
+    """Calibrations on molecules of 1 to 6 identical atoms, and on the same data with one row per molecule."""
+    predictions, difficulty, labels = simulate(300, 5)
+    molecule = np.repeat(np.arange(300), np.random.default_rng(6).integers(1, 7, 300))
+    atom_data = predictions[molecule], {name: each[molecule] for name, each in difficulty.items()}, labels[molecule]
+    return fit_calibration(*atom_data, molecule, TASKS, DOMAIN), fit(predictions, difficulty, labels)
 
 
 def test_identical_atoms_count_as_one_molecule(atom_and_molecule_calibrations):
-    """Whatever a molecule's size, it counts as one: in scales, temperatures, intervals and sets."""
-    answers, difficulty, _ = simulate(200, 7)
+    """A molecule of any size counts as one in scales, temperatures, intervals and sets."""
+    predictions, difficulty, _ = simulate(200, 7)
     found, expected = ([each.targets[t].temperature for t in range(4)] for each in atom_and_molecule_calibrations)
     np.testing.assert_allclose(found, expected)
     found, expected = (
-        np.stack(each.prediction_intervals(answers, difficulty, TASKS, 0.9)) for each in atom_and_molecule_calibrations
+        np.stack(each.prediction_intervals(predictions, difficulty, TASKS, 0.9))
+        for each in atom_and_molecule_calibrations
     )
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     found, expected = (
-        each.prediction_sets(each.probabilities(answers, TASKS), TASKS, 0.9) for each in atom_and_molecule_calibrations
+        each.prediction_sets(each.probabilities(predictions, TASKS), TASKS, 0.9)
+        for each in atom_and_molecule_calibrations
     )
     assert all((found[name] == expected[name]).mean() > 0.999 for name in ("active", "kind"))
 
 
 def test_atom_level_round_trip(atom_and_molecule_calibrations):
-    answers, difficulty, _ = simulate(20, 8)
+    predictions, difficulty, _ = simulate(20, 8)
     values = atom_and_molecule_calibrations[0].to_dict()
-    back = Calibration.from_dict(values, TASKS)
+    restored = Calibration.from_dict(values, TASKS)
     for found, expected in zip(
         (
-            *back.prediction_intervals(answers, difficulty, TASKS, 0.9),
-            *back.prediction_sets(answers, TASKS, 0.9).values(),
+            *restored.prediction_intervals(predictions, difficulty, TASKS, 0.9),
+            *restored.prediction_sets(predictions, TASKS, 0.9).values(),
         ),
         (
-            *atom_and_molecule_calibrations[0].prediction_intervals(answers, difficulty, TASKS, 0.9),
-            *atom_and_molecule_calibrations[0].prediction_sets(answers, TASKS, 0.9).values(),
+            *atom_and_molecule_calibrations[0].prediction_intervals(predictions, difficulty, TASKS, 0.9),
+            *atom_and_molecule_calibrations[0].prediction_sets(predictions, TASKS, 0.9).values(),
         ),
         strict=True,
     ):
@@ -214,21 +218,23 @@ def test_atom_level_round_trip(atom_and_molecule_calibrations):
 
 
 def test_atom_level_set_coverage_is_averaged_over_molecules():
-    """Small molecules are the harder ones. Each class holds its share of the atoms of a molecule that has some."""
+    """Small molecules are more difficult. For each class, coverage is the mean over the molecules that contain it."""
     random = np.random.default_rng(9)
 
-    def made(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def simulate_atoms(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sizes = random.choice([1, 12], count)
-        of = np.repeat(np.arange(count), sizes)
-        y = (random.random(len(of)) < 0.3).astype(float)
-        sure = (np.where(sizes == 1, 0.5, 3.0) + random.normal(size=count))[of]
-        return 1 / (1 + np.exp(-np.where(y == 1, sure, -sure)))[:, None].astype(np.float32), y[:, None], of
+        molecule = np.repeat(np.arange(count), sizes)
+        y = (random.random(len(molecule)) < 0.3).astype(float)
+        logit = (np.where(sizes == 1, 0.5, 3.0) + random.normal(size=count))[molecule]
+        return 1 / (1 + np.exp(-np.where(y == 1, logit, -logit)))[:, None].astype(np.float32), y[:, None], molecule
 
-    answers, labels, of = made(3000)
-    found = fit_calibration(answers, {}, labels, of, TASKS[2:3], DOMAIN)
-    answers, labels, of = made(3000)
-    prediction_sets = found.prediction_sets(found.probabilities(answers, TASKS[2:3]), TASKS[2:3], 0.9)["active"]
-    for place in (0, 1):
-        own = labels[:, 0] == place
-        held = pd.Series(prediction_sets[own, place]).groupby(of[own]).mean()
-        assert held.mean() == pytest.approx(0.9, abs=0.02) and prediction_sets[own, place].mean() > 0.93
+    predictions, labels, molecule = simulate_atoms(3000)
+    calibration = fit_calibration(predictions, {}, labels, molecule, TASKS[2:3], DOMAIN)
+    predictions, labels, molecule = simulate_atoms(3000)
+    prediction_sets = calibration.prediction_sets(calibration.probabilities(predictions, TASKS[2:3]), TASKS[2:3], 0.9)[
+        "active"
+    ]
+    for k in (0, 1):
+        in_class = labels[:, 0] == k
+        covered = pd.Series(prediction_sets[in_class, k]).groupby(molecule[in_class]).mean()
+        assert covered.mean() == pytest.approx(0.9, abs=0.02) and prediction_sets[in_class, k].mean() > 0.93

@@ -33,7 +33,7 @@ def test_level_of_any_numeric_type(level):
 
 @given(st.integers(1, 300), st.integers(50, 99))
 def test_quantile_rank(count, level):
-    """By counting: the smallest score that at least ceil((n + 1) level) scores do not exceed."""
+    """The quantile is the smallest score that at least ceil((n + 1) level) scores do not exceed."""
     scores = np.sort(np.random.default_rng(count).random(count))
     needed = -(-(count + 1) * level // 100)
     found = NonconformityScores.from_rows(scores, np.arange(count)).quantile(coverage_of_level(level))
@@ -54,7 +54,7 @@ def test_min_calibration_molecules_gives_finite_quantile(level):
 
 
 def test_coverage_of_new_molecules():
-    """Over many calibrations of few molecules the mean coverage is at least what was asked for."""
+    """Mean coverage over many calibrations on few molecules reaches the level."""
     random = np.random.default_rng(0)
     for level in (0.8, 0.9):
         inside = [
@@ -70,7 +70,9 @@ def test_informative_difficulty_gets_the_weight():
     useful, noise = random.gamma(2, size=500), random.gamma(2, size=500)
     errors = np.abs(random.normal(size=500)) * useful
     weights = fit_interval_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
-    share = {name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()}  # a gamma's mean is 2
+    share = {
+        name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()
+    }  # the mean of this gamma distribution is 2
     assert share["useful"] > 0.5 > share.get("noise", 0) + share[CONSTANT] and sum(share.values()) == pytest.approx(
         1, abs=0.1
     )
@@ -83,22 +85,22 @@ def test_few_or_constant_rows_give_equal_scales():
     assert fit_interval_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
     assert fit_interval_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
     assert interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
-    weights = fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # no error at all
+    weights = fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # all errors are zero
     assert np.isfinite(list(weights.values())).all() and weights[CONSTANT] > 0
 
 
-# --- atoms: several rows of a molecule ------------------------------------------------------------
+# --- atoms: several rows per molecule -------------------------------------------------------------
 
 
 @st.composite
 def atom_scores(draw):
-    """Scores of the atoms of some molecules, with ties, and molecules of one atom."""
+    """Draw scores of the atoms of molecules, with ties, and molecules of one atom."""
     return draw(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=9), min_size=1, max_size=25))
 
 
 @given(atom_scores(), st.integers(50, 99))
 def test_quantile_of_atoms_matches_definition(molecules, level):
-    """By its definition in fractions: an atom of n counts 1/n, and one molecule more is infinitely bad."""
+    """Definition in exact fractions: an atom of n counts 1/n, and one more molecule has an infinite score."""
     atoms = [(score, Fraction(1, len(each))) for each in molecules for score in each]
     expected = next(
         (
@@ -108,26 +110,26 @@ def test_quantile_of_atoms_matches_definition(molecules, level):
         ),
         np.inf,
     )
-    of = np.repeat(np.arange(len(molecules)), [len(each) for each in molecules])
-    scores = NonconformityScores.from_rows(np.array([score for score, _ in atoms], float), of)
+    molecule = np.repeat(np.arange(len(molecules)), [len(each) for each in molecules])
+    scores = NonconformityScores.from_rows(np.array([score for score, _ in atoms], float), molecule)
     assert scores.quantile(coverage_of_level(level)) == expected
     assert (np.diff(scores.values) >= 0).all() and np.isclose((1 / scores.counts).sum(), len(molecules))
 
 
 def simulate_atom_errors(random: np.random.Generator, count: int) -> list[np.ndarray]:
-    """Errors of the atoms of some molecules: those of one are alike, and small ones are harder."""
+    """Simulate errors of atoms: those of one molecule are similar, and small molecules have larger errors."""
     sizes = random.choice([1, 2, 30], count)
     return [random.gamma(3, 1 / (1 + (n > 2) * 4)) * (1 + 0.1 * random.random(n)) for n in sizes.tolist()]
 
 
 def test_atom_coverage_of_new_molecules():
-    """Over many calibrations it is what was asked for, where all atoms in one pot hold too few."""
+    """Mean coverage over many calibrations reaches the level; pooling all atoms would give too little."""
     random = np.random.default_rng(0)
     inside: dict[str, list[float]] = {"molecules": [], "atoms": []}
     for _ in range(1500):
         *known, new = simulate_atom_errors(random, 41)
-        of, scores = np.repeat(np.arange(40), [len(each) for each in known]), np.concatenate(known)
-        for name, ids in (("molecules", of), ("atoms", np.arange(len(of)))):
+        molecule, scores = np.repeat(np.arange(40), [len(each) for each in known]), np.concatenate(known)
+        for name, ids in (("molecules", molecule), ("atoms", np.arange(len(molecule)))):
             inside[name].append((new <= NonconformityScores.from_rows(scores, ids).quantile(0.8)).mean())
     assert 0.78 < np.mean(inside["molecules"]) < 0.84 and np.mean(inside["atoms"]) < 0.65
 
@@ -143,7 +145,9 @@ def test_mean_per_molecule_matches_pandas(ids):
 def test_identical_atoms_count_as_one_molecule():
     random = np.random.default_rng(2)
     hard, sizes = random.gamma(2, size=60), random.integers(1, 9, 60)
-    errors, of = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)
+    errors, molecule = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)
     expected = fit_interval_scale({"hard": hard}, errors, np.arange(60))
-    assert fit_interval_scale({"hard": hard[of]}, errors[of], of) == pytest.approx(expected)
-    assert fit_interval_scale({"hard": hard[of[:50]]}, errors[of[:50]], of[:50]) == {CONSTANT: 1.0}  # of few molecules
+    assert fit_interval_scale({"hard": hard[molecule]}, errors[molecule], molecule) == pytest.approx(expected)
+    assert fit_interval_scale({"hard": hard[molecule[:50]]}, errors[molecule[:50]], molecule[:50]) == {
+        CONSTANT: 1.0
+    }  # too few molecules

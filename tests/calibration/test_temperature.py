@@ -10,7 +10,7 @@ from graphslice.calibration import temperature_scaled
 
 
 def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
-    """Rows are molecules."""
+    """Fit with one row per molecule."""
     return calibration.fit_temperature(p, y.astype(int), np.arange(len(y)))
 
 
@@ -29,7 +29,7 @@ def test_temperature_divides_logits():
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_recovers_true_temperature(true, classes):
-    """Of classes that are drawn by softmax(logits / true) and probabilities that are softmax(logits)."""
+    """Classes are drawn from softmax(logits / true), while the probabilities are softmax(logits)."""
     random = np.random.default_rng(1)
     logits = random.normal(scale=2, size=(4000, classes))
     y = (random.random((4000, 1)) > softmax(logits / true, axis=1).cumsum(axis=1)).sum(axis=1).astype(float)
@@ -44,7 +44,7 @@ def test_scaling_reduces_calibration_error_and_keeps_order():
     random = np.random.default_rng(2)
     logits = random.normal(size=(2000, 1))
     y = (random.random((2000, 1)) < expit(logits)).astype(float)[:, 0]
-    p = expit(3 * logits)  # too sure
+    p = expit(3 * logits)  # overconfident
     better = temperature_scaled(p, fit_temperature(p, y))
     errors = [float(binary_calibration_error(torch.tensor(q[:, 0]), torch.tensor(y).long())) for q in (p, better)]
     assert errors[1] < 0.5 * errors[0]
@@ -56,11 +56,11 @@ def test_uninformative_data_give_temperature_one():
     assert fit_temperature(p, np.zeros(30)) == 1.0  # one class
     assert fit_temperature(p[:10], np.array([0.0, 1.0] * 5)) == 1.0  # few rows
     y = np.array([1.0] * 9 + [0.0] * 21)
-    assert fit_temperature(p, y) == 1.0  # right already
+    assert fit_temperature(p, y) == 1.0  # already calibrated
 
 
 def test_few_correct_predictions_raise_confidence_little():
-    """Of 50 molecules at 0.9 that are all right, one more may be wrong: Platt's target is 26 of 27."""
+    """With 25 correct predictions per class, Platt's target is 26/27: the next one may be wrong."""
     y = np.array([1.0] * 25 + [0.0] * 25)
     p = np.where(y == 1, 0.9, 0.1)[:, None]
     found = temperature_scaled(p, fit_temperature(p, y))

@@ -1,4 +1,4 @@
-"""Fitted trees say what scikit-learn's say, and whatever the labels there is an answer or a reason."""
+"""Fitted trees match scikit-learn, and all labels give valid predictions or an error message."""
 
 import numpy as np
 import pytest
@@ -20,31 +20,31 @@ MODELS = {
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("fit", FITS)
 def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
-    """Of rows that it was not fitted on, too."""
-    made = []
+    """Predictions for new rows match too."""
+    models = []
     name = MODELS[fit, kind == "regression"]
 
-    class Kept(getattr(ensemble, name)):
+    class Recorder(getattr(ensemble, name)):
         __init__ = getattr(ensemble, name).__init__  # scikit-learn reads the settings from its signature
 
         def fit(self, x, y):
-            made.append(self)
+            models.append(self)
             return super().fit(x, y)
 
-    monkeypatch.setattr(ensemble, name, Kept)
+    monkeypatch.setattr(ensemble, name, Recorder)
     x = rows(300)
     new = np.nan_to_num(rows(200, seed=5), nan=-1e6, posinf=1e6, neginf=-1e6)
     y = labels(x, kind)
     trees = FITS[fit](x, y, kind, CLASSES[kind], 0, 1)
-    (model,) = made
+    (model,) = models
     assert model.get_params()["random_state"] == 0
     if kind == "regression":
-        theirs = model.predict(new)[:, None]
-        values, places = np.unique(norm.ppf((rankdata(y) - 0.5) / len(y)), return_index=True)
-        theirs = np.interp(theirs, values, y[places])
+        expected = model.predict(new)[:, None]
+        values, indices = np.unique(norm.ppf((rankdata(y) - 0.5) / len(y)), return_index=True)
+        expected = np.interp(expected, values, y[indices])
     else:
-        theirs = model.predict_proba(new)[:, 1 if kind == "binary" else 0 :]
-    assert np.allclose(trees.predict(new), theirs, rtol=1e-5, atol=1e-6)
+        expected = model.predict_proba(new)[:, 1 if kind == "binary" else 0 :]
+    assert np.allclose(trees.predict(new), expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(
         trees.predict(np.where(new <= -1e6, np.nan, new)), trees.predict(np.where(new <= -1e6, -np.inf, new))
     )
@@ -55,24 +55,24 @@ def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
 def test_fit_is_accurate_and_reproducible_by_seed(fit, kind):
     x, new = rows(400), rows(300, seed=9)
     y, truth = labels(x, kind), labels(new, kind)
-    one, same, other = (FITS[fit](x, y, kind, CLASSES[kind], seed, 1) for seed in (3, 3, 4))
-    answer = one.predict(new)
-    for name, array in one.to_arrays().items():
+    trees, same, other_seed = (FITS[fit](x, y, kind, CLASSES[kind], seed, 1) for seed in (3, 3, 4))
+    predictions = trees.predict(new)
+    for name, array in trees.to_arrays().items():
         assert np.array_equal(array, same.to_arrays()[name]), name
-    assert not np.array_equal(other.predict(new), answer)
+    assert not np.array_equal(other_seed.predict(new), predictions)
     if kind == "regression":
-        assert spearmanr(answer[:, 0], truth)[0] > 0.8
+        assert spearmanr(predictions[:, 0], truth)[0] > 0.8
     else:
-        guess = answer[:, 0] > 0.5 if kind == "binary" else answer.argmax(axis=1)
-        assert (guess == truth).mean() > 0.75
+        predicted_class = predictions[:, 0] > 0.5 if kind == "binary" else predictions.argmax(axis=1)
+        assert (predicted_class == truth).mean() > 0.75
     if kind == "multiclass":
-        assert np.allclose(answer.sum(axis=1), 1, rtol=0, atol=1e-12)
+        assert np.allclose(predictions.sum(axis=1), 1, rtol=0, atol=1e-12)
 
 
 def test_forest_does_not_depend_on_threads():
     x = rows(100)
-    one, several = (fit_forest(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 3))
-    assert all(np.array_equal(array, several.to_arrays()[name]) for name, array in one.to_arrays().items())
+    single, multithreaded = (fit_forest(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 3))
+    assert all(np.array_equal(array, multithreaded.to_arrays()[name]) for name, array in single.to_arrays().items())
 
 
 def test_forest_size_is_bounded():
@@ -110,19 +110,19 @@ def test_predictions_are_valid_for_all_kinds_of_labels(fit, kind, classes, y):
     y = np.array(y)
     x = rows(len(y), seed=1)
     trees = fit(x, y, kind, classes, 0, 1)
-    answer = trees.predict(rows(10, seed=2))
+    predictions = trees.predict(rows(10, seed=2))
     known = y[~np.isnan(y)]
-    assert isinstance(trees, Trees) and answer.shape == (10, classes if kind == "multiclass" else 1)
+    assert isinstance(trees, Trees) and predictions.shape == (10, classes if kind == "multiclass" else 1)
     if len(set(known)) == 1:
         constant = np.arange(classes) == known[0] if kind == "multiclass" else known[:1]
-        assert len(trees.columns) == 0 and np.array_equal(answer, np.tile(constant, (10, 1)))
+        assert len(trees.columns) == 0 and np.array_equal(predictions, np.tile(constant, (10, 1)))
     elif kind == "regression":
-        assert (answer >= known.min()).all() and (answer <= known.max()).all()
+        assert (predictions >= known.min()).all() and (predictions <= known.max()).all()
     else:
-        assert (answer >= 0).all() and (answer <= 1).all()
+        assert (predictions >= 0).all() and (predictions <= 1).all()
     if kind == "multiclass":
-        assert np.allclose(answer.sum(axis=1), 1, rtol=0, atol=1e-12)
-        assert (answer[:, [k not in known for k in range(classes)]] == 0).all()
+        assert np.allclose(predictions.sum(axis=1), 1, rtol=0, atol=1e-12)
+        assert (predictions[:, [k not in known for k in range(classes)]] == 0).all()
 
 
 @pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
@@ -138,8 +138,8 @@ def test_extreme_inputs_are_accepted(fit):
     y = np.arange(40.0)
     trees = fit(x, y, "regression", 0, 0, 1)
     assert spearmanr(trees.predict(x)[:, 0], y)[0] > 0.9
-    flat = fit(np.full((30, 3), np.nan, np.float32), y[:30], "regression", 0, 0, 1)
-    assert len(set(flat.predict(np.resize(rows(3), (5, 3)))[:, 0])) == 1
+    constant_inputs = fit(np.full((30, 3), np.nan, np.float32), y[:30], "regression", 0, 0, 1)
+    assert len(set(constant_inputs.predict(np.resize(rows(3), (5, 3)))[:, 0])) == 1
     many = np.zeros((30, 1 << 15), np.float32)
     many[:, -1] = np.arange(30)
     wide = fit(many, y[:30], "regression", 0, 0, 1)
@@ -180,13 +180,13 @@ def test_invalid_training_data_is_rejected(fit, x, y, kind, message):
 
 @pytest.mark.parametrize("shift", [0.0, 1e-3])
 def test_changed_scikit_learn_layout_is_detected(shift, monkeypatch):
-    """Of the private trees of scikit-learn's boosting: what is read must say what it says."""
+    """Trees converted from scikit-learn's private boosting arrays must reproduce its predictions."""
     from graphslice.trees import fitting
 
-    whole = fitting._boosting_tree
+    original = fitting._boosting_tree
 
     def read(nodes, used):
-        feature, threshold, child, values = whole(nodes, used)
+        feature, threshold, child, values = original(nodes, used)
         return feature, threshold, child, values + shift
 
     monkeypatch.setattr(fitting, "_boosting_tree", read)
@@ -200,9 +200,13 @@ def test_changed_scikit_learn_layout_is_detected(shift, monkeypatch):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_bimodal_labels_stay_in_range(seed):
-    """Between them the least step of a score is a large one of the answer, and no sign of another layout."""
+    """Between the clusters a tiny step in score is a large step in prediction, which is not a layout error."""
     rng = np.random.default_rng(seed)
     x, z = rng.normal(size=(1600, 30)).astype(np.float32), rng.normal(size=1600)
     y = np.where(z > 0, 100 + z, z)
-    answer = fit_boosting(x, y, "regression", 0, 0, 1).predict(x)
-    assert y.min() <= answer.min() and answer.max() <= y.max() and spearmanr(answer[:, 0], y).statistic > 0.8
+    predictions = fit_boosting(x, y, "regression", 0, 0, 1).predict(x)
+    assert (
+        y.min() <= predictions.min()
+        and predictions.max() <= y.max()
+        and spearmanr(predictions[:, 0], y).statistic > 0.8
+    )

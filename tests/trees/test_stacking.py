@@ -36,36 +36,39 @@ def stacked_predictions(stacking, network, x, tasks):
 
 def test_tree_ensembles_predict_every_target(trees):
     assert set(trees) == {"forest", "boosting"}
-    for of_targets in trees.values():
-        found = predict_trees(of_targets, X)
-        assert found.shape == (60, 5) and found.dtype == np.float32
-        np.testing.assert_allclose(found[:, 1:4].sum(axis=1), 1, rtol=1e-5)
-        assert np.corrcoef(found[:, 0], LABELS[:, 0])[0, 1] > 0.8 and ((found[:, 4] > 0.5) == LABELS[:, 2]).mean() > 0.9
+    for target_trees in trees.values():
+        predictions = predict_trees(target_trees, X)
+        assert predictions.shape == (60, 5) and predictions.dtype == np.float32
+        np.testing.assert_allclose(predictions[:, 1:4].sum(axis=1), 1, rtol=1e-5)
+        assert (
+            np.corrcoef(predictions[:, 0], LABELS[:, 0])[0, 1] > 0.8
+            and ((predictions[:, 4] > 0.5) == LABELS[:, 2]).mean() > 0.9
+        )
 
 
 def test_weighted_std_matches_manual_computation():
     tasks = [Task("a"), Task("b", transform="log"), Task("c", "binary", ("no", "yes"))]
     parts = [np.array([[1.0, np.e, 0.1]]), np.array([[3.0, 1.0, 0.9]]), np.array([[100.0, np.e, 0.5]])]
     weights = np.array([[0.5, 0.25, 0.5], [0.5, 0.75, 0.5], [0, 0, 0]])
-    # By hand: the mean of 1 and 3 is 2; of the logarithms 1 and 0 it is 0.25, with the variance 3/16.
+    # Target a: mean 2 of 1 and 3. Target b: logarithms 1 and 0 with mean 0.25 and variance 3/16.
     np.testing.assert_allclose(weighted_std(parts, weights, tasks), [[1, np.sqrt(3) / 4, 0]], rtol=1e-6)
 
 
 def test_stacked_prediction_is_the_weighted_sum(trees, stacking):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
     forest, boosting = (predict_trees(trees[name], X) for name in ("forest", "boosting"))
-    found = stacked_predictions(stacking, network, X, TASKS)
-    np.testing.assert_allclose(found[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
-    np.testing.assert_array_equal(found[:, 1:4], network[:, 1:4])
+    predictions = stacked_predictions(stacking, network, X, TASKS)
+    np.testing.assert_allclose(predictions[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
+    np.testing.assert_array_equal(predictions[:, 1:4], network[:, 1:4])
     expected = 0.2 * network[:, 4] + 0.3 * forest[:, 4] + 0.5 * boosting[:, 4]
-    np.testing.assert_allclose(found[:, 4], expected, rtol=1e-5)
+    np.testing.assert_allclose(predictions[:, 4], expected, rtol=1e-5)
 
 
 def test_prediction_does_not_depend_on_the_batch(stacking):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
-    together = stacked_predictions(stacking, network, X, TASKS)
+    batch = stacked_predictions(stacking, network, X, TASKS)
     alone = [stacked_predictions(stacking, network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
-    np.testing.assert_array_equal(together, np.concatenate(alone))
+    np.testing.assert_array_equal(batch, np.concatenate(alone))
 
 
 def test_weights_favour_the_accurate_model():
@@ -134,9 +137,8 @@ def test_log_transformed_targets_are_averaged_as_logarithms():
     trees = fit_trees(x, labels, task, seed=0, threads=1)
     network = np.exp(RANDOM.normal(size=(60, 1))).astype(np.float32)
     forest = predict_trees(trees["forest"], x).astype(np.float64)
-    found = stacked_predictions(Stacking(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
-    np.testing.assert_allclose(found, network**0.25 * forest**0.75, rtol=1e-5)
-    far = np.where(
-        np.arange(60)[:, None] == 7, 1e6 * labels, labels
-    )  # one label decides a mean error, not that of logs
-    assert fit_target_weights([labels * 1.01, labels * 3], far, task)[0, 0] > 0.9
+    predictions = stacked_predictions(Stacking(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
+    np.testing.assert_allclose(predictions, network**0.25 * forest**0.75, rtol=1e-5)
+    # One extreme label would dominate the mean error, but not that of logarithms.
+    with_outlier = np.where(np.arange(60)[:, None] == 7, 1e6 * labels, labels)
+    assert fit_target_weights([labels * 1.01, labels * 3], with_outlier, task)[0, 0] > 0.9

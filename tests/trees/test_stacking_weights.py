@@ -1,4 +1,4 @@
-"""Weights of a blend, and whether one model is better, against scikit-learn's metrics and scipy's bootstrap."""
+"""Stacking weights and comparison of models, against scikit-learn's metrics and scipy's bootstrap."""
 
 import math
 
@@ -28,62 +28,66 @@ def probabilities(y: np.ndarray, classes: int, strength: float) -> np.ndarray:
 
 
 def test_many_rows_favour_the_best_model():
-    y, answers = numbers(4000, 0.1, 2.0)
-    weights = fit_stacking_weights(answers, y, "regression")
+    y, predictions = numbers(4000, 0.1, 2.0)
+    weights = fit_stacking_weights(predictions, y, "regression")
     assert weights[0] > 0.9 and weights.sum() == pytest.approx(1) and (weights >= 0).all()
-    assert fit_stacking_weights(answers[::-1], y, "regression") == pytest.approx(weights[::-1])
+    assert fit_stacking_weights(predictions[::-1], y, "regression") == pytest.approx(weights[::-1])
 
 
 def test_few_rows_give_nearly_equal_weights():
-    y, answers = numbers(12, 1.0, 1.05)
-    assert abs(fit_stacking_weights(answers, y, "regression")[0] - 0.5) < 0.35
-    y, answers = numbers(4, 0.1, 2.0, 3.0)
-    assert np.array_equal(fit_stacking_weights(answers, y, "regression"), np.full(3, 1 / 3))
-    y[1], answers = np.nan, [np.ones((4, 1)), np.zeros((4, 1))]
-    assert np.array_equal(fit_stacking_weights(answers, np.ones(4), "binary"), [0.5, 0.5])
-    assert np.array_equal(fit_stacking_weights([*answers], np.full(4, np.nan), "binary"), [0.5, 0.5])
+    y, predictions = numbers(12, 1.0, 1.05)
+    assert abs(fit_stacking_weights(predictions, y, "regression")[0] - 0.5) < 0.35
+    y, predictions = numbers(4, 0.1, 2.0, 3.0)
+    assert np.array_equal(fit_stacking_weights(predictions, y, "regression"), np.full(3, 1 / 3))
+    y[1], predictions = np.nan, [np.ones((4, 1)), np.zeros((4, 1))]
+    assert np.array_equal(fit_stacking_weights(predictions, np.ones(4), "binary"), [0.5, 0.5])
+    assert np.array_equal(fit_stacking_weights([*predictions], np.full(4, np.nan), "binary"), [0.5, 0.5])
     assert np.array_equal(
         fit_stacking_weights([np.ones((40, 1)), np.zeros((40, 1))], np.ones(40), "binary"), [0.5, 0.5]
     )
-    assert np.array_equal(fit_stacking_weights(answers[:1], y, "regression"), [1.0])
+    assert np.array_equal(fit_stacking_weights(predictions[:1], y, "regression"), [1.0])
 
 
 @pytest.mark.parametrize("kind", ["regression", "binary", "multiclass"])
 def test_weights_match_manual_computation(kind):
-    """Two standard errors of the paired difference, in loops."""
+    """Average all weights within two standard errors of the best, paired over rows, computed in loops."""
     rows, classes = 60, 3 if kind == "multiclass" else 2
     y = np.random.default_rng(0).integers(classes, size=rows).astype(float)
-    answers = [probabilities(y, classes, strength) for strength in (1.5, 1.25, 0.3)]
+    predictions = [probabilities(y, classes, strength) for strength in (1.5, 1.25, 0.3)]
     if kind == "regression":
-        y, answers = numbers(rows, 0.8, 1.0, 1.5)
-    near = []
+        y, predictions = numbers(rows, 0.8, 1.0, 1.5)
+    accepted = []
     grid = [(a, b, 10 - a - b) for a in range(11) for b in range(11 - a)]
     losses = []
     for weights in grid:
-        answer = sum(weight / 10 * each for weight, each in zip(weights, answers, strict=True))
+        prediction = sum(weight / 10 * each for weight, each in zip(weights, predictions, strict=True))
         if kind == "regression":
-            losses.append([abs(answer[k, 0] - y[k]) for k in range(rows)])
+            losses.append([abs(prediction[k, 0] - y[k]) for k in range(rows)])
         else:
-            losses.append([-math.log(answer[k, int(y[k])]) for k in range(rows)])
+            losses.append([-math.log(prediction[k, int(y[k])]) for k in range(rows)])
     best = min(losses, key=np.mean)
     for weights, loss in zip(grid, losses, strict=True):
         difference = np.subtract(loss, best)
         if difference.mean() <= 2 * np.std(difference, ddof=1) / rows**0.5:
-            near.append(weights)
-    assert 1 < len(near) < len(grid)
-    given = [answer[:, 1:] for answer in answers] if kind == "binary" else answers
-    assert fit_stacking_weights(given, y, kind) == pytest.approx(np.mean(near, axis=0) / 10)
+            accepted.append(weights)
+    assert 1 < len(accepted) < len(grid)
+    class_predictions = [prediction[:, 1:] for prediction in predictions] if kind == "binary" else predictions
+    assert fit_stacking_weights(class_predictions, y, kind) == pytest.approx(np.mean(accepted, axis=0) / 10)
 
 
 def test_rows_with_missing_values_are_ignored():
-    y, answers = numbers(50, 0.5, 0.6)
-    holes = [answer.copy() for answer in answers]
-    more = np.concatenate([y, [np.nan, 5.0]])
-    holes = [np.concatenate([answer, [[3.0], [np.nan]]]) for answer in holes]
+    y, predictions = numbers(50, 0.5, 0.6)
+    with_missing = [prediction.copy() for prediction in predictions]
+    labels_with_missing = np.concatenate([y, [np.nan, 5.0]])
+    with_missing = [np.concatenate([prediction, [[3.0], [np.nan]]]) for prediction in with_missing]
     assert np.array_equal(
-        fit_stacking_weights(holes, more, "regression"), fit_stacking_weights(answers, y, "regression")
+        fit_stacking_weights(with_missing, labels_with_missing, "regression"),
+        fit_stacking_weights(predictions, y, "regression"),
     )
-    assert compare_errors(more, *holes, "regression").a == compare_errors(y, *answers, "regression").a
+    assert (
+        compare_errors(labels_with_missing, *with_missing, "regression").a
+        == compare_errors(y, *predictions, "regression").a
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30))
@@ -99,31 +103,36 @@ def test_auroc_matches_scikit_learn(rows):
 
 def test_interval_matches_scipy_bootstrap():
     y, (a, b) = numbers(200, 0.5, 0.6)
-    found = compare_errors(y, a, b, "regression")
+    result = compare_errors(y, a, b, "regression")
     gains = np.abs(b[:, 0] - y) - np.abs(a[:, 0] - y)
-    theirs = bootstrap((gains,), np.mean, n_resamples=4000, method="percentile", rng=1).confidence_interval
-    assert found.metric == "MAE" and found.a == pytest.approx(mean_absolute_error(y, a))
-    assert found.difference == pytest.approx(gains.mean()) and found.low < found.difference < found.high
-    width = theirs.high - theirs.low
-    assert found.low == pytest.approx(theirs.low, abs=0.12 * width)
-    assert found.high == pytest.approx(theirs.high, abs=0.12 * width)
+    expected = bootstrap((gains,), np.mean, n_resamples=4000, method="percentile", rng=1).confidence_interval
+    assert result.metric == "MAE" and result.a == pytest.approx(mean_absolute_error(y, a))
+    assert result.difference == pytest.approx(gains.mean()) and result.low < result.difference < result.high
+    width = expected.high - expected.low
+    assert result.low == pytest.approx(expected.low, abs=0.12 * width)
+    assert result.high == pytest.approx(expected.high, abs=0.12 * width)
 
 
 def test_rows_of_a_molecule_count_as_one():
-    """As if each was there once: not twenty times as certain."""
-    y, answers = numbers(40, 0.5, 0.7)
-    of, many = np.tile(np.arange(40), 20), np.tile(y, 20)
-    repeated = [np.tile(each, (20, 1)) for each in answers]
-    once, found = compare_errors(y, *answers, "regression"), compare_errors(many, *repeated, "regression", molecules=of)
-    assert [found.low, found.high] == pytest.approx([once.low, once.high])
-    narrow = compare_errors(many, *repeated, "regression")
+    """Repeated rows of a molecule change neither the interval nor the weights."""
+    y, predictions = numbers(40, 0.5, 0.7)
+    molecule, repeated_labels = np.tile(np.arange(40), 20), np.tile(y, 20)
+    repeated = [np.tile(each, (20, 1)) for each in predictions]
+    once, result = (
+        compare_errors(y, *predictions, "regression"),
+        compare_errors(repeated_labels, *repeated, "regression", molecules=molecule),
+    )
+    assert [result.low, result.high] == pytest.approx([once.low, once.high])
+    narrow = compare_errors(repeated_labels, *repeated, "regression")
     assert narrow.high - narrow.low < 0.3 * (once.high - once.low)
-    weights = fit_stacking_weights(repeated, many, "regression", of)
-    assert weights == pytest.approx(fit_stacking_weights(answers, y, "regression"))
-    few = fit_stacking_weights([each[of < 4] for each in repeated], many[of < 4], "regression", of[of < 4])
+    weights = fit_stacking_weights(repeated, repeated_labels, "regression", molecule)
+    assert weights == pytest.approx(fit_stacking_weights(predictions, y, "regression"))
+    few = fit_stacking_weights(
+        [each[molecule < 4] for each in repeated], repeated_labels[molecule < 4], "regression", molecule[molecule < 4]
+    )
     assert np.array_equal(few, [0.5, 0.5])
     with pytest.raises(InputError, match="expected one per label"):
-        compare_errors(y, *answers, "regression", molecules=of)
+        compare_errors(y, *predictions, "regression", molecules=molecule)
 
 
 def test_positive_difference_means_first_model_is_better():
@@ -158,9 +167,9 @@ def test_degenerate_data_give_nan_intervals():
 
 def test_mismatched_shapes_are_rejected():
     y = np.zeros(6)
-    for answers in ([], [np.zeros((5, 1))], [np.zeros((6, 1)), np.zeros((6, 2))]):
+    for predictions in ([], [np.zeros((5, 1))], [np.zeros((6, 1)), np.zeros((6, 2))]):
         with pytest.raises(InputError, match="do not match 6 labels"):
-            fit_stacking_weights(answers, y, "regression")
+            fit_stacking_weights(predictions, y, "regression")
     with pytest.raises(InputError, match="no row has a label"):
         compare_errors(y * np.nan, y[:, None], y[:, None], "regression")
 
@@ -168,7 +177,7 @@ def test_mismatched_shapes_are_rejected():
 @given(st.integers(5, 20), st.integers(1, 4), st.integers(0, 100))
 def test_weights_are_non_negative_and_sum_to_one(rows, models, seed):
     random = np.random.default_rng(seed)
-    answers = [random.random((rows, 1)).round(1) for _ in range(models)]
+    predictions = [random.random((rows, 1)).round(1) for _ in range(models)]
     for kind, y in [("regression", random.normal(size=rows)), ("binary", random.integers(2, size=rows) * 1.0)]:
-        weights = fit_stacking_weights(answers, y, kind)
+        weights = fit_stacking_weights(predictions, y, kind)
         assert weights.shape == (models,) and (weights >= 0).all() and weights.sum() == pytest.approx(1)

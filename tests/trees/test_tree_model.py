@@ -1,4 +1,4 @@
-"""Trees as arrays: a careful walk gives the same answers, and no damage leads beyond them."""
+"""Tree ensembles as arrays: predictions match a Python traversal, and damaged arrays are rejected or safe."""
 
 import io
 
@@ -18,7 +18,7 @@ CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
-    """Descriptors, counts, nan and infinities."""
+    """Random inputs: descriptors, counts, nan and infinities."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(count, 12)).astype(np.float32)
     x[:, 6:] = random.poisson(0.5, size=(count, 6))
@@ -41,7 +41,7 @@ def fitted(request) -> Trees:
 
 
 def slow_sums(trees: Trees, x: np.ndarray) -> np.ndarray:
-    """The sums of the leaves, slowly; no index but one within its array."""
+    """Sum the leaves in Python, and check that every index is in bounds."""
     out = np.zeros((len(x), trees.width))
     for row, sums in zip(x, out, strict=True):
         for begin, end, column in zip(trees.roots[:-1], trees.roots[1:], trees.columns, strict=True):
@@ -75,12 +75,12 @@ def test_matches_python_traversal(fitted):
 
 def test_prediction_does_not_depend_on_the_batch(fitted, monkeypatch):
     x = rows(333, seed=2)
-    together = fitted.predict(x)
-    assert np.array_equal(np.concatenate([fitted.predict(x[k : k + 1]) for k in range(len(x))]), together)
-    assert np.array_equal(fitted.predict(x[::-3]), together[::-3])
+    batch = fitted.predict(x)
+    assert np.array_equal(np.concatenate([fitted.predict(x[k : k + 1]) for k in range(len(x))]), batch)
+    assert np.array_equal(fitted.predict(x[::-3]), batch[::-3])
     monkeypatch.setattr(threads, "_MIN_VALUES", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert np.array_equal(fitted.predict(np.asfortranarray(x)), together)
+    assert np.array_equal(fitted.predict(np.asfortranarray(x)), batch)
 
 
 def test_empty_input_and_wrong_number_of_columns(fitted):
@@ -183,19 +183,19 @@ def test_damaged_arrays_are_rejected_or_predict_finite_values(small_trees, data)
     x = np.resize(rows(8), (8, max(1, min(trees.features, 400))))
     if x.shape[1] != trees.features:
         return
-    found = trees.predict(x)
-    assert np.isfinite(found).all()
-    assert np.allclose(found, slow_link(trees, slow_sums(trees, x)), rtol=1e-9, atol=1e-12)
+    predictions = trees.predict(x)
+    assert np.isfinite(predictions).all()
+    assert np.allclose(predictions, slow_link(trees, slow_sums(trees, x)), rtol=1e-9, atol=1e-12)
     if trees.settings[1]:
-        assert (found >= 0).all() and (found <= 1).all()
+        assert (predictions >= 0).all() and (predictions <= 1).all()
     if trees.width > 1:
-        assert np.allclose(found.sum(axis=1), 1, rtol=0, atol=1e-12)
+        assert np.allclose(predictions.sum(axis=1), 1, rtol=0, atol=1e-12)
 
 
 @pytest.fixture(scope="module")
 def small_trees() -> list[Trees]:
-    """Few trees of each kind, so that damage meets what matters."""
-    found = []
+    """Small ensembles of each kind, so that random damage is likely to matter."""
+    ensembles = []
     for fit in FITS.values():
         for kind, classes in CLASSES.items():
             x = rows(25)
@@ -205,9 +205,9 @@ def small_trees() -> list[Trees]:
             leaves = arrays["child"][:nodes][arrays["feature"][:nodes] < 0].max() + 1
             arrays |= {name: arrays[name][:nodes] for name in ("feature", "threshold", "child")}
             arrays |= {"roots": arrays["roots"][: trees + 1], "columns": arrays["columns"][:trees]}
-            found.append(Trees.from_arrays({**arrays, "values": arrays["values"][:leaves]}))
-    found.append(fit_forest(rows(4), np.full(4, 2.5), "regression", 0, 0, 1))
-    return found
+            ensembles.append(Trees.from_arrays({**arrays, "values": arrays["values"][:leaves]}))
+    ensembles.append(fit_forest(rows(4), np.full(4, 2.5), "regression", 0, 0, 1))
+    return ensembles
 
 
 @given(
@@ -218,7 +218,9 @@ def test_interpolation_stays_within_the_knots(numbers, points):
     numbers = np.sort(numbers)
     points = np.sort(points)[: len(numbers)]
     x = np.concatenate([points, np.linspace(-6, 6, 15)])
-    found = interpolate(x, np.stack([points, numbers]))
-    assert np.array_equal(found[: len(points)], numbers)
-    assert (found >= numbers[0]).all() and (found <= numbers[-1]).all()
-    assert np.allclose(found, np.interp(x, points, numbers), rtol=1e-9, atol=1e-9 * np.abs(numbers).max() + 1e-300)
+    interpolated = interpolate(x, np.stack([points, numbers]))
+    assert np.array_equal(interpolated[: len(points)], numbers)
+    assert (interpolated >= numbers[0]).all() and (interpolated <= numbers[-1]).all()
+    assert np.allclose(
+        interpolated, np.interp(x, points, numbers), rtol=1e-9, atol=1e-9 * np.abs(numbers).max() + 1e-300
+    )

@@ -1,4 +1,4 @@
-"""Where the atoms and bonds of a SMILES stand in its graph."""
+"""Indices of the atoms and bonds of a SMILES in its molecular graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rdkit import Chem
 from graphslice.chem.atom_bond_order import atom_bond_order, read_atom_bond_orders
 from graphslice.chem.molecule import smiles_to_graph
 
-# Salts, one atom, written hydrogens, dative and zero-order bonds, stereocentres, fused rings.
+# Salts, a single atom, explicit hydrogens, dative and zero-order bonds, stereocentres, fused rings.
 MOLECULES = [
     "OCC", "[Na+].[Cl-].CO", "C", "[2H]OC[H]", "N->[Pt](Cl)(Cl)<-N", "C[Fe]~C |Z:1|", "C[C@H](N)C(=O)O",
     "CC(=O)Nc1ccc(O)cc1", "[H][H]", "c1ccc2ccccc2c1",
@@ -34,9 +34,9 @@ def test_invalid_smiles_has_no_order():
 
 
 def test_prismane_has_two_bond_symmetry_classes():
-    """All atoms are alike, and only the bonds of triangles have a common neighbour."""
+    """All atoms are symmetric, and only the atoms of a triangle bond have a common neighbour."""
     mol = Chem.MolFromSmiles("C12C3C1C1C2C31")
-    mol.GetAtomWithIdx(0).SetChiralTag(Chem.ChiralType.CHI_TETRAHEDRAL_CW)  # or nothing would ask
+    mol.GetAtomWithIdx(0).SetChiralTag(Chem.ChiralType.CHI_TETRAHEDRAL_CW)  # symmetry classes need a stereocentre
     order = atom_bond_order(mol, "bond", with_symmetry=True)
     assert atom_bond_order(mol, "bond").groups is None and order.groups is not None
     between = [

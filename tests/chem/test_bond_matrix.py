@@ -1,4 +1,4 @@
-"""Bonds and their rings against networkx, bond by bond."""
+"""Bond matrices (bond type and smallest ring) against networkx."""
 
 import networkx as nx
 import numpy as np
@@ -23,16 +23,16 @@ SMILES = [
 
 
 def expected_matrix(graph, width):
-    """By taking each bond away and looking for a way around it."""
-    whole = nx.Graph(graph.bonds.tolist())
-    words = np.zeros((width + 1, width + 1), int)
+    """Compute ring sizes by removing each bond and searching for the shortest path between its ends."""
+    complete = nx.Graph(graph.bonds.tolist())
+    matrix = np.zeros((width + 1, width + 1), int)
     for (i, j), (kind, stereo, conjugated) in zip(graph.bonds.tolist(), graph.bond_features.tolist(), strict=True):
-        rest = whole.copy()
-        rest.remove_edge(i, j)
-        size = nx.shortest_path_length(rest, i, j) + 1 if nx.has_path(rest, i, j) else 0
+        without_bond = complete.copy()
+        without_bond.remove_edge(i, j)
+        size = nx.shortest_path_length(without_bond, i, j) + 1 if nx.has_path(without_bond, i, j) else 0
         ring = 0 if not size else size - 2 if size <= 8 else 7
-        words[i + 1, j + 1] = words[j + 1, i + 1] = 1 + (kind * 6 + stereo) * 2 + conjugated + 60 * ring
-    return words
+        matrix[i + 1, j + 1] = matrix[j + 1, i + 1] = 1 + (kind * 6 + stereo) * 2 + conjugated + 60 * ring
+    return matrix
 
 
 def matrices_of(graphs, width):
@@ -44,19 +44,19 @@ def matrices_of(graphs, width):
 def test_bond_types_and_ring_sizes_match_networkx(order):
     graphs = [smiles_to_graph(smiles, atom_order=order) for smiles in SMILES]
     width = max(graph.num_atoms for graph in graphs) + 2
-    found = matrices_of(graphs, width)
-    assert found.dtype == np.int16 and found.shape == (len(graphs), width + 1, width + 1)
-    for words, graph in zip(found, graphs, strict=True):
-        np.testing.assert_array_equal(words, expected_matrix(graph, width))
-    assert {0, 1, 2, 4, 6, 7} <= set(((found[found > 0] - 1) // 60).tolist())
+    matrices = matrices_of(graphs, width)
+    assert matrices.dtype == np.int16 and matrices.shape == (len(graphs), width + 1, width + 1)
+    for matrix, graph in zip(matrices, graphs, strict=True):
+        np.testing.assert_array_equal(matrix, expected_matrix(graph, width))
+    assert {0, 1, 2, 4, 6, 7} <= set(((matrices[matrices > 0] - 1) // 60).tolist())
 
 
 @settings(max_examples=40)
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20))
 def test_arbitrary_graphs_match_networkx(atoms, pairs):
-    """Graphs that no molecule has: many rings through one bond, and several fragments."""
+    """Also graphs that are not molecules: many rings through one bond, and several fragments."""
     bonds = sorted({(min(p), max(p)) for p in pairs if p[0] != p[1] and max(p) < atoms})
     graph = smiles_to_graph("C" * atoms, atom_order="input")
     features = np.zeros((len(bonds), 3), np.uint8)
-    other = type(graph)(graph.atoms, np.array(bonds, np.int32).reshape(-1, 2), features)
-    np.testing.assert_array_equal(matrices_of([other], atoms)[0], expected_matrix(other, atoms))
+    modified = type(graph)(graph.atoms, np.array(bonds, np.int32).reshape(-1, 2), features)
+    np.testing.assert_array_equal(matrices_of([modified], atoms)[0], expected_matrix(modified, atoms))

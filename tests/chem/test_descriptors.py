@@ -1,4 +1,4 @@
-"""Descriptors of SMILES: against RDKit's own functions, in any spelling, of anything that is a molecule."""
+"""Descriptors against RDKit's own functions, for any SMILES notation and unusual molecules."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def test_rdkit2d_matches_rdkit(demo_smiles):
 
 
 def test_morgan_counts_match_rdkit(demo_smiles):
-    found = compute_descriptors(demo_smiles[:40], ["morgan"])["morgan"]
-    assert found.dtype == np.uint8 and found.shape == (40, 2048)
+    result = compute_descriptors(demo_smiles[:40], ["morgan"])["morgan"]
+    assert result.dtype == np.uint8 and result.shape == (40, 2048)
     with rdBase.BlockLogs():
-        for row, smiles in zip(found, demo_smiles, strict=False):
+        for row, smiles in zip(result, demo_smiles, strict=False):
             counts = AllChem.GetHashedMorganFingerprint(Chem.MolFromSmiles(smiles), 2, nBits=2048).GetNonzeroElements()
             assert {i: int(row[i]) for i in np.flatnonzero(row)} == counts
     assert compute_descriptors(["C" * 400], ["morgan"])["morgan"].max() == 255
 
 
 def test_descriptor_definitions_are_fixed():
-    """Models hold a weight for each number: of other numbers make a kind of another name."""
+    """Models have a weight for every descriptor: a changed definition needs a new kind with a new name."""
     assert {name: (len(kind.names), kind.dtype) for name, kind in DESCRIPTORS.items()} == {
         "morgan": (2048, np.uint8),
         "rdkit2d": (203, np.float32),
@@ -62,34 +62,34 @@ def test_descriptor_definitions_are_fixed():
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_descriptors_do_not_depend_on_smiles_notation(seed, demo_smiles):
     smiles = [*demo_smiles[seed :: len(demo_smiles) // 60], *ODD]
-    spelled = [Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(text), 1, seed)[0] for text in smiles]
-    assert sum(a != b for a, b in zip(spelled, smiles, strict=True)) > 50
-    one, other = compute_descriptors(smiles, KINDS), compute_descriptors(spelled, KINDS)
+    random_smiles = [Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(text), 1, seed)[0] for text in smiles]
+    assert sum(a != b for a, b in zip(random_smiles, smiles, strict=True)) > 50
+    first, second = compute_descriptors(smiles, KINDS), compute_descriptors(random_smiles, KINDS)
     for kind in KINDS:
-        np.testing.assert_array_equal(one[kind], other[kind])
+        np.testing.assert_array_equal(first[kind], second[kind])
 
 
 def test_atom_map_numbers_are_ignored():
-    one, other = compute_descriptors(["[CH3:7][OH:2]"], KINDS), compute_descriptors(["CO"], KINDS)
+    first, second = compute_descriptors(["[CH3:7][OH:2]"], KINDS), compute_descriptors(["CO"], KINDS)
     for kind in KINDS:
-        np.testing.assert_array_equal(one[kind], other[kind])
+        np.testing.assert_array_equal(first[kind], second[kind])
 
 
 def test_unusual_molecules_give_finite_values_or_nan():
-    found = compute_descriptors(ODD, KINDS)
-    values = found["rdkit2d"]
+    result = compute_descriptors(ODD, KINDS)
+    values = result["rdkit2d"]
     assert not np.isinf(values).any() and np.nanmax(np.abs(values)) <= 1e6
-    assert np.isfinite(values[:, 0]).all()  # the weight of a molecule is always known
-    assert np.isnan(values[ODD.index("[Fe]")]).any() and found["morgan"][ODD.index("[Fe]")].any()
+    assert np.isfinite(values[:, 0]).all()  # the molecular weight is always defined
+    assert np.isnan(values[ODD.index("[Fe]")]).any() and result["morgan"][ODD.index("[Fe]")].any()
 
 
 def test_invalid_smiles_gives_missing_values():
-    found = compute_descriptors(["oops", "CCO", "", "*C", None, "C" * 9], KINDS, max_atoms=8)
+    result = compute_descriptors(["oops", "CCO", "", "*C", None, "C" * 9], KINDS, max_atoms=8)
     for row in (0, 2, 3, 4, 5):
-        assert not found["morgan"][row].any() and np.isnan(found["rdkit2d"][row]).all()
-    assert found["morgan"][1].any() and found["rdkit2d"][1, 0] == pytest.approx(46.069)
-    none = compute_descriptors([], KINDS)
-    assert none["morgan"].shape == (0, 2048) and none["rdkit2d"].shape == (0, 203)
+        assert not result["morgan"][row].any() and np.isnan(result["rdkit2d"][row]).all()
+    assert result["morgan"][1].any() and result["rdkit2d"][1, 0] == pytest.approx(46.069)
+    empty = compute_descriptors([], KINDS)
+    assert empty["morgan"].shape == (0, 2048) and empty["rdkit2d"].shape == (0, 203)
     assert compute_descriptors(["C"], []) == {}
 
 
@@ -97,21 +97,21 @@ def test_failing_descriptor_leaves_the_others_intact(monkeypatch):
     def fails(mol):
         raise RuntimeError("as RDKit does")
 
-    single, together = descriptors._rdkit_functions()
-    changed = [fails, lambda mol: float("inf"), lambda mol: -1e300, *single[3:]], [(fails, 2), *together[1:]]
+    single, groups = descriptors._rdkit_functions()
+    changed = [fails, lambda mol: float("inf"), lambda mol: -1e300, *single[3:]], [(fails, 2), *groups[1:]]
     expected = compute_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
     monkeypatch.setattr(descriptors, "_rdkit_functions", lambda: changed)
-    found = compute_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
+    result = compute_descriptors(["CCO"], ["rdkit2d"])["rdkit2d"][0]
     lost = [0, 1, len(single), len(single) + 1]
-    assert np.flatnonzero(np.isnan(found)).tolist() == lost and found[2] == -1e6
-    np.testing.assert_array_equal(np.delete(found, [*lost, 2]), np.delete(expected, [*lost, 2]))
+    assert np.flatnonzero(np.isnan(result)).tolist() == lost and result[2] == -1e6
+    np.testing.assert_array_equal(np.delete(result, [*lost, 2]), np.delete(expected, [*lost, 2]))
 
 
 @settings(max_examples=60)
 @given(st.text(alphabet="CNOcn()[]=#123+-@H.%/\\* :|$", max_size=24))
 def test_arbitrary_text_does_not_raise(text):
-    found = compute_descriptors([text], KINDS)
-    assert found["morgan"].shape == (1, 2048) and not np.isinf(found["rdkit2d"]).any()
+    result = compute_descriptors([text], KINDS)
+    assert result["morgan"].shape == (1, 2048) and not np.isinf(result["rdkit2d"]).any()
 
 
 def test_feature_names_and_width():

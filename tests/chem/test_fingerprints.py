@@ -19,30 +19,30 @@ def molecules(demo_smiles) -> tuple[list[Chem.Mol], MolArrays]:
 
 def tanimoto(bits: np.ndarray) -> np.ndarray:
     bits = bits.astype(np.float64)
-    both = bits @ bits.T
-    return both / (bits.sum(1)[:, None] + bits.sum(1) - both)
+    common = bits @ bits.T
+    return common / (bits.sum(1)[:, None] + bits.sum(1) - common)
 
 
 def test_environments_match_rdkit(molecules):
-    """On so many bits that hardly two surroundings share one: as many bits, and the same similarities."""
+    """With enough bits to avoid collisions, the number of bits and the Tanimoto similarities are the same."""
     mols, arrays = molecules
     few = slice(0, 30)
-    found = morgan_fingerprints(arrays[few], bits=1 << 22)
+    fingerprints = morgan_fingerprints(arrays[few], bits=1 << 22)
     generator = GetMorganGenerator(radius=2, includeRedundantEnvironments=True)
     sparse = [generator.GetSparseFingerprint(mol) for mol in mols[few]]
-    assert found.sum(1).tolist() == [len(fingerprint.GetOnBits()) for fingerprint in sparse]
+    assert fingerprints.sum(1).tolist() == [len(fingerprint.GetOnBits()) for fingerprint in sparse]
     expected = np.array([[DataStructs.TanimotoSimilarity(a, b) for b in sparse] for a in sparse])
-    sets = [set(np.flatnonzero(bits).tolist()) for bits in found]
+    sets = [set(np.flatnonzero(bits).tolist()) for bits in fingerprints]
     np.testing.assert_allclose([[len(a & b) / len(a | b) for b in sets] for a in sets], expected)
 
 
 def test_tanimoto_similarities_correlate_with_rdkit(molecules):
     mols, arrays = molecules
-    found = morgan_fingerprints(arrays)
-    assert found.shape == (len(mols), FINGERPRINT_BITS) and found.dtype == bool
+    fingerprints = morgan_fingerprints(arrays)
+    assert fingerprints.shape == (len(mols), FINGERPRINT_BITS) and fingerprints.dtype == bool
     rdkit = [GetMorganGenerator(radius=2).GetFingerprint(mol) for mol in mols]
     expected = np.array([DataStructs.BulkTanimotoSimilarity(one, rdkit) for one in rdkit])
-    assert np.corrcoef(tanimoto(found).ravel(), expected.ravel())[0, 1] > 0.95
+    assert np.corrcoef(tanimoto(fingerprints).ravel(), expected.ravel())[0, 1] > 0.95
 
 
 def test_empty_input(molecules):

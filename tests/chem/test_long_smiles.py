@@ -1,4 +1,4 @@
-"""Texts as long as no molecule: counted before RDKit looks for the rings among them, which takes hours."""
+"""Very long SMILES: atoms are counted before RDKit's ring perception, which would take hours."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def test_long_invalid_smiles_is_rejected(smiles):
     "smiles", ["CCO" + " " * 9_000, "[Cu+2]" * 500 + "([H])" * 800 + " |c:1|", "[Fe+2:1234567]." * 511 + "C"]
 )
 def test_long_smiles_with_few_atoms_is_accepted(smiles):
-    """What stands behind a SMILES, written hydrogens, and long brackets are no atoms too many."""
+    """Trailing text, explicit hydrogens and long brackets do not count as atoms."""
     assert smiles_to_graph(smiles).num_atoms <= 512
 
 
 def bipartite(left: int, right: int, atom: str = "[U]") -> str:
-    """Atoms of which everyone on one side is bonded to everyone on the other."""
+    """Complete bipartite graph of atoms as SMILES."""
     closures = np.arange(1, left * right + 1).reshape(left, right)
     labels = [*closures, *closures.T]
-    return ".".join(atom + "".join(f"%({label})" for label in of_one) for of_one in labels)
+    return ".".join(atom + "".join(f"%({label})" for label in atom_labels) for atom_labels in labels)
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_molecules_with_many_rings_are_accepted():
         "c4c4c9c5c1c1c6c2c3c41"
     )
     assert smiles_to_graph(".".join([fullerene] * 8)).num_bonds == 720
-    assert smiles_to_graph(bipartite(10, 10)).num_bonds == 100  # as dense as no molecule, and read in no time
+    assert smiles_to_graph(bipartite(10, 10)).num_bonds == 100  # denser than any molecule, but fast
     assert smiles_to_graph("O=S(=O)(O)c1ccc(N)cc1." * 40 + "C").num_atoms == 441

@@ -1,4 +1,4 @@
-"""Molecules against OGB's smiles2graph and RDKit."""
+"""Molecular graphs against OGB's smiles2graph and RDKit."""
 
 import itertools
 import subprocess
@@ -64,7 +64,7 @@ CHIRAL = [
     "F[C@H](Cl)Br.F[C@@H](Cl)Br",
     "N[C@@H](C)C(=O)N[C@@H](C)C(=O)N[C@H](C)C(=O)O",
 ]
-# Rings whose two sides are alike but for stereo, of which RDKit reads two sets of tags.
+# Rings with two sides that differ only in stereo, for which RDKit accepts two sets of tags.
 ALIKE_SIDES = [
     "C(C)[N@+]1(C)CC[C@H](CC1)O",
     "C(#N)[C@]1(c2ccc(c(c2)OC2CCCC2)OC)CC[C@@H](CC1)C(=O)O",
@@ -80,7 +80,7 @@ CHIRALITY = 1
 
 @pytest.fixture(scope="module")
 def sample(demo_smiles):
-    """Spread over the demo set, with every molecule that has stereo of a kind among the first 1,500."""
+    """Every eighth molecule of the demo set, and all with stereo among the first 1,500."""
     return demo_smiles[::8] + [smiles for smiles in demo_smiles[:1500] if "@" in smiles or "/" in smiles]
 
 
@@ -135,7 +135,7 @@ def test_single_atom_has_empty_bond_arrays():
 
 
 def test_canonical_order_is_a_renumbering_of_ogb(sample, smiles2graph):
-    """Some renumbering takes every atom and bond to one of OGB's; only CW and CCW may trade places."""
+    """The graph is isomorphic to OGB's with equal features, except that CW and CCW may be swapped."""
     for smiles in [*sample[::2], *EDGE_CASES.values()]:
         ours, theirs = smiles_to_graph(smiles).to_ogb(), smiles2graph(smiles)
         for graph in (ours, theirs):
@@ -147,27 +147,27 @@ def test_canonical_order_is_a_renumbering_of_ogb(sample, smiles2graph):
 def test_random_smiles_of_the_demo_set_give_the_same_graph(demo_smiles):
     for smiles in demo_smiles[5::35]:
         graph = smiles_to_graph(smiles)
-        for respelled in random_smiles(smiles, 3):
-            assert same(smiles_to_graph(respelled), graph), f"{smiles} {respelled}"
+        for rewritten in random_smiles(smiles, 3):
+            assert same(smiles_to_graph(rewritten), graph), f"{smiles} {rewritten}"
 
 
 @pytest.mark.parametrize("smiles", CHIRAL)
 def test_random_smiles_of_chiral_molecules_give_the_same_graph(smiles):
-    graph, spelled = smiles_to_graph(smiles), random_smiles(smiles, 40)
-    assert len(set(spelled)) > 5
-    for respelled in spelled:
-        assert same(smiles_to_graph(respelled), graph), respelled
+    graph, rewritten_smiles = smiles_to_graph(smiles), random_smiles(smiles, 40)
+    assert len(set(rewritten_smiles)) > 5
+    for rewritten in rewritten_smiles:
+        assert same(smiles_to_graph(rewritten), graph), rewritten
 
 
 @pytest.mark.parametrize("smiles", ALIKE_SIDES)
 def test_random_smiles_of_rings_with_symmetric_sides_give_the_same_graph(smiles):
-    """Which of them is the left one, RDKit tells by the numbers of the atoms."""
+    """RDKit distinguishes the two sides by the numbers of the atoms."""
     graph, canonical = smiles_to_graph(smiles), Chem.CanonSmiles(smiles)
-    spelled = [text for text in random_smiles(smiles, 40) if Chem.CanonSmiles(text) == canonical]
-    assert len(set(spelled)) > 5
-    for respelled in spelled:
-        assert same(smiles_to_graph(respelled), graph), respelled
-        mol = parse_molecule(respelled, 512)
+    rewritten_smiles = [text for text in random_smiles(smiles, 40) if Chem.CanonSmiles(text) == canonical]
+    assert len(set(rewritten_smiles)) > 5
+    for rewritten in rewritten_smiles:
+        assert same(smiles_to_graph(rewritten), graph), rewritten
+        mol = parse_molecule(rewritten, 512)
         places = graph_atom_indices(mol)
         assert sorted(places) == list(range(graph.num_atoms))
         assert graph.atoms[places, 0].tolist() == [atom.GetAtomicNum() - 1 for atom in mol.GetAtoms()]
@@ -199,8 +199,8 @@ def test_deuterium_creates_stereocentres():
 @pytest.mark.parametrize("name", [name for name in EDGE_CASES if name != "chain"])
 def test_random_smiles_of_edge_cases_give_the_same_graph(name):
     graph = smiles_to_graph(EDGE_CASES[name])
-    for respelled in random_smiles(EDGE_CASES[name], 10):
-        assert same(smiles_to_graph(respelled), graph), respelled
+    for rewritten in random_smiles(EDGE_CASES[name], 10):
+        assert same(smiles_to_graph(rewritten), graph), rewritten
 
 
 def test_atom_maps_do_not_change_the_canonical_order():
@@ -282,7 +282,7 @@ def test_atropisomer_has_a_graph_although_ogb_fails(smiles2graph):
         ("C\x00C", "not a valid SMILES"),
         ("C C", "text after a space: 'C'; give the SMILES alone"),
         ("CCO ethanol, pure ", "text after a space: 'ethanol, pure'"),
-        ("C\udc80C", "not a valid SMILES"),  # what reading a file with errors="surrogateescape" leaves
+        ("C\udc80C", "not a valid SMILES"),  # from reading a file with errors="surrogateescape"
         ("C(C)(C)(C)(C)C", "atom # 0 C, 5"),
         ("c1cccc1", "kekulize"),
         ("*", "wildcard"),
@@ -296,7 +296,7 @@ def test_invalid_smiles_gives_the_reason(smiles, reason, order, capfd):
     with pytest.raises(MoleculeError, match=reason) as caught:
         smiles_to_graph(smiles, atom_order=order)
     assert "\n" not in str(caught.value)
-    assert capfd.readouterr() == ("", "")  # RDKit's own complaints stay inside
+    assert capfd.readouterr() == ("", "")  # RDKit's own messages are suppressed
 
 
 def test_max_atoms_is_configurable():
@@ -327,8 +327,8 @@ def test_bond_features_are_the_inverse_of_bond_type_ids():
 
 
 def test_graph_if_rdkit_cannot_reparse_its_smiles(monkeypatch):
-    def stops(*_):
+    def fail(*_):
         raise RuntimeError("Pre-condition Violation")
 
-    monkeypatch.setattr(Chem, "MolToSmiles", stops)
+    monkeypatch.setattr(Chem, "MolToSmiles", fail)
     assert smiles_to_graph(ALIKE_SIDES[0]).num_atoms == 10

@@ -1,4 +1,4 @@
-"""What compiled code must not be given, found in one pass."""
+"""Validation of molecule arrays before they reach compiled code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_other_integer_dtypes_are_accepted():
 
 
 def first_invalid(sizes, bonds, kinds, atoms) -> int | None:
-    """The first molecule that is wrong, by a plain loop; bonds come before features of atoms."""
+    """Find the first invalid molecule in a plain loop; bonds are checked before atom features."""
     for g, size in enumerate(sizes):
         ends = [tuple(sorted(bond)) for bond in bonds[g]]
         if any(not 0 <= end < size for bond in ends for end in bond) or any(a == b for a, b in ends):

@@ -29,18 +29,18 @@ def hashes_of(*smiles: str) -> MoleculeHashes:
 
 
 def renumbered(graph: MolGraph, order: np.ndarray) -> MolGraph:
-    """The graph with its atoms in another order, its bonds too, and turned round."""
+    """Reorder the atoms and bonds of a graph, and reverse the direction of its bonds."""
     new = np.argsort(order)
     bonds = new[graph.bonds][::-1, ::-1].astype(np.int32)
     return MolGraph(graph.atoms[order], bonds, graph.bond_features[::-1])
 
 
 def hash_collisions(keys: Iterable[Hashable], others: Iterable[Hashable]) -> list[set[Hashable]]:
-    """The sets of ``others`` that one key stands for, where they are several."""
-    found = defaultdict(set)
+    """Collect the sets of several distinct ``others`` that have the same key."""
+    by_key = defaultdict(set)
     for key, other in zip(keys, others, strict=True):
-        found[key].add(other)
-    return [together for together in found.values() if len(together) > 1]
+        by_key[key].add(other)
+    return [collision for collision in by_key.values() if len(collision) > 1]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def hash_collisions(keys: Iterable[Hashable], others: Iterable[Hashable]) -> lis
     ],
 )
 def test_related_compounds_share_a_family(smiles):
-    """Salts, charge states, tautomers and stereoisomers: one family, and as many inputs as there are texts."""
-    found = hashes_of(*smiles)
-    assert len(set(found.family.tolist())) == 1 and len(set(found.identity.tolist())) == len(smiles)
+    """Salts, charge states, tautomers and stereoisomers have one family, but different identities."""
+    hashes = hashes_of(*smiles)
+    assert len(set(hashes.family.tolist())) == 1 and len(set(hashes.identity.tolist())) == len(smiles)
 
 
 def test_different_skeletons_or_formulas_have_different_families():
@@ -70,21 +70,21 @@ def test_different_skeletons_or_formulas_have_different_families():
 
 
 def test_heaviest_fragment_defines_the_family():
-    found = hashes_of("CCCCO", "CCCCO.CCC", "CCC.CCCCO", "CCCCO.[H+].[Cl-].[Na+]", "CCCCO.CCCCN", "CCCCN.CCCCO")
-    assert len(set(found.family[:4].tolist())) == 1 and found.family[4] == found.family[5]
+    hashes = hashes_of("CCCCO", "CCCCO.CCC", "CCC.CCCCO", "CCCCO.[H+].[Cl-].[Na+]", "CCCCO.CCCCN", "CCCCN.CCCCO")
+    assert len(set(hashes.family[:4].tolist())) == 1 and hashes.family[4] == hashes.family[5]
     scaffolds = hash_scaffolds(arrays_of(["C1CC1CCCC.c1ccccc1", "CCCCCCC.c1ccccc1", "CC1CC1", "c1ccccc1C"]))
     assert scaffolds[0] == scaffolds[2] != scaffolds[3] and scaffolds[1] == 0
 
 
 def test_explicit_and_implicit_hydrogens_are_equivalent():
-    found = hashes_of("CCO", "[2H]C([2H])([3H])C[OH]", "[H]OCC")
-    assert len(set(found.family.tolist())) == 1
+    hashes = hashes_of("CCO", "[2H]C([2H])([3H])C[OH]", "[H]OCC")
+    assert len(set(hashes.family.tolist())) == 1
 
 
 def test_empty_input_and_invalid_molecules():
     arrays, _ = read_smiles(["CCO", "oops", "CCN"])
-    found = hash_molecules(arrays)
-    assert found.family[1] == 0 and len(set(found.family.tolist())) == 3
+    hashes = hash_molecules(arrays)
+    assert hashes.family[1] == 0 and len(set(hashes.family.tolist())) == 3
     assert len(hash_molecules(arrays[:0]).identity) == len(hash_scaffolds(arrays[:0])) == 0
 
 
@@ -103,7 +103,7 @@ def test_hashes_do_not_depend_on_numbering(data, demo_smiles):
 @settings(max_examples=60)
 @given(data=st.data())
 def test_identity_depends_on_every_feature(data, demo_smiles):
-    """A change of any feature, bond or order of atoms shows; the order and direction of bonds does not."""
+    """Identity changes with any feature, bond or atom order, but not with order and direction of bonds."""
     graph = smiles_to_graph(data.draw(st.sampled_from(demo_smiles)))
     atoms, features, bonds = graph.atoms.copy(), graph.bond_features.copy(), graph.bonds.copy()
     atom, feature = data.draw(st.integers(0, len(atoms) - 1)), data.draw(st.integers(0, 8))
@@ -114,29 +114,29 @@ def test_identity_depends_on_every_feature(data, demo_smiles):
         changed.append(MolGraph(graph.atoms, graph.bonds, features))
         changed.append(MolGraph(graph.atoms, bonds[1:], graph.bond_features[1:]))
     same = renumbered(graph, np.arange(graph.num_atoms))
-    found = hash_molecules(MolArrays.from_graphs([graph, same, *changed])).identity
-    assert found[0] == found[1] and len(set(found.tolist())) == len(changed) + 1
+    identity = hash_molecules(MolArrays.from_graphs([graph, same, *changed])).identity
+    assert identity[0] == identity[1] and len(set(identity.tolist())) == len(changed) + 1
 
 
 def test_hashes_do_not_depend_on_other_rows(demo_smiles):
-    whole = arrays_of(demo_smiles[:200])
-    found = hash_molecules(whole)
+    arrays = arrays_of(demo_smiles[:200])
+    hashes = hash_molecules(arrays)
     for row in range(0, 200, 7):
-        alone = hash_molecules(whole[row : row + 1])
-        assert (alone.identity[0], alone.family[0]) == (found.identity[row], found.family[row])
+        alone = hash_molecules(arrays[row : row + 1])
+        assert (alone.identity[0], alone.family[0]) == (hashes.identity[row], hashes.family[row])
 
 
 def test_identity_matches_canonical_smiles(demo_smiles):
-    """The demo set twice, the second time written otherwise."""
-    written = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:1500]]
-    texts = demo_smiles + written
+    """The demo set together with random SMILES of the same molecules."""
+    rewritten = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:1500]]
+    texts = demo_smiles + rewritten
     canonical = [Chem.MolToSmiles(Chem.MolFromSmiles(text)) for text in texts]
     identity = hashes_of(*texts).identity.tolist()
     assert hash_collisions(identity, canonical) == [] == hash_collisions(canonical, identity)
 
 
 def rdkit_family(text: str) -> tuple[str, str]:
-    """RDKit's hash of elements and bonds alone, and the formula without charges, of the heaviest fragment."""
+    """RDKit's element graph and the neutralised number of hydrogens of the heaviest fragment."""
     mol = rdMolStandardize.FragmentParent(Chem.MolFromSmiles(text), skipStandardize=True)
     fragments = Chem.GetMolFrags(mol, asMols=True, sanitizeFrags=False)
     mol = max(fragments, key=lambda m: m.GetNumHeavyAtoms())
@@ -145,14 +145,14 @@ def rdkit_family(text: str) -> tuple[str, str]:
 
 
 def test_families_match_rdkit(demo_smiles):
-    """Where the largest fragment is unique, and but for skeletons that colour refinement takes for one."""
+    """Compared for molecules with a single fragment; no skeletons of the demo set collide in colour refinement."""
     with rdBase.BlockLogs():
-        alone = [text for text in demo_smiles if "." not in text]
-        keys = [rdkit_family(text) for text in alone]
-    family = hashes_of(*alone).family.tolist()
+        single_fragment = [text for text in demo_smiles if "." not in text]
+        keys = [rdkit_family(text) for text in single_fragment]
+    family = hashes_of(*single_fragment).family.tolist()
     assert hash_collisions(keys, family) == []
     assert hash_collisions(family, keys) == []
-    assert len(alone) > 4000 and len(set(family)) < len(alone)
+    assert len(single_fragment) > 4000 and len(set(family)) < len(single_fragment)
 
 
 def test_colour_refinement_does_not_separate_decalin_and_bicyclopentyl():
@@ -171,11 +171,13 @@ def without_charges(scaffold: str) -> str:
 
 
 def test_scaffolds_match_rdkit(demo_smiles):
-    """Of single fragments, without charges and hydrogens; one pair that colour refinement takes for one."""
-    alone = [text for text in demo_smiles if "." not in text]
-    rdkit = [MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(t), includeChirality=False) for t in alone]
+    """Compared for single fragments without charges and hydrogens; one pair collides in colour refinement."""
+    single_fragment = [text for text in demo_smiles if "." not in text]
+    rdkit = [
+        MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(t), includeChirality=False) for t in single_fragment
+    ]
     rdkit = [without_charges(scaffold) for scaffold in rdkit]
-    scaffolds = hash_scaffolds(arrays_of(alone)).tolist()
+    scaffolds = hash_scaffolds(arrays_of(single_fragment)).tolist()
     assert hash_collisions(rdkit, scaffolds) == []
     assert hash_collisions(scaffolds, rdkit) == [{"C1OCC(C2COCO2)O1", "C1OCC2OCOCC2O1"}]
     assert {text for text, scaffold in zip(rdkit, scaffolds, strict=True) if scaffold == 0} == {""}

@@ -15,7 +15,7 @@ from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.chem.rdkit_pickle import READ, SLACK, UNKNOWN, unpack
 from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
 
-# Behind every molecule below: something of everything.
+# Appended to every molecule below: a fragment with many kinds of features.
 TAIL = ".OC(=O)c1ccccc1C/C=C/C[C@H](F)Cl"
 PLAIN = {
     "demo": "CC(=O)Oc1ccccc1C(=O)O",
@@ -96,14 +96,14 @@ def empty(mol: Chem.Mol) -> MolArrays:
     return MolArrays(*ptr, np.zeros((atoms, 9), np.uint8), np.zeros((bonds, 2), np.int32), np.zeros(bonds, np.uint8))
 
 
-def read_compiled(mol: Chem.Mol, data: bytes | None = None, behind: bytes = b"") -> tuple[int, MolArrays]:
-    """What the reader says of some bytes, with others behind them; it must write between its bounds alone."""
+def read_compiled(mol: Chem.Mol, data: bytes | None = None, trailing: bytes = b"") -> tuple[int, MolArrays]:
+    """Run the compiled reader on bytes followed by trailing bytes, and check that it writes within bounds only."""
     data = mol.ToBinary(0) if data is None else data
     margin, found = 64, empty(mol)
     larger = [np.pad(a, [(margin, margin), (0, 0)][: a.ndim], constant_values=77) for a in arrays_of(found)]
     status = np.full(1, 9, np.uint8)
     unpack(
-        np.frombuffer(data + behind + bytes(SLACK), np.uint8),
+        np.frombuffer(data + trailing + bytes(SLACK), np.uint8),
         np.array([0, len(data)]),
         found.atom_ptr + margin,
         found.bond_ptr + margin,
@@ -117,7 +117,7 @@ def read_compiled(mol: Chem.Mol, data: bytes | None = None, behind: bytes = b"")
 
 
 def read_with_rdkit(mol: Chem.Mol) -> MolArrays:
-    """What is expected of the compiled reader."""
+    """Read a molecule through RDKit's Python interface: the expected output of the compiled reader."""
     found = empty(mol)
     molecule._fill(found, 0, mol)
     return found
@@ -137,7 +137,7 @@ def with_tail(smiles: str) -> str:
     return written + TAIL + space + extension
 
 
-# --- what it reads ------------------------------------------------------------------------------
+# --- supported molecules ------------------------------------------------------------------------
 
 
 def test_demo_set_matches_rdkit(demo_smiles):
@@ -179,7 +179,7 @@ def test_wildcard_label_is_rejected(label):
 
 @pytest.mark.parametrize("order", ["input", "canonical"])
 def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
-    """Also where the fast one had written something before it gave up, and beside rows without a molecule."""
+    """Also if the compiled reader wrote something before it gave up, and with invalid rows in the batch."""
     smiles = [*PLAIN.values(), "C1CC", *EXTENDED.values(), "", *QUERIES.values(), *demo_smiles[::60]]
     arrays, reasons = read_smiles(smiles, atom_order=order)
 
@@ -197,14 +197,14 @@ def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
 
 def test_batch_matches_single_molecules(demo_smiles):
     smiles = [demo_smiles[3], "oops", WIDE, "C", "", "[Na+].[Cl-]", demo_smiles[8]]
-    together, reasons = read_smiles(smiles)
+    batch, reasons = read_smiles(smiles)
     assert [reason is None for reason in reasons] == [True, False, True, True, False, True, True]
     for row, text in enumerate(smiles):
         alone, _ = read_smiles([text])
-        assert_same(together[row : row + 1], alone, text)
+        assert_same(batch[row : row + 1], alone, text)
 
 
-# --- what it does not ---------------------------------------------------------------------------
+# --- unsupported or damaged data ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [(0, 0, 0), (13, 99, 0), (17, 0, 0), (-16, 2, 0), (16, -300, 0), (2**31 - 1, 0, 0)])
@@ -225,16 +225,16 @@ def test_a_changed_header_is_left_to_rdkit(at):
 
 @pytest.mark.parametrize("smiles", [NARROW, WIDE, "C", "CC", "CCO"])
 def test_truncated_data_is_left_to_rdkit_or_complete(smiles):
-    """What is cut off is not needed, or missed; bytes that follow do not count."""
+    """Truncation is detected, unless the missing bytes are not needed; trailing bytes are ignored."""
     mol = parse(smiles)
-    data, right = mol.ToBinary(0), read_with_rdkit(mol)
+    data, expected = mol.ToBinary(0), read_with_rdkit(mol)
     step = max(1, len(data) // 400)
     for cut in [*range(0, len(data), step), len(data) - 1]:
         status, found = read_compiled(mol, data[:cut])
         if status == READ:
-            assert_same(found, right, str(cut))
-        for behind in (data[cut:], bytes(64), b"\xff" * 64):
-            again, _ = read_compiled(mol, data[:cut], behind)
+            assert_same(found, expected, str(cut))
+        for trailing in (data[cut:], bytes(64), b"\xff" * 64):
+            again, _ = read_compiled(mol, data[:cut], trailing)
             assert again == status, cut
 
 
@@ -243,7 +243,7 @@ def test_truncated_data_is_left_to_rdkit_or_complete(smiles):
 def test_garbage_is_left_to_rdkit(smiles, data):
     mol = parse(smiles)
     status, found = read_compiled(mol, data)
-    assert status == (UNKNOWN if data else 9)  # nothing at all is no molecule, and left alone
+    assert status == (UNKNOWN if data else 9)  # an empty range is skipped
     assert not data or found.atoms.shape == (mol.GetNumAtoms(), 9)
 
 

@@ -20,7 +20,7 @@ Graph = tuple[int, dict[tuple[int, int], int]]
 
 
 def path_types(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, width: int | None = None):
-    """What :func:`shortest_path_types` says of every pair: its distance and {(position, bond type): weight}."""
+    """Run :func:`shortest_path_types`; return for every pair its distance and {(position, bond type): weight}."""
     bonds = [np.array(list(bonds), np.int32).reshape(-1, 2) for _, bonds in graphs]
     atom_ptr = np.cumsum([0, *(n for n, _ in graphs)])
     bond_ptr = np.cumsum([0, *map(len, bonds)])
@@ -34,7 +34,7 @@ def path_types(graphs: list[Graph], rule: int = paths.MEAN, max_path: int = 5, w
         {divmod(int(c), 60): float(w) for c, w in zip(codes[a:b], weights[a:b], strict=True)}
         for a, b in itertools.pairwise(ptr)
     ]
-    assert [len(c) for c in contents] == np.diff(ptr).tolist()  # no entry stands twice
+    assert [len(c) for c in contents] == np.diff(ptr).tolist()  # no duplicate entries
     result = []
     for graph, (n, _) in zip(pairs, graphs, strict=True):
         assert (graph[n:] == -1).all() and (graph[:, n:] == -1).all()
@@ -47,23 +47,23 @@ def bond_type_of(bonds, a, b):
 
 
 def mean_of_all_paths(graph: Graph, i: int, j: int, max_path: int = 5):
-    """By going along every shortest path."""
+    """Average over all shortest paths, one by one."""
     n, bonds = graph
-    whole = nx.Graph(list(bonds))
-    whole.add_nodes_from(range(n))
-    if i == j or not nx.has_path(whole, i, j):
+    networkx_graph = nx.Graph(list(bonds))
+    networkx_graph.add_nodes_from(range(n))
+    if i == j or not nx.has_path(networkx_graph, i, j):
         return (0 if i == j else APART), {}
-    every = list(nx.all_shortest_paths(whole, i, j))
-    length, weights = min(len(every[0]) - 1, max_path), {}
-    for path in every:
+    all_paths = list(nx.all_shortest_paths(networkx_graph, i, j))
+    length, weights = min(len(all_paths[0]) - 1, max_path), {}
+    for path in all_paths:
         for position, (a, b) in enumerate(itertools.islice(itertools.pairwise(path), max_path)):
             key = position, bond_type_of(bonds, a, b)
-            weights[key] = weights.get(key, 0) + 1 / length / len(every)
-    return len(every[0]) - 1, weights
+            weights[key] = weights.get(key, 0) + 1 / length / len(all_paths)
+    return len(all_paths[0]) - 1, weights
 
 
 def original_floyd_warshall(graph: Graph, max_path: int = 5):
-    """The original's: k ascending, strict improvements, intermediates followed recursively at the end."""
+    """Floyd-Warshall of the original code: ascending k, strict improvements, recursive reconstruction of paths."""
     n, bonds = graph
     far = 10**6
     distance = [[0 if i == j else far for j in range(n)] for i in range(n)]
@@ -100,7 +100,7 @@ def assert_same(found: dict, expected: dict):
 
 @st.composite
 def graphs(draw, max_atoms=9, bond_types=4):
-    """Any graph, many with several fragments, rings and ties."""
+    """Draw arbitrary graphs, many with several fragments, rings and ties."""
     n = draw(st.integers(1, max_atoms))
     possible = list(itertools.combinations(range(n), 2))
     chosen = draw(st.lists(st.sampled_from(possible), unique=True, max_size=2 * n)) if possible else []
@@ -109,7 +109,7 @@ def graphs(draw, max_atoms=9, bond_types=4):
 
 
 def grid(rows: int, columns: int, seed: int, bond_types: int) -> Graph:
-    """Squares share sides, so that almost every pair of atoms has many shortest paths."""
+    """Grid graph, in which almost every pair of atoms has many shortest paths."""
     lattice = nx.convert_node_labels_to_integers(nx.grid_2d_graph(rows, columns))
     rng = np.random.default_rng(seed)
     return rows * columns, {edge: int(rng.integers(bond_types)) for edge in lattice.edges}
@@ -200,7 +200,7 @@ def test_equal_chains_share_their_path_types():
     bond_types = np.array(list(batch[0][1].values()) * 4, np.uint8)
     pointers = np.arange(5) * 30, np.arange(5) * 29
     _, distances, *_ = paths.shortest_path_types(*pointers, bonds, bond_types, paths.MEAN, 5, 30)
-    assert len(distances) <= 31  # one a distance, and one for atoms that no path joins
+    assert len(distances) <= 31  # one per distance, and one for unconnected atoms
 
 
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])

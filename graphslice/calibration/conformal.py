@@ -146,9 +146,7 @@ def fit_interval_scale(
     """
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES:
         return {CONSTANT: 1.0}
-    means = {
-        name: float(mean_per_molecule(values, molecules).mean()) for name, values in difficulty.items()
-    }
+    means = {name: float(mean_per_molecule(values, molecules).mean()) for name, values in difficulty.items()}
     means = {CONSTANT: 1.0} | means
     names = [name for name, mean in means.items() if mean > 0]
     if len(names) == 1:

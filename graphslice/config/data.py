@@ -122,9 +122,8 @@ class DataConfig:
     def descriptors(self) -> tuple[str, ...]:
         """Names in ``features``: kinds of descriptors, and columns."""
         features = self.features or ""
-        names = (
-            split_words(features) if isinstance(features, str) else map(str, features)
-        )  # Python users may pass a list
+        # In Python it may be a list.
+        names = split_words(features) if isinstance(features, str) else map(str, features)
         return tuple(name.strip() for name in names if name.strip())
 
     @property

@@ -70,9 +70,8 @@ def test_informative_difficulty_gets_the_weight():
     useful, noise = random.gamma(2, size=500), random.gamma(2, size=500)
     errors = np.abs(random.normal(size=500)) * useful
     weights = fit_interval_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
-    share = {
-        name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()
-    }  # the mean of this gamma distribution is 2
+    # The mean of this gamma distribution is 2.
+    share = {name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()}
     assert share["useful"] > 0.5 > share.get("noise", 0) + share[CONSTANT] and sum(share.values()) == pytest.approx(
         1, abs=0.1
     )

@@ -27,7 +27,7 @@ from graphslice.calibration import (
     PARTS_STD,
     ApplicabilityDomain,
     Calibration,
-    Scores,
+    NonconformityScores,
     TargetCalibration,
 )
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
@@ -489,7 +489,7 @@ def test_a_message_shows_the_beginning_of_a_long_value(own, tmp_path):
 @pytest.fixture
 def calibrated(own, tmp_path):
     """The contents of a checkpoint of numbers, with a calibration."""
-    scores = Scores(np.arange(1.0, 4.0), np.ones(3, np.int64))
+    scores = NonconformityScores(np.arange(1.0, 4.0), np.ones(3, np.int64))
     domain = ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
     target = TargetCalibration((scores,), {CONSTANT: 0.5, DOMAIN_DISTANCE: 0.5})
     own.calibration = Calibration((target, target), domain)

@@ -58,6 +58,6 @@ def test_ctrl_c_stops_the_runs_and_says_how_to_go_on(start, wait_for, wait_for_e
     wait_for(process, tmp_path / "c" / "slice-max" / "seed-0" / "last.ckpt")
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = wait_for_exit(process)
-    assert code == 130 and "the same command continues" in err and "Traceback" not in err
+    assert code == 130 and "run the same command to continue" in err and "Traceback" not in err
     assert not (tmp_path / "c" / "slice-max" / "seed-0" / "metrics.json").exists()
     assert not (tmp_path / "c" / "map-only").exists()

@@ -145,7 +145,7 @@ def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
     checkpoint.tasks = [Task("t0", "binary", ("no", "yes"))]
     write_run_directory(checkpoint, tmp_path / "classes")
     flags = ("-o", tmp_path / "v1", "--format", "graphormer-v1")
-    assert "of t0 the files give logits" in cli("export-checkpoint", tmp_path / "classes", *flags)[2]
+    assert "returns logits of t0" in cli("export-checkpoint", tmp_path / "classes", *flags)[2]
 
 
 def test_what_a_file_of_graphormer_v1_says_beside_its_weights(tmp_path):
@@ -186,7 +186,7 @@ def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert code == 0 and out.split()[-1].endswith("graphormer_v1.pt")
-    assert "the network alone, which has a weight of 0.40" in err
+    assert "only the network is exported, which has the weight 0.40" in err
 
 
 def test_the_command(tmp_path, cli):

@@ -1,4 +1,4 @@
-"""Several models as one: an ensemble, or one for each fold, trained side by side, with one prediction."""
+"""Train and evaluate ensembles and cross-validation models, one process per member."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ if TYPE_CHECKING:
 
 
 def member_configs(config: RunConfig) -> dict[str, RunConfig]:
-    """The configuration of each member of a run, by the name of its folder; empty for a run of one model.
+    """Return the configuration of each ensemble member, by the name of its directory; empty for a single model.
 
-    An ensemble has a seed for each, which no ensemble of another seed has, and where the data does not say which rows
-    validate, other rows for each; of folds each member has one, held out as its test.
+    Members of an ensemble have different seeds, which no ensemble with another seed shares, and different validation
+    sets unless the data defines one. In a cross-validation, each member has another fold as its test set.
     """
     count = config.num_models
     if count < 2:
@@ -102,11 +102,31 @@ def train_ensemble(
     command: str | None = None,
     console: Console | None,
 ) -> RunResult:
-    """Train several models, each in a process of its own, and judge them together."""
+    """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
+
+    Args:
+        members: configurations from :func:`member_configs`.
+        config: configuration of the ensemble.
+        dataset: labelled molecules.
+        out: run directory; each member gets a subdirectory.
+        graphs: PyG graphs, if the molecules are not in ``config.data``.
+        fresh: start a new run; otherwise continue the one in ``out``.
+        command: command line that started the run, or None if started from Python.
+        console: where to report.
+
+    Returns:
+        The run directory, the scores and the training totals.
+
+    Raises:
+        InputError: if the data, the configuration or the run directory cannot be used.
+        Interrupted: if the user stops the run.
+    """
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        raise InputError("every model of an ensemble, or of folds, has one device: leave out --trainer.devices")
-    # Not merged: every model is judged by the rows as they are, also by those that another one learned as one.
+        raise InputError(
+            "each member of an ensemble or cross-validation trains on a single device: leave out --trainer.devices"
+        )
+    # Rows of the same molecule are not merged: every member is evaluated on the original rows.
     first = next(iter(members.values()))
     data = load_molecule_data(replace(first, data=replace(first.data, duplicates="keep")), dataset, console)
     if not fresh:
@@ -115,20 +135,20 @@ def train_ensemble(
         return finished_result(out, data, console)
     metric = choose_metric(config.trainer.metric, data)
     if fresh:
-        for member in members.values():  # none is trained if one of them cannot be
+        for member in members.values():  # before any is trained
             data.check_split(member)
         for folder in (out / name for name in members):
             if folder.exists() and not contains_run(folder) and not holds_only_lock(folder):
-                raise InputError(f"{folder} is there, and holds no run: choose another --out")
+                raise InputError(f"{folder} exists but holds no run: choose another --out")
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)
     if config.data.is_cross_validation:
-        console.print("each of the models has another fold as its test", highlight=False)
+        console.print("cross-validation: each model has another fold as its test set", highlight=False)
     elif dataset.splits is None or "valid" not in dataset.splits:
-        console.print("each of the models has validation molecules of its own", highlight=False)
+        console.print("each ensemble member has its own validation set", highlight=False)
     start = choose_init_from(first, data.store, data.splits["train"]).origin if fresh else None
     if start is not None:
-        console.print(f"each of the models starts from {start}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"each model is fine-tuned from {start}", highlight=False, markup=False, soft_wrap=True)
     try:
         train_members(members, out, metric, console, graphs, dataset.target_names)
     except KeyboardInterrupt:
@@ -138,27 +158,33 @@ def train_ensemble(
 
 
 def _check_begun(out: Path, names: Sequence[str]) -> None:
-    """Check that what stands in the run folder of an ensemble is of it: its members of these names, finished or not."""
+    """Check that the members found in a run directory, finished or not, belong to its ensemble."""
     check_folder(out, len(names))
     begun = [out / name for name in names if (out / name / CONFIG).is_file()]
-    finished = [read_checkpoint(folder).config if is_finished(folder) else read_config(folder) for folder in begun]
-    check_one_run(begun, finished)
+    configs = [read_checkpoint(folder).config if is_finished(folder) else read_config(folder) for folder in begun]
+    check_one_run(begun, configs)
 
 
 def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
-    """Train a member, or continue it where it was stopped.
+    """Train an ensemble member, or continue it where it was stopped.
+
+    Args:
+        config: configuration of the member.
+        folder: run directory of the member.
+        graphs: PyG graphs, if the molecules are not in ``config.data``.
+        target_names: names of the targets of ``graphs``.
 
     Raises:
         InputError: if it cannot be trained.
-        KeyboardInterrupt: if it was stopped; what was done lies in the folder.
+        KeyboardInterrupt: if it was stopped; its progress is saved in the directory.
     """
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
         fresh = not (folder / CONFIG).exists()
-        if not fresh:  # it has its weights and learning rate to start with by then
+        if not fresh:  # its saved configuration includes the initial weights and learning rate
             config = replace(read_config(folder), data=config.data)
             if (folder / LAST).exists():
-                read_checkpoint(folder / LAST)  # a damaged one is told apart here
+                read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
         splits = None if fresh else saved_splits(config, folder)
         try:
             run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
@@ -174,18 +200,19 @@ def train_members(
     graphs: list[Data] | None,
     target_names: Sequence[str],
 ) -> None:
-    """Train what is not finished of the members, as many at a time as there are GPUs, else cores.
+    """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
 
     Args:
-        members: of :func:`member_configs`.
-        out: the folder in which each gets its own.
-        metric: that chooses the best epoch of each.
+        members: configurations from :func:`member_configs`.
+        out: run directory of the ensemble; each member gets a subdirectory.
+        metric: metric that selects the best epoch of each member.
         console: where to report.
-        graphs, target_names: PyG data where the molecules are none of ``config.data``, and names of its targets.
+        graphs: PyG graphs, if the molecules are not in ``config.data``.
+        target_names: names of the targets of ``graphs``.
 
     Raises:
-        InputError: if one of them could not be trained.
-        KeyboardInterrupt: if they were stopped; the same call continues.
+        InputError: if a member could not be trained.
+        KeyboardInterrupt: if training was stopped; the same call continues it.
     """
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
@@ -195,61 +222,65 @@ def train_members(
         if not is_finished(out / name)
     }
     jobs = min(len(gpus) or cores(), len(tasks))
-    console.print(f"{len(members)} models, {jobs} at a time", highlight=False)
+    console.print(f"training {len(members)} models, {jobs} at a time", highlight=False)
     with closing(in_processes(train_member, tasks, jobs, gpus)) as ended:
         for done, (name, reason) in enumerate(ended, len(members) - len(tasks) + 1):
             if reason is not None:
                 raise InputError(f"{out / name}: {reason}")
             values = read_metric(out / name, metric)
-            said = ", ".join(f"{split} {METRICS[metric].label} {value:.4f}" for split, value in values.items())
-            console.print(f"{done} of {len(members)}: {name}: {said}", highlight=False)
+            scores = ", ".join(f"{split} {METRICS[metric].label} {value:.4f}" for split, value in values.items())
+            console.print(f"{done} of {len(members)}: {name}: {scores}", highlight=False)
 
 
 def read_metric(folder: Path, metric: str) -> dict[str, float]:
-    """A metric of a finished run by split, where it is defined."""
-    found = read_metrics(folder)
-    values = {split: found[split].get(metric) for split in ("valid", "test") if split in found}
+    """Return a metric of a finished run by split, for the splits where it is defined."""
+    metrics = read_metrics(folder)
+    values = {split: metrics[split].get(metric) for split in ("valid", "test") if split in metrics}
     return {split: value for split, value in values.items() if value is not None}
 
 
 def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
-    """Calibrate and score the members together: every molecule of a split by those for which it is one of that split.
+    """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split.
 
-    So is a molecule that each member but one learned judged by that one: of folds each molecule is tested once.
+    In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds it.
+
+    Args:
+        out: run directory.
+        data: molecules of the run.
+        metric: metric that is reported first.
+        console: where to report.
 
     Returns:
-        What ``metrics.json`` holds: as of a run of one model, and ``members``, the values of each.
+        Contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
     """
     folders, dataset = find_members(out), data.dataset
     metrics: dict = {"metric": metric}
     splits = [read_splits(folder) or dataset.splits or {} for folder in folders]
     config = read_config(out)
-    whole, device = config.data, config.trainer.inference_device  # that of data is of the first member
+    data_config, device = config.data, config.trainer.inference_device  # data.config is that of the first member
     models = [load(folder, device) for folder in folders]
     checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
-    calibration = calibrate_ensemble(out, models, splits, "test" if whole.is_cross_validation else "valid", data)
+    calibration = calibrate_ensemble(out, models, splits, "test" if data_config.is_cross_validation else "valid", data)
     for split in ("valid", "test"):
         rows = rows_in_split(splits, split)
         if len(rows) == 0 or np.isnan(dataset.targets[rows]).all():
             continue
-        answers = calibration.probabilities(
+        predictions = calibration.probabilities(
             predict_held_out(models, splits, split, data.store, rows).mean, dataset.tasks
         )
         interval = None
-        if split == "test" and not whole.is_cross_validation:
+        if split == "test" and not data_config.is_cross_validation:
             ensemble = Predictor(checkpoints, device, calibration=calibration)
             interval = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL).interval
-        given = (out, dataset, split, rows, answers, metric, console)
-        metrics[split] = evaluate_split(*given, calibration, interval)
-        if split == "test" and whole.is_cross_validation:
-            write_out_of_fold(out / OUT_OF_FOLD, data, rows, answers)
-            said = "intervals are made of these errors, so that no molecules are left to count how many they hold"
-            console.print(said, highlight=False)
-            console.print(
-                f"each molecule by the models that did not learn it: {out / OUT_OF_FOLD}", highlight=False, markup=False
-            )
+        arguments = (out, dataset, split, rows, predictions, metric, console)
+        metrics[split] = evaluate_split(*arguments, calibration, interval)
+        if split == "test" and data_config.is_cross_validation:
+            write_out_of_fold(out / OUT_OF_FOLD, data, rows, predictions)
+            note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
+            console.print(note, highlight=False)
+            console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
-    folds = whole.folds_and_repeats[0] if whole.is_cross_validation else 0
+    folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
     _describe_members(folders, metrics["members"], metric, folds, console)
     write_training(out, _training_totals(folders))
     write_metrics(out, metrics)
@@ -257,26 +288,26 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     return metrics
 
 
-def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, answers: np.ndarray) -> None:
-    """Write the answers for some rows as CSV: row from 1, SMILES where there is one, and a column a number.
+def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, predictions: np.ndarray) -> None:
+    """Write out-of-fold predictions as CSV: row (from 1), SMILES (empty without one), one column per prediction.
 
     Args:
-        path: of the file.
-        data: that the rows are of.
-        rows: ``int64 [R]``.
-        answers: ``float32 [R, W]``; of atoms or bonds ``[M, W]``, row by row in the order of the store. They are
-            written as lists in that of the SMILES.
+        path: path of the file.
+        data: molecules of the run.
+        rows: ``int64 [R]``, rows of the dataset.
+        predictions: ``float32 [R, W]``; for atom- or bond-level targets ``[M, W]``, row by row in the order of the
+            preprocessed dataset. They are written as lists in the order of the SMILES.
     """
     dataset = data.dataset
     smiles = [dataset.smiles[row] if dataset.smiles else "" for row in rows.tolist()]
     if dataset.atom_bond_labels is None:
-        columns = [[f"{value:.7g}" for value in column] for column in answers.T.tolist()]
+        columns = [[f"{value:.7g}" for value in column] for column in predictions.T.tolist()]
     else:
         ptr, known = pointers(dataset.atom_bond_labels.counts[rows]), np.ones(len(rows), bool)
         with featurizer_pool(len(rows)) as pool:
             orders = atom_bond_orders(smiles, dataset.level, data.config.graph, pool, with_symmetry=True)
-        found = Predictions(answers, [None] * len(rows), dataset.tasks, ptr=ptr).reordered(orders).values
-        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in found.T]
+        reordered = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr).reordered(orders).values
+        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in reordered.T]
     with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["row", "smiles", *(f"{name}_pred" for name in prediction_columns(dataset.tasks))])
@@ -286,33 +317,35 @@ def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, answers:
 def _describe_members(
     folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, folds: int, console: Console
 ) -> None:
-    every = [read_metrics(folder) for folder in folders]
-    # One whose validation molecules do not define the metric was judged by another.
-    parts = [each.get("baselines", {}) if each.get("metric", "mae") == metric else {} for each in every]
+    """Print mean and standard deviation of the members' scores, and the comparison with the tree ensembles."""
+    member_metrics = [read_metrics(folder) for folder in folders]
+    # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
+    baselines = [own.get("baselines", {}) if own.get("metric", "mae") == metric else {} for own in member_metrics]
     for split in SPLITS[1:3]:
-        if all(split in found for found in parts):
-            for line in describe_seeds(split, [found[split] for found in parts], metric, folds):
+        if all(split in scores for scores in baselines):
+            for line in describe_seeds(split, [scores[split] for scores in baselines], metric, folds):
                 console.print(line, highlight=False, soft_wrap=True)
             continue
-        values = [found[split] for found in members.values() if split in found]
+        values = [scores[split] for scores in members.values() if split in scores]
         if len(values) > 1:
             console.print(
-                f"{split} {METRICS[metric].label} of the {len(values)} models alone: "
+                f"{split} {METRICS[metric].label} of the {len(values)} individual models (mean ± standard deviation): "
                 f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}",
                 highlight=False,
             )
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:
-    """What the members took, together: sums, and what they have in common."""
-    each = [read_training(folder) for folder in folders]
-    sums = {name: sum(one[name] for one in each) for name in ("parameters", "steps", "seconds")}
-    rate = {"molecules_per_second": sum(one["molecules_per_second"] * one["seconds"] for one in each)}
+    """Return sums, means and common values of the members' training summaries."""
+    summaries = [read_training(folder) for folder in folders]
+    sums = {name: sum(summary[name] for summary in summaries) for name in ("parameters", "steps", "seconds")}
+    rate = {"molecules_per_second": sum(one["molecules_per_second"] * one["seconds"] for one in summaries)}
     rate["molecules_per_second"] = round(rate["molecules_per_second"] / max(sums["seconds"], 1e-9), 3)
-    peak = max((one["peak_memory_bytes"] or 0) for one in each)
-    same = {name: each[0][name] for name in ("device", "devices", "precision", "compiled")}
-    beside_of = [one.get("auxiliary_mae", {}) for one in each]  # without what no validation molecule has
-    names = [name for name in beside_of[0] if all(name in one for one in beside_of)]
-    errors = {name: float(np.mean([one[name] for one in beside_of])) for name in names}
-    beside = {"auxiliary_mae": errors} if errors else {}
-    return {**sums, **rate, **beside, "peak_memory_bytes": peak, **same, "members": len(each)}
+    peak = max((summary["peak_memory_bytes"] or 0) for summary in summaries)
+    common = {name: summaries[0][name] for name in ("device", "devices", "precision", "compiled")}
+    # Targets without validation labels are missing.
+    member_errors = [summary.get("auxiliary_mae", {}) for summary in summaries]
+    names = [name for name in member_errors[0] if all(name in errors for errors in member_errors)]
+    means = {name: float(np.mean([errors[name] for errors in member_errors])) for name in names}
+    auxiliary = {"auxiliary_mae": means} if means else {}
+    return {**sums, **rate, **auxiliary, "peak_memory_bytes": peak, **common, "members": len(summaries)}

@@ -76,9 +76,11 @@ def test_scores_of_the_parts(stacked_run):
     assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
         np.abs(answers - table["gap_ev"][rows]).mean(), rel=1e-5
     )
-    assert "forest and boosting on morgan and rdkit2d of 47 molecules" in said and "% network" in said
+    assert "fitting a random forest and gradient boosting to morgan and rdkit2d of 47 training molecules" in said
+    assert "% network" in said
+    names = {"forest": "random forest", "boosting": "gradient boosting", "blend": "weighted ensemble"}
     for name, value in metrics["baselines"]["test"].items():
-        assert f"{name} {value:.4f}" in said
+        assert f"{names.get(name, name)} {value:.4f}" in said
 
 
 def test_a_finished_run_is_judged_again_by_its_network(stacked_run):
@@ -116,27 +118,32 @@ def test_a_file_and_a_store(stacked_run, cli, tmp_path):
             [0.5, 0.52, 0.54],
             [0.8, 0.81, 0.87],
             "mae",
-            "the network beats the forest by 0.307 (95%: 0.255 to 0.358), more",
+            "network is better than random forest by 0.307 (95% confidence interval: 0.255 to 0.358), significant",
         ),
-        ([0.5, 0.52, 0.54], [0.8, 0.81, 0.87], "auroc", "the forest beats the network by 0.307 (95%: 0.255 to 0.358)"),
+        (
+            [0.5, 0.52, 0.54],
+            [0.8, 0.81, 0.87],
+            "auroc",
+            "random forest is better than network by 0.307 (95% confidence interval: 0.255 to 0.358)",
+        ),
         (
             [0.5, 0.9, 0.7],
             [0.6, 0.61, 0.62],
             "mae",
-            "the forest beats the network by 0.09 (95%: -0.395 to 0.575), not more than what the seeds change",
+            "random forest is better than network by 0.09 (95% confidence interval: -0.395 to 0.575), not significant",
         ),
-        ([0.5, 0.52], [0.8, 0.82], "mae", "the network beats the forest by 0.3; whether by more than the seeds"),
+        ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
     ],
 )
 def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest, metric, said):
     found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
     lines = describe_seeds("test", found, metric)
-    assert "blend 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
+    assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
     assert describe_seeds("test", found[:1], metric) == []
     if len(network) > 2:  # by Student's t
         gains = np.subtract(forest, network)
         low, high = ttest_1samp(gains * np.sign(gains.mean()), 0).confidence_interval()
-        verdict = ", not more than what the seeds change" if low < 0 else ", more than what the seeds change"
+        verdict = ", not significant given the" if low < 0 else ", significant given the"
         assert f"{low:.3g} to {high:.3g})" + verdict in lines[1]
 
 
@@ -144,7 +151,7 @@ def test_a_metric_that_one_seed_has_not():
     found = [{"network": None, "forest": 0.8, "blend": None}, {"network": 0.6, "forest": 0.8, "blend": 0.7}]
     assert describe_seeds("test", found, "auroc") == []
     (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
-    assert line == "test AUROC of 2 models alone: network 0.6000 ± 0.0000"
+    assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"
 
 
 def test_a_finished_run_that_goes_on_stays_as_it_is(stacked_run, tmp_path):
@@ -175,7 +182,7 @@ def test_a_network_that_needs_no_trees_answers_alone(stacked_run, tiny_config, t
     config = tiny_config(stacked_run[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
     result = train(config, tmp_path / "run", console=Console(file=said, width=300))
     assert gs.load(tmp_path / "run", "cpu").stackings == [None]
-    assert "blend: the network alone" in said.getvalue()
+    assert "weighted ensemble: 100% network" in said.getvalue()
     found = result.metrics["baselines"]["test"]
     assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))
@@ -204,11 +211,11 @@ def test_which_is_best_and_whether_by_chance():
     mae = np.abs(near - labels).mean()
     assert len(lines) == 2 and lines[0].startswith("test MAE: network ")
     assert lines[1].startswith(
-        f"alone the forest is best; MAE {mae:.4f} is {np.abs(far - labels).mean() - mae:.3g} better"
+        f"best single model: random forest, MAE {mae:.4f}, {np.abs(far - labels).mean() - mae:.3g} better than network"
     )
-    assert "than the network's" in lines[1] and "more than chance" in lines[1]
+    assert ", significant for these test molecules" in lines[1]
     lines = described([Task("y")], labels, answers | {"network": near, "forest": near + 1e-6}, "mae")
-    assert "within the chance" in lines[1]
+    assert "not significant for these test molecules" in lines[1]
     assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in answers.items()}, "mae")) == 1
     assert len(described([Task("y")], np.ones((200, 1)), answers, "mae")) == 1  # nothing was to be learned
     assert len(described([Task("y")], labels, answers, "mae", np.arange(200) % 29)) == 1  # of a few molecules
@@ -220,4 +227,4 @@ def test_the_best_of_several_targets():
     right = np.where([True, True, False], labels, 0.0)
     answers = {"network": labels - right, "forest": right, "boosting": np.zeros((50, 3)), "blend": right}
     lines = described([Task(name) for name in "abc"], labels, answers, "mae")
-    assert lines[1] == "alone the best of 3 targets: the network of 1, the forest of 2"
+    assert lines[1] == "best single model by number of targets (3): network 1, random forest 2"

@@ -1,4 +1,4 @@
-"""A run from start to finish: data in, a run folder out."""
+"""Train a single model: from a labelled dataset to a run directory."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from graphslice.training.trainer import make_trainer, quiet_lightning
 
 @dataclass
 class RunResult:
-    """What came of a run.
+    """Result of a training run.
 
     Attributes:
-        folder: of the run; ``graphslice.load(folder)`` gives the model.
+        folder: run directory; ``graphslice.load(folder)`` loads the model.
         metrics: scores of the best checkpoint by split (valid, test), as in ``metrics.json``.
-        training: what it took, as in ``training.json``: parameters, steps, seconds, molecules per second,
-            peak memory in bytes (of the first device), the name of the device and how many there were, the
-            precision, and whether its last steps were compiled.
-        data: the molecules; None in all but the first process.
+        training: training summary, as in ``training.json``: number of parameters, steps, seconds, molecules per
+            second, peak memory in bytes (of the first device), name and number of devices, precision, and whether
+            the last steps were compiled.
+        data: molecules of the run; None in all but the first process.
     """
 
     folder: Path
@@ -59,11 +59,11 @@ class RunResult:
 
 
 class Interrupted(Exception):
-    """The user stopped the run."""
+    """Raised when the user stops the run."""
 
 
 def is_first_process() -> bool:
-    """Whether no other process of a distributed run started before this one."""
+    """True in the first process of a distributed run, and in an ordinary process."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
@@ -78,21 +78,24 @@ def run(
     command: str | None = None,
     console: Console | None,
 ) -> RunResult:
-    """Train one model, or continue to.
+    """Train a single model, or continue its training.
 
     Args:
-        config: of the run, with what the data decides.
-        source: labelled molecules.
-        out: the run folder.
-        fresh: whether it begins; else it goes on.
-        splits: those that it began with, where it goes on.
-        profile: report at the end where the time of training went.
-        command: that began it; None of a run that Python began.
-        console: where to report.
+        config: configuration of the run, with everything that is inferred from the data.
+        dataset: labelled molecules.
+        out: run directory.
+        fresh: start a new run; otherwise continue the one in ``out``.
+        splits: split of the run that is continued.
+        profile: report the time per stage of a training step at the end.
+        command: command line that started the run, or None if started from Python.
+        console: where to report; by default standard error.
+
+    Returns:
+        The run directory, the scores and the training summary.
 
     Raises:
         InputError: if the data or the configuration cannot be used.
-        Interrupted: if the user stops it.
+        Interrupted: if the user stops the run.
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = load_molecule_data(config, dataset, console, splits)
@@ -109,17 +112,17 @@ def run(
     )
     if module.model.descriptors is not None:
         module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
-    # A run that begins has none; what another process may still see there is of the run that the first one removes.
+    # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
     _initialise_weights(config, module, data, last is None, console)
 
     progress = RunProgress(steps, config.trainer.batch_size, metric, console, elapsed=lambda: budget.fraction)
     compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
     limit = StepLimit(steps)
-    watching = [budget, limit, BackendCheck(console), compilation, progress]
+    callbacks = [budget, limit, BackendCheck(console), compilation, progress]
     if profile:
-        watching.insert(0, StepProfile(console, data.loader_wait_seconds))
-    trainer = make_trainer(config, devices, out, steps, metric, watching, fresh)
+        callbacks.insert(0, StepProfile(console, data.loader_wait_seconds))
+    trainer = make_trainer(config, devices, out, steps, metric, callbacks, fresh)
     if fresh and is_first_process():
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)
@@ -147,15 +150,16 @@ def run(
 
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
-    """What came of a run that is trained and judged already, of which nothing is left to do."""
-    console.print(f"the run is finished: {out}", highlight=False, markup=False, soft_wrap=True)
+    """Return the result of a run that was already trained and evaluated."""
+    console.print(f"the run is already finished: {out}", highlight=False, markup=False, soft_wrap=True)
     return RunResult(out, read_metrics(out), read_training(out), data)
 
 
 def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
-    """The split that a run began with: an older version may have made another one of the same data.
+    """Return the split that a run was started with, which an older version may have made differently.
 
-    None where it is made again: OGB's, which is not noted, and that of merged rows, which notes them no more.
+    None if the split is recomputed: that of OGB, which is not saved, and that of merged duplicates, whose rows are not
+    saved.
     """
     return None if config.data.duplicates == "merge" else read_splits(folder)
 
@@ -163,13 +167,13 @@ def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
 def load_molecule_data(
     config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
 ) -> MoleculeData:
-    """Featurize and split the molecules of a run, with a bar where somebody looks at one.
+    """Featurize and split the molecules of a run, with a progress bar.
 
     Args:
-        config, source, console, splits: as of :func:`run`.
+        config, dataset, console, splits: as in :func:`run`.
 
     Raises:
-        InputError: if they cannot be used, or not be split as asked.
+        InputError: if the molecules cannot be used, or not be split as configured.
     """
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:
@@ -177,29 +181,29 @@ def load_molecule_data(
 
 
 def _initialise_weights(
-    config: RunConfig, module: PropertyModule, data: MoleculeData, begins: bool, console: Console
+    config: RunConfig, module: PropertyModule, data: MoleculeData, fresh: bool, console: Console
 ) -> None:
-    """Take the weights of another run, and let some stay as they are; a run that goes on has its own by then."""
+    """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
     if config.origin is None:
         return
-    if begins:
+    if fresh:
         origin = read_checkpoint(config.origin)
-        said = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
+        message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
         if module.tasks != origin.tasks and fit_head(module.model, data):
-            said += " and is first fitted to what they read of the training molecules"
-        said = f"start from {config.init_from}: {said}; peak learning rate {config.optimizer.peak_lr:g}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+            message += "; the output head is first fitted by linear probing on the training set"
+        message = f"fine-tuned from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
+        console.print(message, highlight=False, markup=False, soft_wrap=True)
         if is_packaged_model(str(config.init_from)) and (note := seen_in_pretraining(origin, data)) is not None:
             console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
-        learning = sum(p.numel() for p in module.model.parameters() if p.requires_grad)
-        console.print(f"frozen: {config.trainer.freeze}; {learning:,} parameters learn", highlight=False)
+        trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)
+        console.print(f"frozen: {config.trainer.freeze}; {trainable:,} trainable parameters", highlight=False)
 
 
 def _training_summary(module: PropertyModule, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
-    """What a comparison of runs asks for beside their errors."""
-    steps, device = trainer.global_step, trainer.strategy.root_device  # the module is back in the main memory
+    """Return the contents of ``training.json``."""
+    steps, device = trainer.global_step, trainer.strategy.root_device  # the module itself was moved back to the CPU
     return {
         "parameters": module.model.num_parameters,
         **({"auxiliary_mae": module.auxiliary_errors} if module.auxiliary_errors else {}),
@@ -215,6 +219,7 @@ def _training_summary(module: PropertyModule, trainer: pl.Trainer, seconds: floa
 
 
 def _describe_run(console: Console, module: PropertyModule, devices: Devices, trainer: pl.Trainer) -> None:
+    """Print the mixer, the number of parameters, the limits of the run, the device and the precision."""
     minutes = module.config.trainer.max_minutes
     limits = [] if module.steps >= NO_STEP_LIMIT else [f"{module.steps:,} steps"]
     limit = " or ".join([*limits, *([] if minutes is None else [f"{minutes:g} minutes"])])

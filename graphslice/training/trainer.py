@@ -1,4 +1,4 @@
-"""Lightning's trainer, set up for a run and kept quiet."""
+"""Configuration of the Lightning trainer, and suppression of its messages."""
 
 from __future__ import annotations
 
@@ -24,27 +24,30 @@ from graphslice.training.module import MONITOR
 
 
 def make_trainer(
-    config: RunConfig, devices: Devices, out: Path, steps: int, metric: str, watching: list[pl.Callback], fresh: bool
+    config: RunConfig, devices: Devices, out: Path, steps: int, metric: str, extra: list[pl.Callback], fresh: bool
 ) -> pl.Trainer:
-    """The trainer of a run.
+    """Make the Lightning trainer of a run.
 
     Args:
-        config: of the run.
-        devices: what it computes on.
-        out: its folder.
-        steps: its length in optimiser steps.
-        metric: what chooses the best epoch.
-        watching: callbacks beside those that every run has.
-        fresh: whether it begins; else it is continued.
+        config: configuration of the run.
+        devices: devices and precision.
+        out: run directory.
+        steps: length of the run in optimiser steps.
+        metric: metric that selects the best epoch.
+        extra: callbacks in addition to those of every run.
+        fresh: the run is new; otherwise it is continued.
+
+    Returns:
+        The trainer.
 
     Raises:
-        InputError: if this machine has not what the configuration asks for.
+        InputError: if this machine does not support the configuration.
     """
     settings = config.trainer
     mode = "max" if METRICS[metric].higher_is_better else "min"
     version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     callbacks = [
-        *watching,
+        *extra,
         LearningRateMonitor("step"),
         BestCheckpoint(out, MONITOR, mode),
         LastCheckpoint(out, settings.checkpoint_minutes),
@@ -54,7 +57,7 @@ def make_trainer(
     strategy: Any = "auto"
     if devices.total != 1:
         callbacks.append(StopAllRanks())
-        # The buffers are constants, the same everywhere: no step needs to send them.
+        # All buffers are constants and equal on all devices, so they need no broadcast.
         strategy = DDPStrategy(broadcast_buffers=False)
     with quiet_lightning():
         try:
@@ -64,12 +67,12 @@ def make_trainer(
                 num_nodes=devices.machines,
                 strategy=strategy,
                 precision=devices.precision,  # type: ignore[arg-type]
-                max_epochs=-1,  # the steps say when it ends, also after a resumption
+                max_epochs=-1,  # the run is limited by steps, also after a resumption
                 max_steps=steps,
                 gradient_clip_val=settings.gradient_clip or None,
                 logger=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
                 callbacks=callbacks,
-                plugins=[WholeCheckpoints()],
+                plugins=[AtomicCheckpointIO()],
                 log_every_n_steps=50,
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
@@ -83,11 +86,12 @@ def make_trainer(
             ImportError,
             pl.utilities.exceptions.MisconfigurationException,
         ) as error:
-            raise InputError(f"this machine cannot train so: {str(error).strip().splitlines()[0]}") from None
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"this machine cannot train with these settings: {reason}") from None
 
 
-class WholeCheckpoints(TorchCheckpointIO):
-    """Writes checkpoints atomically, and removes none: a run has one best and one last, which are replaced."""
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoint plugin that writes atomically and removes nothing, since ``best`` and ``last`` are overwritten."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         with atomic_write(Path(path)) as temporary:
@@ -98,7 +102,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 class quiet_lightning(warnings.catch_warnings):
-    """Keep Lightning's tips and banners off the screen; its errors still come through."""
+    """Context manager that hides Lightning's tips and banners, but not its errors."""
 
     def __enter__(self):
         super().__enter__()

@@ -229,8 +229,9 @@ def test_fine_tuning_with_other_descriptors(remove, described, run_directory, de
         *("--trainer.max_epochs=1", "--trainer.freeze=blocks:1", "--out", tmp_path / "run"),
     )
     assert code == 0, err
-    change = "there size, rdkit2d, morgan, here none" if remove else "there none, here rdkit2d"
-    assert f"all weights taken but what reads the descriptors ({change}) and the first linear map of the head" in err
+    change = "size, rdkit2d, morgan; now: none" if remove else "none; now: rdkit2d"
+    message = "all weights copied except the descriptor layers and the first layer of the head"
+    assert f"{message} (descriptors before: {change})" in err
     weights, origin_weights = weights_of(tmp_path / "run"), read_checkpoint(origin).weights
     assert torch.equal(weights["blocks.0.ffn.expand.weight"], origin_weights["blocks.0.ffn.expand.weight"])
     assert ("descriptors.project.weight" in weights) == (not remove)
@@ -243,7 +244,7 @@ def test_fine_tuning_with_the_same_descriptors(described, cli, tmp_path):
         *("train", *arguments, "--trainer.max_epochs=1", "--optimizer.peak_lr=1e-12", "--baselines", "off"),
         *("--out", tmp_path / "run"),
     )
-    assert code == 0 and "all weights taken, the head for the same targets too" in err
+    assert code == 0 and "all weights copied, including the output head (same targets)" in err
     columns = {"size": [5.0, np.nan]}
     models = load(tmp_path / "run", "cpu"), load(run, "cpu")
     predictions, expected = (model.predict(["CCO", "CCN"], columns=columns) for model in models)

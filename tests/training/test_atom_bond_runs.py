@@ -270,7 +270,7 @@ def test_it_starts_from_a_model_of_molecules(runs, table, config_of, demo_csv, t
     config = config_of(table, "atom", "charge", max_epochs=1)
     config = config.fine_tuned_from(origin.config, tmp_path / "origin")
     train(config, tmp_path / "next")
-    assert "the head, which is new for charge" in capsys.readouterr().err
+    assert "the output head (newly initialised for charge)" in capsys.readouterr().err
     found = read_checkpoint(tmp_path / "next")
     assert found.config.model.level == "atom" and found.weights["head.weight"].shape == (1, 32)
     assert len(gs.load(tmp_path / "next").predict("CCO")[0]) == 3

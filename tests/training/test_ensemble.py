@@ -230,7 +230,7 @@ def test_a_folder_of_another_that_is_called_as_a_member(ensemble, table, tiny_co
     (tmp_path / "new" / "member-2").mkdir(parents=True)
     config = tiny_config(table, data={"targets": "gap_ev"}, trainer={"ensemble": 2})
     for write in (lambda out: train(config, out), lambda out: gs.load(ensemble, "cpu").save(out)):
-        with pytest.raises(InputError, match="member-2 is there, and holds no run: choose another"):
+        with pytest.raises(InputError, match="member-2 exists but holds no run: choose another"):
             write(tmp_path / "new")
         assert [path.name for path in (tmp_path / "new").rglob("*")] == ["member-2"]
 

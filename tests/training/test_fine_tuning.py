@@ -66,14 +66,14 @@ def test_other_targets_get_a_last_map_of_their_own(head, last):
 
 
 def test_weights_that_do_not_fit():
-    with pytest.raises(InputError, match=r"model\.dim is 16 there and 32 here"):
+    with pytest.raises(InputError, match=r"model\.dim is 16 in the checkpoint, but 32 in this run"):
         torch.manual_seed(0)
         load_pretrained_weights(
             GraphTransformer(ModelConfig(layers=3, dim=32, heads=2, ffn_dim=16)),
             checkpoint_of(model_of(), ["y"]),
             ["y"],
         )
-    with pytest.raises(InputError, match=r"model\.mixer is 'softmax' there and 'slice-max' here"):
+    with pytest.raises(InputError, match=r"model\.mixer is 'softmax' in the checkpoint, but 'slice-max' in this run"):
         load_pretrained_weights(model_of(embedding_norm=True), checkpoint_of(model_of(mixer="softmax"), ["y"]), ["y"])
 
 
@@ -130,7 +130,7 @@ def test_a_run_starts_with_the_predictions_of_the_other(run_directory, demo_csv,
     flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
     flags += ["--baselines", "off"]
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", out, *flags)
-    assert code == 0 and f"start from {run_directory}: all weights taken, the head" in err
+    assert code == 0 and f"fine-tuned from {run_directory}: all weights copied, including the output head" in err
     smiles = demo_rows["smiles"].tolist()
     np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_directory, "cpu").predict(smiles), atol=1e-5)
     config = read_checkpoint(out).config
@@ -203,7 +203,7 @@ def test_names_in_brackets_are_no_markup(run_directory, demo_rows, tiny_config, 
     screen = io.StringIO()
     train(replace(config, init_from=str(run_directory)), home / "run", console=Console(file=screen, width=500))
     said = screen.getvalue()
-    assert "which is new for rate [/h]" in said and f"{home / 't.csv'}: 60 rows" in said
+    assert "newly initialised for rate [/h]" in said and f"{home / 't.csv'}: 60 rows" in said
     assert f"model: {home / 'run'}" in said
 
 
@@ -217,7 +217,7 @@ def test_refusals_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
     code, _, err = cli(
         "train", "--dataset", demo_csv, "--init-from", run_directory, "--model.dim", "32", "-o", tmp_path / "run"
     )
-    assert code == 2 and "model.dim is 16 there and 32 here" in err and not (tmp_path / "run").exists()
+    assert code == 2 and "model.dim is 16 in the checkpoint, but 32 in this run" in err and not (tmp_path / "run").exists()
 
 
 def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
@@ -244,7 +244,7 @@ def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
     code, _, err = cli(
         "train", "--dataset", demo_csv, "--init-from", tmp_path / "imported", "-o", tmp_path / "run", *flags
     )
-    assert code == 0 and "new for gap_ev" in err and "frozen: blocks:1; " in err
+    assert code == 0 and "newly initialised for gap_ev" in err and "frozen: blocks:1; " in err
     found = read_checkpoint(tmp_path / "run")
     assert found.config.graph == config.graph and found.config.model.norm == "post"
     assert torch.equal(found.weights["blocks.0.mixer.query.weight"], model.state_dict()["blocks.0.mixer.query.weight"])
@@ -285,7 +285,7 @@ def test_a_small_table_starts_from_what_comes_with_the_package(
     )
     other = {"model": {"dim": 32}}
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) is None
-    monkeypatch.setattr("graphslice.training.fine_tuning._MOST_MOLECULES", 40)
+    monkeypatch.setattr("graphslice.training.fine_tuning._MAX_MOLECULES", 40)
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") is None
 
 
@@ -299,7 +299,7 @@ def test_where_several_models_start_is_said(sections, packaged_model, demo_csv, 
     config = replace(tiny_config(demo_csv, trainer={"ensemble": 2}, **sections), graph=packaged_model.config.graph)
     with pytest.raises(Interrupted):
         train(config, tmp_path / "run", console=Console(file=screen))
-    assert (f"each of the models starts from {PRETRAINED_MODEL}" in screen.getvalue()) == (not sections)
+    assert (f"each model is fine-tuned from {PRETRAINED_MODEL}" in screen.getvalue()) == (not sections)
 
 
 def test_its_learning_rate_is_the_models_but_for_one_that_was_set(packaged_model, demo_csv, tiny_config, tmp_path):
@@ -327,7 +327,7 @@ def test_the_user_may_say_otherwise(packaged_model, demo_csv, cli, tiny_flags, r
         out = tmp_path / Path(given).name
         code, _, said = cli("train", "--dataset", demo_csv, "--init-from", given, "-o", out, *flags)
         assert code == 0 and read_checkpoint(out).config.init_from == expected, said
-        assert ("start from" in said) == (given != "none")
+        assert ("fine-tuned from" in said) == (given != "none")
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_of_a_run_that_is_judged_too_nothing_is_done_again(uninterrupted, tmp_pa
     screen = io.StringIO()
     result = resume(tmp_path / "run", console=Console(file=screen, width=500))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")} == before
-    assert "the run is finished" in screen.getvalue() and result.data is not None
+    assert "the run is already finished" in screen.getvalue() and result.data is not None
     assert result.metrics == json.loads((uninterrupted() / "metrics.json").read_text())
 
 

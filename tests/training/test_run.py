@@ -274,7 +274,7 @@ def test_it_is_judged_where_it_was_trained(tmp_path, demo_csv, tiny_config, monk
         ({"data": {"targets": "gap"}}, "no column 'gap'"),
         ({"data": {"smiles_column": "gap_ev"}, "graph": {}}, "which columns|can be used|is not numeric"),
         ({"graph": {"max_atoms": 1}}, "none of its 60 rows can be used"),
-        ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train so"),
+        ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train with these settings"),
         ({"trainer": {"devices": "many"}}, "devices is auto or a number from 1 on"),
         ({"optimizer": {"peak_lr": 0.0}}, "peak_lr"),
         ({"optimizer": {"peak_lr": -1.0}}, "peak_lr"),

@@ -31,7 +31,7 @@ def test_one_device_has_nobody_to_ask(trainer_on):
 
 
 def test_what_the_machine_has_not(trainer_on):
-    with pytest.raises(InputError, match="this machine cannot train so"):
+    with pytest.raises(InputError, match="this machine cannot train with these settings"):
         trainer_on("tpu", 1, 1, "32-true", None)
 
 

@@ -1,4 +1,4 @@
-"""What a user is told of the targets before training: what they are taken for, and what looks wrong with them."""
+"""Summary of a run's dataset, printed before training: targets, splits, and warnings about suspicious values."""
 
 from __future__ import annotations
 
@@ -15,57 +15,75 @@ from graphslice.run_files import CORPUS
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 from graphslice.training.run_directory import REJECTED
 
-# So many names are listed; of so many different whole numbers the values may be classes.
+# At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
-# Positive numbers whose largest is so many times their median are skewed, if their logarithms are less so.
+# Positive values are skewed if their maximum is at least this many times their median, and their logarithms less skewed.
 _SKEWED = 10.0
 
-# A spread below this share of the size is hardly left of float32, which has 7 digits.
+# A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
 _MIN_RELATIVE_STD = 1e-6
 
-# Fewer usable rows than these are worth a warning.
+# With fewer usable rows than this, a warning is printed.
 _FEW_ROWS = 10
+
+# Printed names of splits, where they differ.
+_SPLIT_NAMES = {"train": "training", "valid": "validation"}
 
 
 def print_data_summary(console: Console, data: MoleculeData) -> None:
-    """Say what will be learned, of how many molecules, and what looks wrong with it."""
+    """Print the targets, the number of molecules in each split, and warnings about the data.
+
+    Args:
+        console: where to print.
+        data: molecules of the run.
+    """
     if len(data.usable_rows) < _FEW_ROWS:
         few = f"only {len(data.usable_rows)} of {len(data.dataset):,} rows are usable: too few to train and evaluate on"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
     if (level := data.dataset.level) != MOLECULE:
-        console.print(f"of {len(labels):,} {level}s of {len(data.usable_rows):,} molecules:", highlight=False)
+        console.print(
+            f"{level}-level targets of {len(labels):,} {level}s in {len(data.usable_rows):,} molecules:",
+            highlight=False,
+        )
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
-    for beside, some in data.dataset.auxiliary.items():
-        names = ", ".join(some.names)
-        count = int(some.counts_of(data.usable_rows).sum())
-        console.print(f"beside: {names} of {count:,} {beside}s, not predicted", highlight=False, markup=False)
-    pretrained = Path(data.config.data.dataset).name == CORPUS  # of which there are no folds
+    for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
+        names = ", ".join(auxiliary.names)
+        count = int(auxiliary.counts_of(data.usable_rows).sum())
+        console.print(
+            f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s",
+            highlight=False,
+            markup=False,
+        )
+    pretraining = Path(data.config.data.dataset).name == CORPUS  # which has no cross-validation
     parts = {split: data.dataset.labels(rows) for split, rows in data.splits.items() if len(rows)}
     for line in [
         *data.dataset.notes,
         *data_warnings(tasks, labels),
-        *split_warnings(tasks, parts, folds=not pretrained),
+        *split_warnings(tasks, parts, folds=not pretraining),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items()}
-    splits = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
-    lost = ""
+    splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
+    rejected = ""
     if data.rejected:
         row = min(data.rejected)
-        lost = f"; {len(data.rejected):,} rows rejected ({REJECTED}), the first, row {row + 1}: {data.rejected[row]}"
+        rejected = f"; {len(data.rejected):,} rows rejected (see {REJECTED}); row {row + 1}: {data.rejected[row]}"
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
-    console.print(f"{splits}{lost}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"split: {splits} rows{rejected}", highlight=False, markup=False, soft_wrap=True)
 
 
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """One line for each kind of target that there is.
+    """Describe the targets, one line per task type.
 
     Args:
         tasks: T targets.
-        labels: ``float64 [R, T]`` in the user's unit, or places of classes; nan where unknown.
+        labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
+
+    Returns:
+        Lines to print.
     """
     lines = []
     for kind in TASK_KINDS:
@@ -77,6 +95,7 @@ def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
 
 
 def _describe_task(task: Task, labels: np.ndarray) -> str:
+    """Describe a target: its name, and its transform or the number of labels per class."""
     if task.kind == REGRESSION:
         return task.name if task.transform == "none" else f"{task.transform} of {task.name}"
     counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=len(task.classes))
@@ -85,56 +104,64 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
 
 
 def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """What to think of before numbers are believed: at most one line for each thing that was found.
+    """Check regression targets for suspicious values.
 
     Args:
-        tasks, labels: as of :func:`describe_tasks`.
+        tasks, labels: as in :func:`describe_tasks`.
+
+    Returns:
+        At most one line per kind of problem, which names the targets.
     """
-    found: dict[str, list[str]] = {}
+    targets_by_reason: dict[str, list[str]] = {}
     for t, task in enumerate(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
         reason = _target_warning(task, known) if task.kind == REGRESSION and len(known) else None
         if reason:
-            found.setdefault(reason, []).append(task.name)
-    return [f"{_shorten_list(names)} {reason}" for reason, names in found.items()]
+            targets_by_reason.setdefault(reason, []).append(task.name)
+    return [f"{_shorten_list(names)} {reason}" for reason, names in targets_by_reason.items()]
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:
-    """Which splits cannot judge a target of classes, for want of one: at most one line a split.
+    """Check for classification targets with a single class in the validation or test set.
 
     Args:
         tasks: T targets.
         parts: ``float64 [R, T]``, the labels of each split.
-        folds: whether there could be some.
+        folds: suggest cross-validation.
+
+    Returns:
+        At most one line per split, which names the targets.
     """
     lines = []
     for split, labels in parts.items():
         known = [np.unique(labels[~np.isnan(labels[:, t]), t]) for t in range(len(tasks))]
-        one = [task.name for task, found in zip(tasks, known, strict=True) if task.classes and len(found) == 1]
+        one = [task.name for task, classes in zip(tasks, known, strict=True) if task.classes and len(classes) == 1]
         if split in ("valid", "test") and one:
-            way = ": --folds judges by all molecules" if folds else ""
-            lines.append(f"the {split} molecules have one class alone of {_shorten_list(one)}{way}")
+            advice = ": --folds evaluates on all molecules" if folds else ""
+            name = _SPLIT_NAMES.get(split, split)
+            lines.append(f"the {name} set has only one class of {_shorten_list(one)}{advice}")
     return lines
 
 
 def _target_warning(task: Task, known: np.ndarray) -> str | None:
-    """What is said of a target of numbers, ``float64 [R]``, behind its name."""
-    different = np.unique(known)
-    if len(different) == 1:
-        return "has one value alone: there is nothing to learn"
+    """Return the warning about the values ``float64 [R]`` of a regression target, to follow its name, or None."""
+    distinct = np.unique(known)
+    if len(distinct) == 1:
+        return "has a single value: there is nothing to learn"
     if known.std() < _MIN_RELATIVE_STD * np.abs(known.mean()):
         return (
-            "spreads by less than a millionth of its size, which float32 hardly tells apart: subtract a constant first"
+            "has a standard deviation of less than a millionth of its mean, near the resolution of float32: "
+            "subtract a constant first"
         )
-    if len(different) <= _FEW_VALUES and len(known) > 5 * len(different) and (different % 1 == 0).all():
-        return f"has {len(different)} different values, learned as numbers: --task multiclass makes them classes"
-    if task.transform == "none" and different[0] > 0 and len(known) >= 10 and is_skewed(known):
-        return "is positive and skewed, its largest values far from the others: --transform log may predict it better"
+    if len(distinct) <= _FEW_VALUES and len(known) > 5 * len(distinct) and (distinct % 1 == 0).all():
+        return f"has {len(distinct)} distinct values and is treated as regression: use --task multiclass for classes"
+    if task.transform == "none" and distinct[0] > 0 and len(known) >= 10 and is_skewed(known):
+        return "is positive and skewed, with few large values: --transform log may give better predictions"
     return None
 
 
 def is_skewed(values: np.ndarray) -> bool:
-    """Whether some positive numbers are, and their logarithms are not: ``float64 [R]``."""
+    """True if positive values ``float64 [R]`` are skewed, and more so than their logarithms."""
     if values.max() < _SKEWED * np.median(values):
         return False
     logs = np.log(values)
@@ -142,10 +169,12 @@ def is_skewed(values: np.ndarray) -> bool:
 
 
 def _skewness(values: np.ndarray) -> float:
+    """Return the third standardised moment; 0 for constant values."""
     spread = values.std()
     return float((((values - values.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
 
 
 def _shorten_list(names: Sequence[str]) -> str:
+    """Join the first names, and count the others."""
     more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}"

@@ -217,7 +217,9 @@ def test_refusals_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
     code, _, err = cli(
         "train", "--dataset", demo_csv, "--init-from", run_directory, "--model.dim", "32", "-o", tmp_path / "run"
     )
-    assert code == 2 and "model.dim is 16 in the checkpoint, but 32 in this run" in err and not (tmp_path / "run").exists()
+    assert (
+        code == 2 and "model.dim is 16 in the checkpoint, but 32 in this run" in err and not (tmp_path / "run").exists()
+    )
 
 
 def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
@@ -345,4 +347,4 @@ def test_a_target_that_the_pretraining_has_seen_is_named(tmp_path, name, labels,
     splits = {"train": np.arange(58), "valid": np.array([58]), "test": np.array([59])}
     data = MoleculeData(load_dataset(config), RunConfig(data=config), splits=splits)
     note = seen_in_pretraining(checkpoint_of(model_of(), ["homo", "MolWt", "MolLogP"]), data)
-    assert note is None if alike is None else f"like {name} ({alike}): " in note and "--init-from none" in note
+    assert note is None if alike is None else f"similar to {name} ({alike}): " in note and "--init-from none" in note

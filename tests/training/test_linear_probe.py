@@ -46,7 +46,7 @@ def test_what_is_known_is_kept(cli, two_targets, tmp_path):
     flags = ["--baselines", "off", "--trainer.max_steps", "1", "--optimizer.peak_lr", "1e-9", "--init-from", "small"]
     table = ["train", "--dataset", two_targets, "--targets", "gap_ev,wide,chance"]
     code, _, said = cli(*table, "-o", tmp_path / "run", *flags)
-    assert code == 0 and "fitted to what they read of the training molecules" in said
+    assert code == 0 and "first fitted by linear probing on the training set" in said
     rows = pd.read_csv(two_targets)
     rows = rows[rows["split"] == "test"]
     found = load(tmp_path / "run", "cpu").predict(rows["smiles"].tolist(), details=True)

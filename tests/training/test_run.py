@@ -130,7 +130,7 @@ def test_what_the_user_is_told(tmp_path, demo_csv, tiny_config):
     train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=said, width=300))
     for part in (
         "60 rows",
-        "47 train, 7 valid, 6 test",
+        "split: 47 training, 7 validation, 6 test rows",
         "slice-max: ",
         "6 steps",
         "precision 32-true",
@@ -320,7 +320,7 @@ def test_rejected_rows(tmp_path, demo_rows, tiny_config):
     assert split == [row for row in range(1, 61) if row not in rejected]
 
 
-@pytest.mark.parametrize(("rows", "said"), [(9, "only 9 of 12 rows are usable: too few"), (10, None)])
+@pytest.mark.parametrize(("rows", "said"), [(9, "9 of 12 rows are usable: too few"), (10, None)])
 def test_a_warning_where_little_can_be_used(rows, said, tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].head(12).copy()
     table.loc[rows:, "smiles"] = "oops"

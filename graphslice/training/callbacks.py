@@ -1,4 +1,4 @@
-"""What happens beside the training: the last checkpoint, and what the user sees."""
+"""Lightning callbacks: checkpoints, early stopping, time and step limits, progress bar and step profile."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rich.table import Table
 from graphslice.evaluation.metrics import METRICS
 from graphslice.run_files import BEST, LAST
 
-# Steps after which several devices agree on the time or an end: each of them waits for the others then.
+# Interval in steps at which several devices agree on elapsed time or a stop; each agreement makes them wait.
 _SYNC_EVERY = 20
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps the best epoch, and knows it also where the folder of the run was moved since.
+    """Checkpoint of the best epoch, which can be resumed after the run directory was moved.
 
     Args:
-        folder: of the run.
-        monitor: what is logged of every epoch, by which it is chosen.
+        folder: run directory.
+        monitor: logged value that selects the best epoch.
         mode: ``"min"`` or ``"max"``.
     """
 
@@ -45,11 +45,11 @@ class BestCheckpoint(ModelCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """That of the class above, by which older runs have it too."""
+        """State key of the base class, so that runs of older versions can be resumed."""
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the score of the best epoch; no path is taken, since the run has one file for it."""
+        """Restore the score of the best epoch; its path is set from the present run directory."""
         score = state.get("best_model_score")
         known = isinstance(score, torch.Tensor) and score.numel() == 1 and score.is_floating_point()
         path = str(Path(str(self.dirpath)) / BEST) if known else ""
@@ -61,12 +61,15 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 class LastCheckpoint(pl.callbacks.Checkpoint):
-    """Keep ``last.ckpt`` no older than one epoch, or some minutes within a long one.
+    """Write ``last.ckpt`` after every epoch, and every few minutes within a long one.
 
-    It is one of the checkpoints to Lightning, which asks these after all other callbacks, in their order: so it comes
-    after the best one, of which it holds what is known.
+    Lightning calls checkpoint callbacks after all others, in their order. This one follows :class:`BestCheckpoint`, so
+    that ``last.ckpt`` contains its current state.
 
-    The clock is read every so many steps, since the devices must agree on it.
+    Args:
+        folder: run directory.
+        minutes: greatest age of the checkpoint within an epoch.
+        every: interval in steps at which the clock is read, since all devices must agree on it.
     """
 
     def __init__(self, folder: Path, minutes: float, every: int = _SYNC_EVERY) -> None:
@@ -90,9 +93,14 @@ class LastCheckpoint(pl.callbacks.Checkpoint):
 
 
 class Patience(EarlyStopping):
-    """End a run after so many epochs without a better validation, also one that goes on when its patience is over.
+    """Early stopping after a number of epochs without improvement, also in a resumed run whose patience is exhausted.
 
-    It looks after a validation alone: at the end of an epoch that was resumed there, there is nothing yet to look at.
+    It is checked only after a validation: a run resumed at the end of an epoch has no validation score yet.
+
+    Args:
+        metric: logged value to monitor.
+        epochs: number of epochs without improvement.
+        mode: ``"min"`` or ``"max"``.
     """
 
     def __init__(self, metric: str, epochs: int, mode: str) -> None:
@@ -104,15 +112,15 @@ class Patience(EarlyStopping):
 
 
 class TimeBudget(pl.Callback):
-    """Counts the seconds of training, over all resumptions, and ends the run when its minutes are over.
+    """Count the seconds of training, including those before resumptions, and stop the run at its time limit.
 
     Args:
-        minutes: of the run; None for no limit.
-        judged: whether the run was judged before: no step is made then, nor after a last validation, where its minutes
-            are over.
+        minutes: time limit of the run; None for no limit.
+        evaluated: the run was evaluated before. If its time is used up, no further step is made then; nor is one
+            made after a last validation.
 
     Attributes:
-        fraction: of the minutes that are over, from 0 to 1, as of the begin of the step; 0 without a limit.
+        fraction: fraction of the time limit that had passed at the beginning of the step, 0 to 1; 0 without a limit.
     """
 
     def __init__(self, minutes: float | None, evaluated: bool = False) -> None:
@@ -123,12 +131,12 @@ class TimeBudget(pl.Callback):
 
     @property
     def seconds(self) -> float:
-        """Of training so far, validation included."""
+        """Seconds of training so far, including validation."""
         return self._before + (0.0 if self._begin is None else time.monotonic() - self._begin)
 
     @property
     def seconds_left(self) -> float | None:
-        """Of its minutes; None without a limit."""
+        """Seconds until the time limit; None without a limit."""
         return None if self.limit is None else self.limit - self.seconds
 
     def state_dict(self) -> dict:
@@ -145,7 +153,7 @@ class TimeBudget(pl.Callback):
             trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
-        # All devices must go by one clock, and asking it costs them time.
+        # All devices must use one clock, and reading it is a broadcast.
         if trainer.world_size == 1 or trainer.global_step % _SYNC_EVERY == 0:
             self._sync_fraction(trainer)
 
@@ -165,10 +173,13 @@ class TimeBudget(pl.Callback):
 
 
 class StepLimit(pl.Callback):
-    """Ends the run after so many steps, with a validation: at its own limit Lightning ends without one.
+    """Stop the run after a number of steps with a validation, which Lightning's own limit skips.
+
+    Args:
+        steps: length of the run in optimiser steps.
 
     Attributes:
-        made: steps since the run was begun, or resumed.
+        steps_done: steps since the run was started or resumed.
     """
 
     def __init__(self, steps: int) -> None:
@@ -183,17 +194,17 @@ class StepLimit(pl.Callback):
 
 
 class StopAllRanks(pl.Callback):
-    """Ends the run on all of several devices when one of them was told to end (SIGTERM).
+    """Stop the run on all devices when one of them receives SIGTERM.
 
-    Lightning asks at every step whether one was and waits for the answer, so that no GPU is given work ahead; and it
-    tells the others from within the signal's handler, into whatever they exchange at that moment.
+    Lightning's own handling is replaced: it synchronises the devices at every step, so that no work is queued ahead on
+    the GPUs, and it broadcasts from within the signal handler, which can interfere with other communication.
     """
 
     def __init__(self) -> None:
         self._sigterm_received = False
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        # Lightning has no switch for it; the handler it registered before is replaced, and restored by it after.
+        # Lightning has no option for this. It restores the original signal handler itself afterwards.
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -211,16 +222,16 @@ class StopAllRanks(pl.Callback):
 
 
 class RunProgress(pl.Callback):
-    """One bar for the whole run: steps, molecules per second, errors, time left.
+    """Progress bar of the run: steps, molecules per second, validation metric and remaining time.
 
-    Where the output is no terminal, a line now and then instead.
+    If the output is not a terminal, a line is printed at every 5% of the run instead.
 
     Args:
-        steps: of the run.
-        batch_size: molecules of a step.
-        metric: what chooses the best epoch.
-        console: where the bar goes.
-        elapsed: gives the fraction of the run's minutes that are over.
+        steps: length of the run in optimiser steps.
+        batch_size: molecules per step.
+        metric: metric that selects the best epoch.
+        console: where to print.
+        elapsed: returns the fraction of the run's time limit that has passed.
     """
 
     def __init__(
@@ -234,7 +245,7 @@ class RunProgress(pl.Callback):
             TaskProgressColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("remaining"),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -242,7 +253,7 @@ class RunProgress(pl.Callback):
         self._printed = 0.0
 
     def _fraction_done(self, trainer: pl.Trainer) -> float:
-        """The fraction of the run that is over."""
+        """Return the completed fraction of the run, by steps or time, whichever is larger."""
         return max(trainer.global_step / self.steps, self.elapsed())
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -264,8 +275,8 @@ class RunProgress(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking or self.logged not in trainer.callback_metrics:
             return
-        said = f"{self.label} {float(trainer.callback_metrics[self.logged]):.4f}"
-        self._val = f" · {said}"
+        score = f"{self.label} {float(trainer.callback_metrics[self.logged]):.4f}"
+        self._val = f" · {score}"
         if self.console.is_terminal or not trainer.is_global_zero:
             return
         share = self._fraction_done(trainer)
@@ -275,7 +286,7 @@ class RunProgress(pl.Callback):
             left = passed / max(1e-9, share - self._from) * (1 - share)
             self.console.print(
                 f"epoch {trainer.current_epoch + 1}, step {trainer.global_step:,}, {100 * share:.0f}%: "
-                f"{said}, {passed:.0f} s passed, {left:.0f} s left",
+                f"{score}, {passed:.0f} s elapsed, {left:.0f} s remaining",
                 highlight=False,
             )
 
@@ -284,13 +295,13 @@ class RunProgress(pl.Callback):
 
 
 class StepProfile(pl.Callback):
-    """Where the time of training went, in one table at its end.
+    """Measure the time of each stage of a training step, and print a table at the end.
 
-    On a GPU every stage is waited for, so that its time is its own; that slows the run a little.
+    On a GPU, every stage is synchronised to measure its own time, which slows the run a little.
 
     Args:
-        console: where the table goes.
-        waited: gives the seconds that the loader has spent waiting for its threads so far.
+        console: where to print.
+        wait_seconds: returns the total seconds that the data loader has waited for its threads so far.
     """
 
     STAGES = ("data", "wait", "forward", "backward", "optimiser", "rest")
@@ -301,7 +312,8 @@ class StepProfile(pl.Callback):
         self.steps = 0
         self._since = self._waited = 0.0
 
-    def _lap(self, stage: str, module: pl.LightningModule) -> None:
+    def _add_lap(self, stage: str, module: pl.LightningModule) -> None:
+        """Add the time since the previous call to a stage."""
         if module.device.type == "cuda":
             torch.cuda.synchronize(module.device)
         now = time.perf_counter()
@@ -312,37 +324,37 @@ class StepProfile(pl.Callback):
         self._since, self._waited = time.perf_counter(), self.wait_seconds()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._lap("rest", module)
+        self._add_lap("rest", module)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch, batch_idx: int) -> None:
-        self._lap("data", module)
+        self._add_lap("data", module)
         wait_seconds = self.wait_seconds()
         self.seconds["wait"] += wait_seconds - self._waited
         self.seconds["data"] -= wait_seconds - self._waited
         self._waited = wait_seconds
 
     def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss) -> None:
-        self._lap("forward", module)
+        self._add_lap("forward", module)
 
     def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._lap("backward", module)
+        self._add_lap("backward", module)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        self._lap("optimiser", module)
+        self._add_lap("optimiser", module)
         self.steps += 1
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._lap("rest", module)
+        self._add_lap("rest", module)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._lap("rest", module)
+        self._add_lap("rest", module)
         if not trainer.is_global_zero:
             return
-        table = Table("stage", "seconds", "share", "ms a step", title=f"{self.steps:,} steps")
+        table = Table("stage", "seconds", "share", "ms per step", title=f"{self.steps:,} steps")
         total = sum(self.seconds.values())
-        for stage, seconds in [*self.seconds.items(), ("all", total)]:
-            share, each = f"{100 * seconds / max(total, 1e-9):.1f}%", f"{1e3 * seconds / max(self.steps, 1):.2f}"
-            table.add_row(stage, f"{seconds:.2f}", share, each)
+        for stage, seconds in [*self.seconds.items(), ("total", total)]:
+            share, per_step = f"{100 * seconds / max(total, 1e-9):.1f}%", f"{1e3 * seconds / max(self.steps, 1):.2f}"
+            table.add_row(stage, f"{seconds:.2f}", share, per_step)
         self.console.print(table)

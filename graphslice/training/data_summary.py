@@ -17,7 +17,7 @@ from graphslice.training.run_directory import REJECTED
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
-# Positive values are skewed if their maximum is at least this many times their median, and their logarithms less skewed.
+# Positive values are skewed if their maximum is at least this many times their median, and their logarithms less so.
 _SKEWED = 10.0
 
 # A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).

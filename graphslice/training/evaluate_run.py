@@ -1,4 +1,4 @@
-"""Scores of a run: which metric chooses its best epoch, and what the best checkpoint reaches on each split."""
+"""Evaluation of a run: the metric that selects the best epoch, and the scores of the best checkpoint on each split."""
 
 from __future__ import annotations
 
@@ -25,16 +25,21 @@ from graphslice.training.run_directory import TEST_PLOT, write_metrics
 
 
 def choose_metric(name: str | None, data: MoleculeData) -> str:
-    """What chooses the best epoch: the named metric, else that of the kinds of targets.
+    """Choose the metric that selects the best epoch.
 
-    The loss, where the validation molecules do not define it: the AUROC of molecules of one class.
+    Args:
+        name: metric set by the user; None for the default of the task types.
+        data: molecules of the run.
+
+    Returns:
+        The metric, or ``"loss"`` if it is undefined on the validation set, as AUROC with a single class.
     """
     tasks = data.dataset.tasks
     metric = name or default_metric(tasks)
     labels = data.dataset.labels(data.splits["valid"])
-    # Any answers do: what is undefined depends on the labels alone. Different ones, for the correlations.
-    any_answers = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
-    return metric if np.isfinite(score(metric, data.dataset.name, tasks, labels, any_answers)) else "loss"
+    # Whether a metric is defined depends only on the labels; predictions are random, since correlations need variance.
+    predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
+    return metric if np.isfinite(score(metric, data.dataset.name, tasks, labels, predictions)) else "loss"
 
 
 def evaluate_split(
@@ -42,66 +47,67 @@ def evaluate_split(
     dataset: LabelledDataset,
     split: str,
     rows: np.ndarray,
-    answers: np.ndarray,
+    predictions: np.ndarray,
     metric: str,
     console: Console,
     calibration: Calibration,
     interval: PredictionInterval | None,
 ) -> dict:
-    """Score answers for the rows of a split, report them, and draw those of the test split.
+    """Score and print the predictions of a split, and plot those of the test set.
 
     Args:
-        folder: of the run.
-        source: that the rows are of.
-        split: its name.
-        rows: ``int64 [R]``.
-        answers: ``float32 [R, W]``; of atoms or bonds ``[M, W]``, row by row.
-        metric: that is reported first.
+        folder: run directory.
+        dataset: labelled dataset.
+        split: name of the split.
+        rows: ``int64 [R]``, rows of the dataset in the split.
+        predictions: ``float32 [R, W]``; for atom- or bond-level targets ``[M, W]``, row by row.
+        metric: metric that is reported first.
         console: where to report.
-        calibration: of what answered.
-        interval: of :data:`COVERAGE_LEVEL`, where the molecules are none that it was calibrated on.
+        calibration: calibration of the model.
+        interval: prediction intervals at :data:`COVERAGE_LEVEL` percent; None for molecules used for calibration.
 
     Returns:
-        As :func:`~graphslice.evaluation.metrics.scores`; of each target also ``coverage_90``, how many labels lie in
-        the interval (None where it has no end), and ``width_90`` or ``classes_90``, how wide it is; of classes
-        ``temperature`` and the calibration error without it.
+        As :func:`~graphslice.evaluation.metrics.scores`. For each target also ``coverage_90``, the fraction of labels
+        in the interval or prediction set (None if it is unbounded), and its mean width ``width_90`` or size
+        ``classes_90``; for classes ``temperature``, and ``calibration_error_before`` temperature scaling.
     """
     true = dataset.labels(rows)
-    found = score_rows(dataset, rows, answers)
-    console.print(describe_scores(split, found, first=metric), highlight=False, markup=False, soft_wrap=True)
+    scores = score_rows(dataset, rows, predictions)
+    console.print(describe_scores(split, scores, first=metric), highlight=False, markup=False, soft_wrap=True)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:
             temperature = calibration.targets[t].temperature
-            labels, before = true[:, t : t + 1], temperature_scaled(answers[:, where], 1 / temperature)
+            labels, before = true[:, t : t + 1], temperature_scaled(predictions[:, where], 1 / temperature)
             error = score("calibration_error", dataset.name, [task], labels, before)
-            found["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
+            scores["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
     if interval is not None:
-        add_coverage(found, coverage(interval, true, dataset.molecules(rows), dataset.tasks))
-        for line in describe_coverage(split, found, COVERAGE_LEVEL):
+        add_coverage(scores, coverage(interval, true, dataset.molecules(rows), dataset.tasks))
+        for line in describe_coverage(split, scores, COVERAGE_LEVEL):
             console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
-        plot_predicted_vs_true(folder / TEST_PLOT, dataset.tasks, true, answers)
-    return found
+        plot_predicted_vs_true(folder / TEST_PLOT, dataset.tasks, true, predictions)
+    return scores
 
 
 def evaluate_run(
     folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console, baselines: dict | None = None
 ) -> dict:
-    """Calibrate the best checkpoint, score it on each split, and draw its answers for the test split.
+    """Calibrate the best checkpoint, evaluate it on the validation and test set, and write ``metrics.json``.
 
     Args:
-        folder: of the run.
-        data: what it was trained on.
-        metric: that chose its best epoch.
-        device: that predicts.
+        folder: run directory.
+        data: molecules of the run.
+        metric: metric that selected the best epoch.
+        device: device that predicts.
         console: where to report.
-        baselines: what the parts of its answer reach alone.
+        baselines: scores of the network, the tree ensembles and the weighted ensemble, by split.
 
     Returns:
-        What ``metrics.json`` holds: ``metric``, which chose the best epoch, each split's scores, and ``baselines``.
+        Contents of ``metrics.json``: ``metric``, the scores of each split, ``baselines`` if given, and ``init_from``
+        for a fine-tuned model.
 
     Raises:
-        InputError: if the training diverged.
+        InputError: if training diverged.
     """
     dataset = data.dataset
     calibration = calibrate(folder, data, device)
@@ -111,11 +117,11 @@ def evaluate_run(
         rows = data.splits.get(split, np.empty(0, np.int64))
         if len(rows) == 0 or np.isnan(dataset.targets[rows]).all():
             continue
-        found = predictor.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL if split == "test" else None)
-        if any(found.errors):
-            raise InputError("the training diverged: its predictions are no numbers; lower --optimizer.peak_lr")
-        given = (folder, dataset, split, rows, found.values, metric, console)
-        metrics[split] = evaluate_split(*given, calibration, found.interval)
+        predicted = predictor.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL if split == "test" else None)
+        if any(predicted.errors):
+            raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
+        arguments = (folder, dataset, split, rows, predicted.values, metric, console)
+        metrics[split] = evaluate_split(*arguments, calibration, predicted.interval)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.origin) is not None:

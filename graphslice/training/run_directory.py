@@ -1,4 +1,4 @@
-"""What a run folder holds, and how it is written."""
+"""Contents of a run directory, and how they are written and read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPLIT_FILE, REJECTED, TEST_PLOT, OUT_OF_FOLD, REPORT = (
     "out_of_fold.csv",
     "report.html",
 )
-#: What is known of a finished run beside its model.
+#: Files of a run in addition to its checkpoints and configuration.
 RUN_FILES = (
     METRICS,
     TRAINING,
@@ -63,61 +63,73 @@ _LOGS = "logs"
 
 
 def default_run_directory(config: DataConfig) -> Path:
-    """Where a run goes when the user does not say: ``runs/`` and the name of its data."""
+    """Return the default run directory: ``runs/`` and the name of the dataset."""
     name = Path(config.dataset).name.split(".")[0]
     return Path("runs") / (name or "run")
 
 
 def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:
-    """Raise :class:`InputError` if a run would write over a file that it is to read, or that no run wrote.
+    """Check that a run would not overwrite its input files, or files that no run wrote.
 
     Args:
-        folder: of the run.
-        config: its data.
-        frame: whether that is a data frame, which the folder is to keep.
+        folder: run directory.
+        config: data configuration.
+        frame: the data is a data frame, of which a copy is saved in the run directory.
+
+    Raises:
+        InputError: if the run would overwrite such a file.
     """
-    given = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
-    check_not_overwriting(folder, filter(None, given), keep={CORPUS} if frame else {CORPUS, MOLECULES})
+    inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
+    check_not_overwriting(folder, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
 
 
 def check_not_overwriting(folder: Path, files: Iterable[str | Path], keep: Collection[str] = ()) -> None:
-    """Raise :class:`InputError` if a run would write over one of some files, or over what no run wrote.
+    """Check that a run would not overwrite any of its input files, or files that no run wrote.
 
     Args:
-        folder: of the run.
-        files: that it is to read.
-        but: names that it may read, or does not write.
+        folder: run directory.
+        files: input files.
+        keep: file names that the run may read, or does not write.
+
+    Raises:
+        InputError: if the run would overwrite such a file.
     """
-    names, home = {BEST, LAST, CONFIG, *RUN_FILES} - {*keep}, folder.resolve()
+    names, directory = {BEST, LAST, CONFIG, *RUN_FILES} - {*keep}, folder.resolve()
     for file in files:
         path = Path(file).resolve()
-        if path == home or (path.parent == home and path.name in names):
-            raise InputError(f"{file} lies where the run is to write: choose another --out, or move it")
+        if path == directory or (path.parent == directory and path.name in names):
+            raise InputError(f"the run would overwrite its input {file}: choose another --out, or move the file")
     if name := foreign_file(folder, names):
-        raise InputError(f"{folder} holds no run, but a {name}, which it would replace: choose another --out")
+        raise InputError(f"{folder} holds no run, but a {name}, which the run would overwrite: choose another --out")
 
 
 def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
-    """One of some names, logs or a member, if a folder has it though no run was begun there; else None."""
-    there = [name for name in sorted(names) if (folder / name).exists()]
-    there += [str(path.relative_to(folder)) for path in (*find_members(folder), *_logs(folder))]
-    begun = contains_run(folder) or (folder / START_FILE).exists()  # the first that a run writes
-    return there[0] if there and not begun else None
+    """Return the name of a file, log or member that no run wrote; None if there is none, or the directory holds a run.
+
+    Args:
+        folder: run directory.
+        names: names of the files to look for.
+    """
+    existing = [name for name in sorted(names) if (folder / name).exists()]
+    existing += [str(path.relative_to(folder)) for path in (*find_members(folder), *_logs(folder))]
+    started = contains_run(folder) or (folder / START_FILE).exists()  # start.json is the first file of a run
+    return existing[0] if existing and not started else None
 
 
 def _logs(folder: Path) -> list[Path]:
+    """Return the log directories of a run."""
     return sorted((folder / _LOGS).glob("version_*"))
 
 
 def remove_run(folder: Path, keep: str | None = None) -> None:
-    """Remove what a run wrote into its folder, and nothing else; nothing of a folder that holds none.
+    """Remove the files of a run and nothing else; do nothing if the directory holds no run.
 
     Args:
-        folder: of the run.
-        but: the path of a file that stays.
+        folder: run directory.
+        keep: path of a file to keep.
 
     Raises:
-        OSError: if that cannot be done.
+        OSError: if a file cannot be removed.
     """
     if not contains_run(folder):
         return
@@ -125,34 +137,34 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
         shutil.rmtree(written, ignore_errors=True)
     if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
         (folder / _LOGS).rmdir()
-    for name in (*RUN_FILES, BEST, LAST, CONFIG):  # by the last of which it is known as a run
+    for name in (*RUN_FILES, BEST, LAST, CONFIG):  # the last three identify the directory as a run
         if str(folder / name) != keep:
             (folder / name).unlink(missing_ok=True)
 
 
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
-    """Write what is known before training, and remove what is left of a run that stood there before.
+    """Create a run directory with everything known before training, and remove a previous run in it.
 
     Args:
-        folder: of the run.
-        config: its resolved configuration.
-        data: its molecules.
-        command: that began it; None of a run that Python began.
+        folder: run directory.
+        config: resolved configuration.
+        data: molecules of the run.
+        command: command line that started the run, or None if started from Python.
 
     Raises:
-        InputError: if the folder cannot be written.
+        InputError: if the directory cannot be written.
     """
     dataset, settings = data.dataset, config.to_yaml()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
-        (folder / METRICS).unlink(missing_ok=True)  # by which a run counts as finished
+        (folder / METRICS).unlink(missing_ok=True)  # its presence marks a run as finished
         date = datetime.now().astimezone().isoformat(timespec="seconds")
         start = {"command": command, "date": date, "version": __version__, "machine": hardware_info()}
         _write_json(folder / START_FILE, start)
         if dataset.table is not None:
             pq.write_table(dataset.table, folder / MOLECULES)
-        # Each fold has a split of its own; OGB's is OGB's, and has millions of rows.
+        # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
             split_of = {int(row): split for split, rows in data.splits.items() for row in rows}
             _write_csv(folder / SPLIT_FILE, ["row", "split"], ([row + 1, split_of[row]] for row in sorted(split_of)))
@@ -163,11 +175,14 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
         with atomic_write(folder / CONFIG) as new:
             new.write_text(settings)
     except OSError as error:
-        raise InputError(f"cannot write the run folder {folder}: {error.strerror}") from None
+        raise InputError(f"cannot write the run directory {folder}: {error.strerror}") from None
 
 
 def read_config(folder: Path) -> RunConfig:
-    """The resolved configuration of a run, which finds its data also where they lie in the folder and that was moved.
+    """Read the resolved configuration of a run; paths of data inside a moved run directory are updated.
+
+    Args:
+        folder: run directory.
 
     Raises:
         InputError: if it cannot be read.
@@ -177,28 +192,29 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def read_start(folder: Path) -> dict:
-    """Contents of ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
+    """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
     return json.loads((folder / START_FILE).read_text()) if (folder / START_FILE).is_file() else {}
 
 
 def write_training(folder: Path, training: dict) -> None:
-    """Write what the training took."""
+    """Write the training summary, ``training.json``."""
     _write_json(folder / TRAINING, training)
 
 
 def write_metrics(folder: Path, metrics: dict) -> None:
-    """Write the scores of each split; an undefined one, such as R^2 of one molecule, becomes null."""
+    """Write the scores, ``metrics.json``; undefined scores, such as R^2 of one molecule, become null."""
     _write_json(folder / METRICS, _without_nan(metrics))
 
 
 def _without_nan(values):
+    """Replace non-finite numbers in nested dictionaries by None."""
     if isinstance(values, dict):
         return {key: _without_nan(value) for key, value in values.items()}
     return None if isinstance(values, float) and not np.isfinite(values) else values
 
 
 def _write_json(path: Path, values: dict) -> None:
-    with atomic_write(path) as temporary:  # a run is finished where its scores are there, so never by half
+    with atomic_write(path) as temporary:  # metrics.json marks a run as finished, so it must never be incomplete
         temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 

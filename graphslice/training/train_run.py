@@ -1,4 +1,4 @@
-"""Train a model, or several that answer together, into a run folder; or continue."""
+"""Train a model or an ensemble, or resume a run."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ def train(
     command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
-    """Train a model into a run folder.
+    """Train a model or an ensemble, and write it to a run directory.
 
     Args:
-        config: of the run.
-        out: the run folder; must not hold a run already.
-        data: in place of ``config.data.dataset`` a data frame (pandas, polars or Arrow), which is read as a file of the
-            same cells, its columns named by ``config.data``; or a PyG dataset or list of ``Data`` with OGB features
-            and ``y``.
-        target_names: names of the targets of ``data``; the columns of a data frame.
-        overwrite: replace the run that ``out`` holds.
-        profile: report at the end where the time of training went.
-        command: that began it, which the run notes; None where Python does.
+        config: configuration of the run.
+        out: run directory, which must not hold a run already.
+        data: data to use instead of the file ``config.data.dataset``: a data frame (pandas, polars or Arrow), which is
+            read like a CSV with the same cells and with the columns named in ``config.data``; or a PyG dataset or list
+            of ``Data`` with OGB features and ``y``.
+        target_names: names of the targets of ``data``; for a data frame, its target columns.
+        overwrite: replace an existing run in ``out``.
+        profile: report the time per stage of a training step at the end.
+        command: command line that started the run, which is saved with it; None if started from Python.
         console: where to report.
 
     Returns:
-        The run folder and the scores. The folder holds ``best.ckpt``, ``last.ckpt``, ``config.yaml``,
+        The run directory and the scores. The directory holds ``best.ckpt``, ``last.ckpt``, ``config.yaml``,
         ``start.json``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``, ``test.png`` (predicted
         against true) and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
 
     Raises:
-        InputError: if the data or the configuration cannot be used, or another process works in the folder; nothing
-            is written then.
+        InputError: if the data or the configuration cannot be used, or another process is using the directory;
+            nothing is written then.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
-        raise InputError(f"cannot write the run folder {out}: it is a file")
-    with _alone_in(out):
+        raise InputError(f"cannot write the run directory {out}: it is a file")
+    with _lock(out):
         if is_first_process() and contains_run(out) and not overwrite:
             raise InputError(
                 f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
@@ -80,7 +80,7 @@ def train(
             check_run_directory(out, config.data, frame=is_frame(data))
         if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
             raise InputError(
-                f"{out} holds the weights that the run is to start from, which it would remove first: choose "
+                f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
                 "another --out"
             )
         check_mixer(config.model.mixer, config.model.mixer_settings)
@@ -96,64 +96,70 @@ def train(
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
 
 
-def _alone_in(folder: Path) -> AbstractContextManager[None]:
-    """The lock of a run folder, which the first process of a distributed run holds for all of them."""
+def _lock(folder: Path) -> AbstractContextManager[None]:
+    """Lock a run directory; in a distributed run, the first process does so for all of them."""
     return locked(folder) if is_first_process() else nullcontext()
 
 
 def _belongs_to_run(checkpoint: Path, folder: Path) -> bool:
-    """Whether a checkpoint is one of the run in a folder, or of one of its members."""
-    homes = (folder, *find_members(folder))
-    return checkpoint.resolve() in {(home / name).resolve() for home in homes for name in (BEST, LAST)}
+    """True if a checkpoint is one of the run in a directory, or of one of its members."""
+    folders = (folder, *find_members(folder))
+    return checkpoint.resolve() in {(one / name).resolve() for one in folders for name in (BEST, LAST)}
 
 
 def _load_dataset(
     config: RunConfig, out: Path, data: Iterable[Data] | DataFrame | None, targets: Sequence[str] | None
 ) -> tuple[LabelledDataset, RunConfig, list[Data] | None]:
-    """The labelled molecules of a run, the configuration that finds them again, and the graphs that it cannot find."""
+    """Return the dataset, the configuration with which it can be loaded again, and the graphs if it cannot."""
     if data is None:
         return load_dataset(config.data), config, None
-    if is_frame(data):  # which the run folder keeps as a table
+    if is_frame(data):  # a copy of the data frame is saved in the run directory
         columns = config.data if targets is None else replace(config.data, targets=join_names(list(targets)))
-        found = replace(columns, dataset=str(out.resolve() / MOLECULES))
-        return dataset_from_frame(data, columns), replace(config, data=found), None
+        saved = replace(columns, dataset=str(out.resolve() / MOLECULES))
+        return dataset_from_frame(data, columns), replace(config, data=saved), None
     if isinstance(data, str | Path):
-        raise InputError(f"data is a data frame or PyG graphs: name a file in config.data.dataset, as {str(data)!r}")
-    graphs = list(data)  # an iterator is read once, and each of several models wants it
+        raise InputError(f"data must be a data frame or PyG graphs: set config.data.dataset to the file {str(data)!r}")
+    graphs = list(data)  # every ensemble member needs them, but an iterator can be read only once
     return dataset_from_pyg(graphs, targets, config.data), config, graphs
 
 
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
-    """Continue a run that was stopped or killed, to the result it would have had.
+    """Continue a run that was stopped or killed; the result is that of an uninterrupted run.
 
     Args:
-        folder: of the run.
-        data: the same PyG data again, if the run was trained on such.
+        folder: run directory.
+        data: the same PyG data again, if the run was trained on PyG data.
+        console: where to report.
+
+    Returns:
+        The run directory and the scores.
 
     Raises:
-        InputError: if the folder holds no run, another process works in it, or its data has changed since.
+        InputError: if the directory holds no run, another process is using it, or its data has changed.
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
         raise InputError(
-            f"{folder} holds no run to continue: it has no {CONFIG}, which is written when the molecules are read; "
-            "begin it with the command that was meant to, without --resume"
+            f"{folder} holds no run to continue: it has no {CONFIG}, which is written after the molecules are read; "
+            "start the run again without --resume"
         )
-    with _alone_in(folder):
+    with _lock(folder):
         config = read_config(folder)
         if config.data.dataset == "pyg" and data is None:
             raise InputError(
                 f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
             )
         if config.data.fingerprint is None:
-            raise InputError(f"{folder} holds a model that was not trained there: there is no run to continue")
+            raise InputError(
+                f"{folder} holds a model that was not trained there (imported or saved): no run to continue"
+            )
         targets = target_names(config.data.targets, ())
         data = None if data is None else list(data)
         dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)
         if dataset.fingerprint() != config.data.fingerprint:
-            raise InputError(f"the data of {folder} has changed since it was trained: start a new run instead")
+            raise InputError(f"the data of {folder} has changed since the run was started: start a new run instead")
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, folder, data, fresh=False, console=console)
         if (folder / LAST).exists():
-            read_checkpoint(folder / LAST)  # a damaged one is told apart here
+            read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
         return run(config, dataset, folder, fresh=False, splits=saved_splits(config, folder), console=console)

@@ -126,4 +126,4 @@ def test_files_of_others_stay(cli, tmp_path, demo_csv, pretrained, tiny_flags):
     code, _, said = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)
     assert code == 2 and f"holds no run, but a {CORPUS}" in said and (tmp_path / "run" / CORPUS).read_text() == "mine"
     code, _, said = cli("pretrain", pretrained / "rejected.csv", "-o", pretrained, "--overwrite")
-    assert code == 2 and "lies where the run is to write" in said and (pretrained / "rejected.csv").exists()
+    assert code == 2 and "would overwrite its input" in said and (pretrained / "rejected.csv").exists()

@@ -189,7 +189,7 @@ def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_directory,
     if of_several:
         shutil.copy(run_directory / "config.yaml", folder)
     config = replace(tiny_config(demo_csv), init_from=str(home / "best.ckpt"))
-    with pytest.raises(InputError, match="holds the weights that the run is to start from"):
+    with pytest.raises(InputError, match="holds the checkpoint that this run is initialised from"):
         train(config, folder, overwrite=True)
     assert (home / "best.ckpt").exists() and (home / "metrics.json").exists()
 

@@ -202,7 +202,7 @@ def test_changed_data_are_refused(change, short_run, demo_rows, cli):
     before = {path: path.read_bytes() for path in short_run.glob("*.*")}
     table.to_csv(short_run.parent / "data.csv", index=False)
     code, _, err = cli("train", "--resume", short_run)
-    assert code == 2 and "has changed since it was trained" in " ".join(err.split())
+    assert code == 2 and "has changed since the run was started" in " ".join(err.split())
     assert {path: path.read_bytes() for path in short_run.glob("*.*")} == before
 
 

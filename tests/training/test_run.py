@@ -199,7 +199,7 @@ def test_what_is_read_is_not_written_over(option, tmp_path, demo_csv, demo_rows,
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_csv(tmp_path / "run" / "split.csv", index=False)
     settings = {"dataset": str(tmp_path / "t.csv"), option: str(tmp_path / "run" / "split.csv")}
-    with pytest.raises(InputError, match=r"split\.csv lies where the run is to write"):
+    with pytest.raises(InputError, match=r"would overwrite its input .*split\.csv"):
         train(tiny_config(demo_csv, data=settings), tmp_path / "run", overwrite=True)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "run" / "split.csv"), frame.reset_index(drop=True))
@@ -247,7 +247,7 @@ def test_no_lock_file_is_left_where_nothing_was_trained(tiny_config, tmp_path):
 
 def test_the_folder_of_the_tables_is_no_run_folder(tmp_path, demo_rows, tiny_config):
     demo_rows.to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match="lies where the run is to write"):
+    with pytest.raises(InputError, match="would overwrite its input"):
         train(tiny_config(tmp_path), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
@@ -298,7 +298,7 @@ def test_a_refused_run_leaves_the_old_one(tmp_path, demo_csv, tiny_config, secti
 
 def test_the_folder_is_a_file(tmp_path, demo_csv, tiny_config):
     (tmp_path / "run").touch()
-    with pytest.raises(InputError, match="cannot write the run folder"):
+    with pytest.raises(InputError, match="cannot write the run directory"):
         train(tiny_config(demo_csv), tmp_path / "run")
 
 
@@ -496,7 +496,7 @@ def test_profile(demo_csv, tiny_config, tmp_path):
     output = io.StringIO()
     train(config, tmp_path / "run", profile=True, console=Console(file=output, width=100))
     rows = re.findall(r"│ (\w+)\s*│ ([\d.]+)\s*│ ([\d.]+)%\s*│ ([\d.]+)\s*│", output.getvalue())
-    assert [row[0] for row in rows] == ["data", "wait", "forward", "backward", "optimiser", "rest", "all"]
+    assert [row[0] for row in rows] == ["data", "wait", "forward", "backward", "optimiser", "rest", "total"]
     seconds, shares, milliseconds = (np.array([float(row[i]) for row in rows]) for i in (1, 2, 3))
     assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.04)  # of hundredths, rounded
     assert sum(shares[:-1]) == pytest.approx(shares[-1], abs=0.4) and shares[-1] == 100

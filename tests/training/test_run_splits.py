@@ -45,7 +45,7 @@ def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
         code, out, err = cli("evaluate", folder, "--split", split, "--device", "cpu")
         assert code == 0 and float(out.split("MAE ")[1].split(",")[0]) == pytest.approx(metrics[split]["mae"], abs=1e-5)
     demo_rows[37:47].to_csv(tmp_path / "test.csv", index=False)
-    with pytest.raises(InputError, match="has changed since it was trained"):
+    with pytest.raises(InputError, match="has changed since the run was started"):
         resume(folder)
 
 

@@ -1,4 +1,4 @@
-"""Whether this machine computes a run's steps as plain torch does, before the first of them."""
+"""Check of the operator backends against plain torch, before the first step of a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.ops.program import disable_programs
 from graphslice.training.module import PropertyModule
 
-#: The dtype of the products by Lightning's name of a precision.
+#: Dtype of matrix products, by Lightning's name of the precision.
 DTYPES = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 class BackendCheck(pl.Callback):
-    """Takes the backends out of use that fail in the model, or compute something else than plain torch.
+    """Disable backends that fail in the model, or whose results differ from plain torch.
 
-    The smallest and the largest training molecules go through the model on the run's device and in its precision.
+    The check computes the smallest and the largest training molecules on the device and in the precision of the run.
 
     Args:
-        console: where what was found is told.
+        console: where to report disabled backends.
     """
 
     def __init__(self, console: Console) -> None:
@@ -39,7 +39,7 @@ class BackendCheck(pl.Callback):
                 for backend in OPERATORS[name].backends:
                     OPERATORS[name].disable(backend)
             self.console.print(
-                f"{name}: {reason}; this run computes it with plain torch (graphslice doctor shows more)",
+                f"{name}: {reason}; this run uses plain torch instead (graphslice doctor shows details)",
                 highlight=False,
                 markup=False,
                 soft_wrap=True,

@@ -1,4 +1,4 @@
-"""Whether a run earns the time back that compiling its steps takes."""
+"""Compilation of training steps with torch.compile, if it is expected to pay off."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from graphslice.config import RunConfig
 from graphslice.doctor.agreement import compile_checked
 from graphslice.training.backend_check import DTYPES
 
-# Seconds that torch.compile took for one number of rows, forward and backward with CUDA graphs: some 40 for the four
-# layers of the preset `small` and 60 for the twelve of the paper's size.
-_SECONDS_A_LENGTH, _SECONDS_A_LAYER = 30.0, 2.5
-# Eager steps take so many times as long as compiled ones. Assumed: half of it is reached where launches take the time.
+# Seconds of torch.compile per batch width (number of rows), forward and backward with CUDA graphs: about 40 for the
+# four layers of the preset `small`, 60 for the twelve layers of the paper's size.
+_SECONDS_PER_WIDTH, _SECONDS_PER_LAYER = 30.0, 2.5
+# Assumed ratio of the time of eager to compiled steps; where kernel launches dominate, half of the gain is reached.
 _SPEEDUP = 1.5
-# What is saved must be so many times what compiling costs, for all of these are guesses.
+# The saved time must exceed the cost by this factor, since both are estimates.
 _MARGIN = 1.5
-# Steps that warm up, as kernels are built and memory is claimed, and steps that are measured after them.
+# Warm-up steps, in which kernels are built and memory is allocated, and the steps measured after them.
 _WARM_UP, _MEASURED = 20, 30
 
 
 def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
-    """Whether compiled steps save clearly more than compiling takes.
+    """True if compiled steps are expected to save clearly more time than compilation takes.
 
-    With a limit of time nothing is saved, but as much more is done within it: the question is the same.
+    With a time limit, the saved time allows more steps instead; the criterion is the same.
 
     Args:
-        seconds_left: that the rest of the run takes with eager steps.
-        layers: of the model.
-        lengths: different numbers of rows of its batches; each is compiled by itself.
+        seconds_left: duration of the rest of the run with eager steps.
+        layers: number of layers of the model.
+        lengths: number of distinct batch widths, each of which is compiled separately.
     """
-    cost = lengths * (_SECONDS_A_LENGTH + _SECONDS_A_LAYER * layers)
+    cost = lengths * (_SECONDS_PER_WIDTH + _SECONDS_PER_LAYER * layers)
     return seconds_left * (1 - 1 / _SPEEDUP) > _MARGIN * cost
 
 
 class Compilation(pl.Callback):
-    """Compiles the blocks: from the first step, never, or on a GPU once the first steps say that it is worth it.
+    """Compile the blocks: from the first step, never, or on a GPU if timing the first steps shows that it will pay off.
 
-    The steps that are measured are waited for, one by one; the first device decides for all. Compiling goes on
-    within the training, so that it counts as time of training. Compiled steps give what eager ones do up to
-    rounding, which is checked on the smallest molecules and the largest; a resumed run decides anew.
+    The timed steps are synchronised one by one, and the first device decides for all. Compilation counts as training
+    time. Compiled steps must equal eager steps up to rounding, which is checked on the smallest and the largest
+    molecules. A resumed run decides anew.
 
     Args:
-        config: of the run.
-        steps: its length in optimiser steps.
-        seconds_left: gives the seconds of the run's minutes that are left; None without a limit.
-        console: where it is told that compiled steps fail or compute something else than eager ones.
+        config: configuration of the run.
+        steps: length of the run in optimiser steps.
+        seconds_left: returns the seconds until the time limit of the run; None without a limit.
+        console: where to report that compiled steps fail or differ from eager steps.
 
     Attributes:
-        compiled: whether the steps are compiled by now.
+        compiled: True once the steps are compiled.
     """
 
     def __init__(
@@ -74,25 +74,26 @@ class Compilation(pl.Callback):
             self._compile(trainer, module)
 
     def _compile(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Compile the model, unless compiled steps differ from eager steps."""
         share = len(range(trainer.global_rank, self.config.trainer.batch_size, trainer.world_size))
         mode = "reduce-overhead" if module.device.type == "cuda" else "default"
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         batches = [batch.to(module.device) for batch in data.extreme_train_batches(share)]
         reason = compile_checked(module.model, batches, DTYPES[str(trainer.precision)], mode=mode)  # type: ignore[arg-type]
-        # The first device decides for all: those that compute differently would wait for each other.
+        # The first device decides for all: devices that run different programs would wait for each other forever.
         self.compiled = not trainer.strategy.broadcast(reason is not None)
         if not self.compiled:
             module.model.run_eagerly()  # type: ignore[operator,union-attr]
         if reason is not None:
             self.console.print(
-                f"compiled steps: {reason}; this run goes on without them (graphslice doctor shows more)",
+                f"compiled steps: {reason}; continuing with eager steps (graphslice doctor shows details)",
                 highlight=False,
                 markup=False,
                 soft_wrap=True,
             )
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._since = None  # between two epochs there is a validation
+        self._since = None  # the time between two epochs includes a validation
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx: int
@@ -110,6 +111,7 @@ class Compilation(pl.Callback):
                 self._compile(trainer, module)
 
     def _is_worth_it(self, trainer: pl.Trainer) -> bool:
+        """True if compilation will pay off, by the median time of the measured steps."""
         left = float(np.median(self._times)) * (self.steps - trainer.global_step)
         if (limit := self.seconds_left()) is not None:
             left = min(left, limit)

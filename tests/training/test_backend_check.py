@@ -39,7 +39,7 @@ def test_a_run_goes_on_without_it(function, reason, cli, demo_csv, tiny_flags, t
     lines = [line for line in err.splitlines() if "path_softmax" in line]
     assert code == 0 and len(lines) == 1, err
     assert lines[0].startswith(f"path_softmax: the numba backend: {reason}")
-    assert lines[0].endswith("this run computes it with plain torch (graphslice doctor shows more)")
+    assert lines[0].endswith("this run uses plain torch instead (graphslice doctor shows details)")
     errors = [json.loads((run / "metrics.json").read_text())["test"]["mae"] for run in (right, wrong)]
     assert errors[1] == pytest.approx(errors[0], rel=0.02)
 

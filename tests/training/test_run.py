@@ -275,7 +275,7 @@ def test_it_is_judged_where_it_was_trained(tmp_path, demo_csv, tiny_config, monk
         ({"data": {"smiles_column": "gap_ev"}, "graph": {}}, "which columns|can be used|is not numeric"),
         ({"graph": {"max_atoms": 1}}, "none of its 60 rows can be used"),
         ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train with these settings"),
-        ({"trainer": {"devices": "many"}}, "devices is auto or a number from 1 on"),
+        ({"trainer": {"devices": "many"}}, "devices must be auto or a positive number"),
         ({"optimizer": {"peak_lr": 0.0}}, "peak_lr"),
         ({"optimizer": {"peak_lr": -1.0}}, "peak_lr"),
         ({"optimizer": {"weight_decay": -1.0}}, "weight_decay"),

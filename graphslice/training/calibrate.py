@@ -1,4 +1,4 @@
-"""Calibration of a trained model on molecules that it did not learn."""
+"""Calibration of trained models on held-out molecules."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST, write_training_smiles
 
-#: The most molecules that a calibration is made of; of more, as many at random.
+#: Maximum number of molecules used for calibration; of more, a random sample is used.
 MAX_CALIBRATION_ROWS = 5_000
 
 
 def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibration:
-    """Calibrate the best checkpoint of a run on its validation molecules, and keep that in it.
+    """Calibrate the best checkpoint of a run on its validation set, and save the calibration in the checkpoint.
 
     Args:
-        folder: of the run.
-        data: what it was trained on.
-        device: that predicts.
+        folder: run directory.
+        data: molecules of the run.
+        device: device that predicts.
+
+    Returns:
+        The calibration.
     """
     predictor, dataset = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.dataset
     rows, seed = _random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, data), data.config.trainer.seed
     domain = _fit_domain(data, data.splits["train"], seed)
-    answers, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
+    predictions, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
     molecules = _molecule_ids(data, rows)
-    calibration = fit_calibration(answers, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
     add_to_checkpoint(folder / BEST, calibration)
     _write_domain_smiles(folder, data, domain)
     return calibration
@@ -46,53 +49,59 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
 def calibrate_ensemble(
     out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
 ) -> Calibration:
-    """Calibrate several models together, each molecule by those that did not learn it, and keep that beside them.
+    """Calibrate an ensemble on predictions of held-out molecules, and save the calibration in its run directory.
 
-    Where each has molecules of its own, as folds have, the errors are those of one model, and not less than those of
-    the mean of all, by which new molecules are answered (cross-conformal: Vovk 2015, doi:10.1007/s10472-013-9368-4).
+    If the members have different held-out molecules, as in a cross-validation, the errors are those of single members.
+    They are not smaller than those of the ensemble mean that is predicted for new molecules (cross-conformal
+    prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4).
 
     Args:
-        out: the folder of the run.
-        models: its models, each calibrated.
-        splits: of each.
-        split: whose molecules each did not learn.
-        data: what they were trained on.
+        out: run directory of the ensemble.
+        models: its members, each calibrated.
+        splits: split of each member.
+        split: name of the split whose molecules each member held out.
+        data: molecules of the run.
+
+    Returns:
+        The calibration.
     """
     dataset = data.dataset
-    learned = np.unique(np.concatenate([each["train"] for each in splits]))  # by any of them, but no common test
-    domain = _fit_domain(data, learned, data.config.trainer.seed)
+    # Training molecules of any member: a test set shared by all is not part of the applicability domain.
+    training = np.unique(np.concatenate([member["train"] for member in splits]))
+    domain = _fit_domain(data, training, data.config.trainer.seed)
     rows = np.sort(_random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data))
-    if all(np.array_equal(each[split], splits[0][split]) for each in splits):
+    if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
-        answers, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
+        predictions, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
     else:
-        own = predict_held_out(models, splits, split, data.store, rows)
-        answers, difficulty = own.mean, own.difficulty
+        held_out = predict_held_out(models, splits, split, data.store, rows)
+        predictions, difficulty = held_out.mean, held_out.difficulty
     molecules = _molecule_ids(data, rows)
-    calibration = fit_calibration(answers, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
     save_ensemble_calibration(calibration, out)
     _write_domain_smiles(out, data, domain)
     return calibration
 
 
 def _molecule_ids(data: MoleculeData, rows: np.ndarray) -> np.ndarray:
-    """Which molecule each label of some rows is of: a molecule that was measured several times is one."""
+    """Return the molecule index of each label; repeated measurements of a molecule share one."""
     return molecule_ids(data.store, rows)[data.dataset.molecules(rows)]
 
 
 def _predict_with_difficulty(
     predictor: Predictor, domain: ApplicabilityDomain, data: MoleculeData, rows: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """What a model answers for some rows, and what may tell of the size of its errors; see :func:`fit_calibration`."""
-    answers, found = predictor.predict_uncalibrated(data.store, rows)
+    """Return the predictions and the estimates of their difficulty, as :func:`fit_calibration` takes them."""
+    predictions, estimates = predictor.predict_uncalibrated(data.store, rows)
     similarity, counts = (
         nearest_training_molecules(domain, data.store, rows)[0],
         data.store.atom_bond_counts(predictor.level, rows),
     )
-    return answers, difficulty_estimates(found, similarity, counts, len(predictor.tasks))
+    return predictions, difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
 
 
 def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> ApplicabilityDomain:
+    """Return the applicability domain of a training set, or of a sample of it."""
     max_training_atoms = int(data.store.sizes[rows].max(initial=0))
     rows = np.sort(_random_subset(rows, MAX_TRAINING_MOLECULES, data))
     return ApplicabilityDomain.from_fingerprints(
@@ -100,13 +109,14 @@ def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> Applicabilit
     )
 
 
-def _random_subset(rows: np.ndarray, most: int, data: MoleculeData) -> np.ndarray:
-    """As many rows at most, at random."""
-    if len(rows) <= most:
+def _random_subset(rows: np.ndarray, limit: int, data: MoleculeData) -> np.ndarray:
+    """Return a random sample of at most ``limit`` rows."""
+    if len(rows) <= limit:
         return rows
-    return np.random.default_rng(data.config.trainer.seed).choice(rows, most, replace=False)
+    return np.random.default_rng(data.config.trainer.seed).choice(rows, limit, replace=False)
 
 
 def _write_domain_smiles(folder: Path, data: MoleculeData, domain: ApplicabilityDomain) -> None:
+    """Write the SMILES of the molecules of an applicability domain, if there are any."""
     if data.dataset.smiles:
         write_training_smiles(folder, domain.rows, [data.dataset.smiles[row] for row in domain.rows.tolist()])

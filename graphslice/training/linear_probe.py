@@ -1,6 +1,6 @@
-"""The last linear map of a run that starts from other weights: fitted to what these read of its molecules.
+"""Linear probing: ridge regression of the output layer on pretrained embeddings, before fine-tuning.
 
-A random one would have the rest learn from its errors first, which undoes what was taken (linear probing, then
+With a randomly initialised output layer, the first gradients would distort the pretrained features (linear probing then
 fine-tuning: Kumar et al. 2022, arXiv:2202.10054).
 """
 
@@ -17,42 +17,46 @@ from graphslice.inference.batches import for_each_batch
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import REGRESSION, each_target
 
-# The most molecules that it is fitted to, and chosen by; of more, as many at random.
+# Maximum number of training and of validation molecules; of more, a random sample is used.
 _MAX_ROWS = 5_000
-# Penalties of a ridge regression, relative to the mean square of what is read; the last leaves the mean alone.
+# Ridge penalties, relative to the mean square of the embeddings; with the last one the mean is predicted.
 _PENALTIES = (*np.logspace(-4, 1, 11), np.inf)
-# Numbers are cut at so many deviations of their bulk from their median: squared errors would follow the few beyond.
+# Regression labels are clipped at this many robust standard deviations (from the interquartile range) from the median,
+# since squared errors would be dominated by outliers.
 _CLIP = 3.0
-# A number is fitted where that explains so much of it on the validation molecules: what is known already is kept. Of
-# others a random map became the better network (docs/log.md).
+# A regression target is fitted only if the fit explains this share of the variance on the validation set. Otherwise a
+# random initialisation gave the better network (docs/log.md).
 _MIN_EXPLAINED_VARIANCE = 0.8
 
 
 def fit_head(model: GraphTransformer, data: MoleculeData) -> bool:
-    """Fit the last map of a model to the training molecules; says whether any of its outputs was fitted.
+    """Fit the output layer of a model to the training set by ridge regression.
 
-    How strongly is chosen by the validation molecules, for each output. Not fitted are numbers of which that tells
-    little, a head with a layer of its own, one of atoms or bonds, and one that reads descriptors.
+    The penalty of each output is chosen on the validation set. Nothing is fitted for an MLP head, atom- or bond-level
+    targets, or a head with descriptors; nor are regression targets of which the fit explains little variance.
 
     Args:
-        model: with the mean and deviation of its targets, on the CPU.
-        data: of the run.
+        model: pretrained model on the CPU, with the mean and standard deviation of its targets.
+        data: molecules of the run.
+
+    Returns:
+        True if any output was fitted.
     """
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False
     rows = {split: _random_subset(data.splits[split], data.config.trainer.seed) for split in ("train", "valid")}
-    read = {split: _embeddings(model, data, some) for split, some in rows.items()}
-    wanted = {split: _head_targets(model, data, some) for split, some in rows.items()}
-    numbers = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}
+    embeddings = {split: _embeddings(model, data, sample) for split, sample in rows.items()}
+    targets = {split: _head_targets(model, data, sample) for split, sample in rows.items()}
+    regression = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}
     fitted = False
     for output in range(len(head.bias)):
-        known = {split: np.isfinite(values[:, output]) for split, values in wanted.items()}
+        known = {split: np.isfinite(values[:, output]) for split, values in targets.items()}
         if known["train"].sum() < 3 or not known["valid"].any():
             continue
-        x, y = ([each[split][known[split]] for split in rows] for each in (read, wanted))
+        x, y = ([values[split][known[split]] for split in rows] for values in (embeddings, targets))
         weight, bias, explained = ridge(x[0], y[0][:, output], x[1], y[1][:, output])
-        if explained < _MIN_EXPLAINED_VARIANCE and output in numbers:
+        if explained < _MIN_EXPLAINED_VARIANCE and output in regression:
             continue
         with torch.no_grad():
             head.weight[output] = torch.from_numpy(weight)
@@ -62,13 +66,16 @@ def fit_head(model: GraphTransformer, data: MoleculeData) -> bool:
 
 
 def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """The weights ``float64 [C]`` and the constant of a ridge regression, of the penalty with the least squared error,
-    and how much of the validation rows' variance it explains.
+    """Fit a ridge regression, with the penalty of the least squared error on the validation rows.
 
     Args:
-        x: ``float64 [R, C]``.
-        y: ``float64 [R]``.
-        x_valid, y_valid: of the rows by which the penalty is chosen.
+        x: ``float64 [R, C]``, features.
+        y: ``float64 [R]``, labels.
+        x_valid: ``float64 [V, C]``, features of the validation rows.
+        y_valid: ``float64 [V]``, labels of the validation rows.
+
+    Returns:
+        The weights ``float64 [C]``, the intercept, and the share of the variance of ``y_valid`` that is explained.
     """
     centre, middle = x.mean(axis=0), y.mean()
     u, s, vt = np.linalg.svd(x - centre, full_matrices=False)
@@ -83,14 +90,15 @@ def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray
 
 
 def _random_subset(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Return the rows, or a random sample of them in ascending order."""
     return (
         rows if len(rows) <= _MAX_ROWS else np.sort(np.random.default_rng(seed).choice(rows, _MAX_ROWS, replace=False))
     )
 
 
 def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:
-    """``float64 [R, width]``: what the head reads of some molecules."""
-    found = np.empty((len(rows), model.width), np.float32)
+    """Return the embeddings ``float64 [R, width]`` that are the input of the head."""
+    embeddings = np.empty((len(rows), model.width), np.float32)
 
     def compute(batch: GraphBatch) -> np.ndarray:
         with torch.inference_mode():
@@ -98,32 +106,33 @@ def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -
 
     training = model.training
     model.eval()
-    for_each_batch(data.config, torch.device("cpu"), data.store, rows, compute, found)
+    for_each_batch(data.config, torch.device("cpu"), data.store, rows, compute, embeddings)
     model.train(training)
-    return found.astype(np.float64)
+    return embeddings.astype(np.float64)
 
 
 def _head_targets(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:
-    """``float64 [R, W]``: what each output is to be; nan where unknown.
+    """Return the targets ``float64 [R, W]`` of the outputs; nan where unknown.
 
-    Of a class it is what the first step of Newton's method adds to the logit of its share p: ``(y - p) / (p (1 - p))``.
+    For a class with share p of the training labels, the target is the first Newton step for its logit,
+    ``(y - p) / (p (1 - p))``.
     """
     from scipy.stats import iqr
 
-    labels, learned = data.labels[rows], data.train_labels
-    mean, std = (each.double().numpy() for each in (model.target_mean, model.target_std))
-    wanted = np.full((len(rows), len(mean)), np.nan)
+    labels, train_labels = data.labels[rows], data.train_labels
+    mean, std = (buffer.double().numpy() for buffer in (model.target_mean, model.target_std))
+    targets = np.full((len(rows), len(mean)), np.nan)
     for t, task, where in each_target(data.dataset.tasks):
         y = labels[:, t]
         if task.kind == REGRESSION:
-            middle = np.nanmedian(learned[:, t])
-            reach = _CLIP * iqr(learned[:, t], scale="normal", nan_policy="omit")
-            cut = y.clip(middle - reach, middle + reach) if reach > 0 else y
-            wanted[:, where] = (cut[:, None] - mean[where]) / std[where]
+            median = np.nanmedian(train_labels[:, t])
+            reach = _CLIP * iqr(train_labels[:, t], scale="normal", nan_policy="omit")
+            clipped = y.clip(median - reach, median + reach) if reach > 0 else y
+            targets[:, where] = (clipped[:, None] - mean[where]) / std[where]
             continue
         for output in range(where.start, where.stop):
-            place = 1 if task.outputs == 1 else output - where.start
-            share = np.nanmean(np.where(np.isnan(learned[:, t]), np.nan, learned[:, t] == place))
-            has = np.where(np.isnan(y), np.nan, y == place)
-            wanted[:, output] = (has - share) / max(share * (1 - share), 1e-6)
-    return wanted
+            index = 1 if task.outputs == 1 else output - where.start
+            share = np.nanmean(np.where(np.isnan(train_labels[:, t]), np.nan, train_labels[:, t] == index))
+            in_class = np.where(np.isnan(y), np.nan, y == index)
+            targets[:, output] = (in_class - share) / max(share * (1 - share), 1e-6)
+    return targets

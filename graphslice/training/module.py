@@ -25,50 +25,55 @@ from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
 from graphslice.training.schedule import linear_schedule
 
-#: What is logged of every epoch, and chooses the best: the mean of the metric over the last epochs. One alone is chance
-#: where few molecules validate: an early one that was lucky beat the last one there, and lost to it on other molecules.
+#: Logged value that selects the best epoch: the validation metric averaged over the last epochs. With a small
+#: validation set, a single epoch may be good by chance: such early epochs were worse than the last on new molecules.
 MONITOR = "val_choice"
-# So many epochs, and where a checkpoint keeps what they had.
+# Number of epochs that are averaged, and the checkpoint keys of their scores and of the auxiliary errors.
 _WINDOW, _RECENT, _AUXILIARY = 5, "recent_validations", "auxiliary_errors"
 
 
 def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """``float64 [W]`` twice: mean and deviation of the numbers; the shares of the classes as logits, and 1.
+    """Compute the offset and the scale of each output of the network.
 
     Args:
-        tasks: of T targets that W numbers answer.
-        labels: ``float64 [R, T]`` of the training molecules, as the network learns them; nan where unknown.
+        tasks: the T targets.
+        labels: ``float64 [R, T]``, labels of the training set after their transform; nan where missing.
+        outputs: number of outputs W.
+
+    Returns:
+        Two arrays ``float64 [W]``: mean and standard deviation of regression targets; for classes the logits of their
+        frequencies, and 1.
     """
     mean, std = np.zeros(outputs), np.ones(outputs)
     for t, task, where in each_target(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
         if task.kind == REGRESSION:
-            # The deviation of equal numbers may be a rounding in place of 0.
+            # The standard deviation of equal numbers may be a rounding error instead of 0.
             mean[where], std[where] = known.mean(), known.std() if np.ptp(known) > 0 else 1.0
             continue
-        shares = np.bincount(known.astype(int), minlength=len(task.classes)) + 0.5  # none is impossible
+        shares = np.bincount(known.astype(int), minlength=len(task.classes)) + 0.5  # no class gets probability 0
         logs = np.log(shares / shares.sum())
         mean[where] = logs[1] - logs[0] if task.kind == BINARY else logs
     return mean, std
 
 
 class PropertyModule(pl.LightningModule):
-    """Training of a :class:`~graphslice.nn.GraphTransformer` on standardised numbers and on classes.
+    """Training of a :class:`~graphslice.nn.GraphTransformer` on standardised regression targets and on classes.
 
     Args:
-        config: of the run.
-        tasks: of the T targets.
-        labels: ``float64 [R, T]`` of the training molecules, atoms or bonds, as the network learns them.
-        metric: of :data:`~graphslice.evaluation.metrics.METRICS`, which chooses the best epoch.
+        config: configuration of the run.
+        tasks: the T targets.
+        labels: ``float64 [R, T]``, labels of the training molecules, atoms or bonds after their transform.
+        metric: one of :data:`~graphslice.evaluation.metrics.METRICS`, which selects the best epoch.
         steps: length of the run in optimiser steps.
-        elapsed: gives the fraction of the run's minutes that are over; 0 where only its steps are limited.
-        auxiliary: labels of the atoms and bonds of the training molecules, by level, that are learned beside.
+        elapsed: returns the fraction of the run's time limit that has passed; 0 without a time limit.
+        auxiliary: labels of auxiliary atom- and bond-level targets of the training molecules, by level.
 
     Attributes:
-        auxiliary_errors: the mean absolute error of each of these targets, when validated last.
+        auxiliary_errors: mean absolute error of each auxiliary target at the last validation.
     """
 
-    _numbers: Tensor
+    _regression: Tensor
     _outputs: Tensor
     _classes: Tensor
 
@@ -92,11 +97,11 @@ class PropertyModule(pl.LightningModule):
         mean, std = standardisation(tasks, labels, config.model.tasks)
         self.model.target_mean.copy_(torch.from_numpy(mean))
         self.model.target_std.copy_(torch.from_numpy(std))
-        # The place of each target's first output, whether it is a number, and which outputs are of classes.
-        numbers = torch.tensor([task.kind == REGRESSION for task in tasks])
+        # Index of each target's first output, mask of regression targets, and mask of class outputs.
+        regression = torch.tensor([task.kind == REGRESSION for task in tasks])
         outputs = torch.tensor([where.start for where in output_slices(tasks)])
-        classes = torch.ones(len(mean), dtype=torch.bool).index_fill(0, outputs[numbers], False)
-        for name, buffer in (("_numbers", numbers), ("_outputs", outputs), ("_classes", classes)):
+        classes = torch.ones(len(mean), dtype=torch.bool).index_fill(0, outputs[regression], False)
+        for name, buffer in (("_regression", regression), ("_outputs", outputs), ("_classes", classes)):
             self.register_buffer(name, buffer, persistent=False)
         self._recent: list[float] = []
         self._validated: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -110,47 +115,47 @@ class PropertyModule(pl.LightningModule):
             groups,
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
-            # The scaler of 16-bit floats and the clipping do not go together with a fused one.
+            # Gradient scaling with float16 and gradient clipping do not work with a fused optimiser.
             fused=self.trainer.precision != "16-mixed",
         )
         factor, total = linear_schedule(settings, self.steps), settings.total_steps or self.steps
-        # Whatever of steps and minutes is nearer its end says how far the run has come.
+        # The progress of the run is that of its steps or of its time limit, whichever is further.
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(max(step, self.elapsed() * total)))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         if self.trainer.precision == "16-mixed":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        elif gradient_clip_val:  # Lightning refuses it for fused optimisers in any mixed precision
+        elif gradient_clip_val:  # Lightning rejects clipping with fused optimisers in any mixed precision
             clip_gradients([p for group in optimizer.param_groups for p in group["params"]], gradient_clip_val)
 
     def transfer_batch_to_device(self, batch: GraphBatch, device: torch.device, dataloader_idx: int) -> GraphBatch:
         return batch.to(device, non_blocking=True)
 
     def on_train_batch_start(self, batch: GraphBatch, batch_idx: int) -> None:
-        self.zero_grad()  # before the forward pass: gradients may lie in memory that a CUDA graph writes again
+        self.zero_grad()  # before the forward pass, since a CUDA graph may overwrite the memory of the gradients
         torch.compiler.cudagraph_mark_step_begin()
-        # The dropout of a step depends on the step alone, so a resumed run draws the same.
+        # The dropout mask depends only on seed, step and device, so a resumed run draws the same.
         seed = (self.config.trainer.seed, self.global_step, self.global_rank)
         torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
 
     def training_step(self, batch: GraphBatch, batch_idx: int) -> Tensor:
         assert batch.targets is not None
         mean, std = self.model.target_mean[self._outputs], self.model.target_std[self._outputs]
-        wanted = torch.where(self._numbers, (batch.targets - mean) / std, batch.targets)
-        # The shares of classes as logits, as answers have them too: those of another run where it is begun with.
+        labels = torch.where(self._regression, (batch.targets - mean) / std, batch.targets)
+        # Logits of the class frequencies, which predictions include too; in a fine-tuned model, of the pretraining set.
         prior = self._classes * self.model.target_mean
         if self.auxiliary is None:
-            parts = [self.loss(self.model.standardised(batch) + prior, wanted)]
+            parts = [self.loss(self.model.standardised(batch) + prior, labels)]
         else:
             outputs, rows = self.model.standardised_with_rows(batch)
-            parts = [self.loss(outputs + prior, wanted), *self.auxiliary.losses(rows, batch)]
+            parts = [self.loss(outputs + prior, labels), *self.auxiliary.losses(rows, batch)]
         loss = torch.stack([self._mean(*part) for part in parts]).sum()
         self.log("train_loss", loss, on_step=True, on_epoch=True, batch_size=len(batch))
         return loss
 
     def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
-        """The mean over the whole batch, however its labels fall on the devices."""
+        """Return the mean over the labels of the whole batch, independent of their distribution over devices."""
         weight, world = weight.detach(), self.trainer.world_size
         if world > 1:
             torch.distributed.all_reduce(weight)
@@ -159,13 +164,13 @@ class PropertyModule(pl.LightningModule):
     def validation_step(self, batch: GraphBatch, batch_idx: int) -> None:
         assert batch.rows is not None
         if self.auxiliary is None:
-            answers = self.model(batch)
+            predictions = self.model(batch)
         else:
-            outputs, read = self.model.standardised_with_rows(batch)
-            self.auxiliary.validate(read, batch)
-            answers = outputs * self.model.target_std + self.model.target_mean
-        found = batch.rows, batch.atom_bond_counts(), answers.float()
-        rows, counts, values = (tensor.cpu().numpy() for tensor in found)
+            outputs, atom_rows = self.model.standardised_with_rows(batch)
+            self.auxiliary.validate(atom_rows, batch)
+            predictions = outputs * self.model.target_std + self.model.target_mean
+        tensors = batch.rows, batch.atom_bond_counts(), predictions.float()
+        rows, counts, values = (tensor.cpu().numpy() for tensor in tensors)
         self._validated.append((rows, counts, values))
 
     def on_validation_epoch_end(self) -> None:
@@ -176,12 +181,12 @@ class PropertyModule(pl.LightningModule):
             torch.distributed.all_gather_object(gathered, batches)
             batches = [batch for rank in gathered for batch in rank]
         dataset = self.trainer.datamodule.dataset  # type: ignore[attr-defined]
-        rows, counts, values = (np.concatenate(each) for each in zip(*batches, strict=True))
-        rows, once = np.unique(rows, return_index=True)
-        answers = to_predictions(values[ragged_indices(pointers(counts), once)], self.tasks)
-        value = score(self.metric, dataset.name, self.tasks, dataset.labels(rows), answers)
+        rows, counts, values = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+        rows, first = np.unique(rows, return_index=True)  # distributed sampling may repeat rows
+        predictions = to_predictions(values[ragged_indices(pointers(counts), first)], self.tasks)
+        value = score(self.metric, dataset.name, self.tasks, dataset.labels(rows), predictions)
         if not math.isfinite(value):
-            value = METRICS[self.metric].loss(math.inf)  # the worst there is
+            value = METRICS[self.metric].loss(math.inf)  # the worst possible value
         self.log(f"val_{self.metric}", value)
         if self.auxiliary is not None:
             self.auxiliary_errors = self.auxiliary.mean_errors(self.trainer.world_size)

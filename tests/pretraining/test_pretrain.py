@@ -110,7 +110,7 @@ def test_bad_input(cli, tmp_path, demo_csv):
         ((table, "-o", tmp_path / "run", "--model.mixer", "nope"), "nope"),
         ((table, "-o", tmp_path / "run", "--trainer.metric", "nope"), "nope"),
         ((table, "-o", tmp_path / "run", "--trainer.target_weights", "a=2"), "target_weights does not go with"),
-        ((table, "-o", tmp_path / "run", "--trainer.loss", "cross-entropy"), "cross-entropy is one of multiclass"),
+        ((table, "-o", tmp_path / "run", "--trainer.loss", "cross-entropy"), "cross-entropy is for multiclass"),
         ((table, "-o", tmp_path / "run", "--trainer.freeze", "blocks:9"), "freeze"),
         ((table, "-o", tmp_path / "run", "--targets", '"a,b"'), "rename it"),
         ((table, "-o", tmp_path / "run", "--targets", "absent"), "no column 'absent'|has a column 'absent'"),

@@ -125,12 +125,12 @@ def test_thousands_of_targets_are_one_computation():
 @pytest.mark.parametrize(
     ("settings", "tasks", "reason"),
     [
-        ({"loss": "bce"}, regression_tasks(["y"]), "trainer.loss bce is one of binary targets, and 'y' is regression"),
-        ({"loss": "mae"}, [ACTIVE], "trainer.loss mae is one of regression targets"),
-        ({"target_weights": "actve=2"}, [ACTIVE], r"names 'actve' \(did you mean 'active'\?\)"),
-        ({"target_weights": "active=x"}, [ACTIVE], "the weight of 'active' must be a number from 0, not 'x'"),
-        ({"target_weights": "active=-1"}, [ACTIVE], "must be a number from 0"),
-        ({"target_weights": "active=0"}, [ACTIVE], "leaves every target without weight"),
+        ({"loss": "bce"}, regression_tasks(["y"]), "trainer.loss bce is for binary targets, but 'y' is regression"),
+        ({"loss": "mae"}, [ACTIVE], "trainer.loss mae is for regression targets"),
+        ({"target_weights": "actve=2"}, [ACTIVE], r"'actve' is no target \(did you mean 'active'\?\)"),
+        ({"target_weights": "active=x"}, [ACTIVE], "the weight of 'active' must be a non-negative number, not 'x'"),
+        ({"target_weights": "active=-1"}, [ACTIVE], "must be a non-negative number"),
+        ({"target_weights": "active=0"}, [ACTIVE], "at least one target needs a positive weight"),
     ],
 )
 def test_losses_of_no_use(settings, tasks, reason):

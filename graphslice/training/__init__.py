@@ -1,4 +1,4 @@
-"""Training: the Lightning module, its callbacks, and runs from start to finish."""
+"""Training of models: single runs, ensembles, fine-tuning and evaluation."""
 
 from graphslice.training.run import RunResult
 from graphslice.training.train_run import resume, train

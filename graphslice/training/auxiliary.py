@@ -1,4 +1,4 @@
-"""Labels of atoms and of bonds that a model of molecules learns beside its targets: heads that are not kept."""
+"""Auxiliary atom- and bond-level targets of a molecule-level model, whose heads are discarded after training."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from graphslice.batch import GraphBatch
 from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.nn.atom_bond_readout import AtomBondReadout
 
-# The weight of the labels of each level beside all targets of molecules together.
+# Weight of the loss of each level, relative to the loss of all molecule-level targets.
 _WEIGHT = 0.5
 
 
 class AuxiliaryHead(nn.Module):
-    """Linear map of an :class:`~graphslice.nn.atom_bond_readout.AtomBondReadout` to T standardised values of each
-    atom or bond.
+    """Auxiliary output head: an atom- or bond-level readout and a linear map to T standardised targets.
 
     Args:
-        dim: of the rows of the atoms.
-        labels: of the training molecules, which say the names of the targets, their mean and deviation.
+        dim: width of the atom embeddings.
+        labels: labels of the training set, which define the names, means and standard deviations of the targets.
     """
 
     mean: Tensor
@@ -45,56 +44,72 @@ class AuxiliaryHead(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
 
     def forward(self, rows: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-        """The sums over the labels of a batch of the absolute errors, in deviations, and how many there are:
-        ``float [T]`` each.
+        """Compute the sums of the absolute errors over the labels of a batch.
 
         Args:
-            rows: ``float [B, N + 1, C]``, behind the last norm.
-            batch: with ``atom_index`` and ``atom_targets``, or those of bonds.
+            rows: ``float [B, N + 1, C]``, atom embeddings after the last norm.
+            batch: batch with ``atom_index`` and ``atom_targets``, or ``bond_index`` and ``bond_targets``.
+
+        Returns:
+            For each target, the sum of the absolute errors in units of its standard deviation, and the number of
+            labels: ``float [T]`` each.
         """
-        sites, targets = getattr(batch, f"{self.level}_index"), getattr(batch, f"{self.level}_targets")
-        wanted = (targets - self.mean) / self.std
-        known = ~torch.isnan(wanted)
-        with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the model's own head
-            errors = (self.head(self.reader(rows, sites)) - wanted.nan_to_num()).abs()
+        index, targets = getattr(batch, f"{self.level}_index"), getattr(batch, f"{self.level}_targets")
+        labels = (targets - self.mean) / self.std
+        known = ~torch.isnan(labels)
+        with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the main head
+            errors = (self.head(self.reader(rows, index)) - labels.nan_to_num()).abs()
         return torch.where(known, errors, 0).sum(dim=0), known.sum(dim=0).to(errors.dtype)
 
 
 class AuxiliaryHeads(nn.ModuleDict):
-    """One :class:`AuxiliaryHead` for each level that has labels.
+    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (atom, bond) with labels.
 
     Args:
-        dim: of the rows of the atoms.
-        labels: of the training molecules, by level.
+        dim: width of the atom embeddings.
+        labels: labels of the training set, by level.
     """
 
     def __init__(self, dim: int, labels: Mapping[str, AtomBondLabels]) -> None:
-        super().__init__({level: AuxiliaryHead(dim, some) for level, some in labels.items()})
+        super().__init__({level: AuxiliaryHead(dim, level_labels) for level, level_labels in labels.items()})
         self._errors: dict[str, list[Tensor]] = {}
 
     def losses(self, rows: Tensor, batch: GraphBatch) -> list[tuple[Tensor, Tensor]]:
-        """Of each level the weighted sum of the errors, and the number of labels, by which it is to be divided."""
-        found = [head(rows, batch) for head in self.values()]
-        return [(_WEIGHT * errors.sum(), counts.sum()) for errors, counts in found]
+        """Compute the auxiliary losses of a batch.
+
+        Args:
+            rows, batch: as in :meth:`AuxiliaryHead.forward`.
+
+        Returns:
+            For each level, the weighted sum of the errors, and the number of labels by which it is to be divided.
+        """
+        sums = [head(rows, batch) for head in self.values()]
+        return [(_WEIGHT * errors.sum(), counts.sum()) for errors, counts in sums]
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:
-        """Keep the errors of a batch until :meth:`mean_errors` asks for them."""
+        """Accumulate the errors of a validation batch for :meth:`mean_errors`.
+
+        Args:
+            rows, batch: as in :meth:`AuxiliaryHead.forward`.
+        """
         for level, head in self.items():
             self._errors.setdefault(level, []).append(torch.stack(head(rows, batch)))
 
     def mean_errors(self, world: int) -> dict[str, float]:
-        """The mean absolute error of each target that has labels, in its unit, over what was validated since it was
-        last asked for.
+        """Return the mean absolute error of each target over the accumulated batches, and reset them.
 
         Args:
-            world: how many processes have validated a share each.
+            world: number of processes, each of which has validated a part.
+
+        Returns:
+            Errors by target, in its unit, without targets that have no labels.
         """
-        found: dict[str, float] = {}
+        mae: dict[str, float] = {}
         for level, parts in self._errors.items():
             head, sums = cast(AuxiliaryHead, self[level]), torch.stack(parts).sum(dim=0)
             if world > 1:
                 torch.distributed.all_reduce(sums)
             errors = (sums[0] / sums[1] * head.std).tolist()
-            found |= {name: error for name, error in zip(head.names, errors, strict=True) if math.isfinite(error)}
+            mae |= {name: error for name, error in zip(head.names, errors, strict=True) if math.isfinite(error)}
         self._errors = {}
-        return found
+        return mae

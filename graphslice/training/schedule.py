@@ -1,4 +1,4 @@
-"""How long a run is, and its learning rate from beginning to end."""
+"""Length of a run and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Callable
 
 from graphslice.config import OptimizerConfig, TrainerConfig
 
-# Where the user names no length: so many epochs of up to so many molecules. Of more molecules the steps grow with the
-# root of their number; of few there are so many steps at least.
-_EPOCHS, _MOLECULES, _STEPS, _LEAST_EPOCHS = 30, 10_000, 100, 5
-#: Epochs of a run that only its minutes end; such a run has as many steps at least.
+# Default length: 30 epochs of up to 10,000 molecules. With more molecules the number of steps grows with the square
+# root of their number, down to 5 epochs; with few molecules there are at least 100 steps.
+_EPOCHS, _MOLECULES, _MIN_STEPS, _MIN_EPOCHS = 30, 10_000, 100, 5
+#: Number of epochs, and least number of steps, of a run that is limited only by time.
 NO_STEP_LIMIT = 1_000_000
 
 
 def default_epochs(molecules: int, steps_per_epoch: int) -> int:
-    """Epochs that suit a number of training molecules, where the user names none.
+    """Return the default number of epochs.
 
     Args:
-        molecules: for training.
-        steps_per_epoch: optimiser steps of an epoch.
+        molecules: size of the training set.
+        steps_per_epoch: optimiser steps per epoch.
     """
-    fewer = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
-    return max(_LEAST_EPOCHS, round(_EPOCHS * fewer), math.ceil(_STEPS / max(steps_per_epoch, 1)))
+    factor = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
+    return max(_MIN_EPOCHS, round(_EPOCHS * factor), math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
 
 
 def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> int:
-    """Optimiser steps until a run ends, unless its minutes end it before.
+    """Return the length of a run in optimiser steps, unless its time limit ends it earlier.
 
     Args:
-        config: says how many epochs or steps, or minutes, or nothing.
-        molecules, steps_per_epoch: as of :func:`default_epochs`.
+        config: trainer configuration, with a maximum of epochs, steps or minutes, or none of these.
+        molecules, steps_per_epoch: as in :func:`default_epochs`.
     """
     epochs = config.max_epochs
     if epochs is None:
@@ -40,9 +40,16 @@ def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> in
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
-    """Factor of the peak learning rate at a step: up linearly, then down linearly to ``end_lr``.
+    """Make the learning-rate schedule: linear warm-up to ``peak_lr``, then linear decay to ``end_lr``.
 
-    As Graphormer trains (Ying et al. 2021, appendix B). ``steps`` is the length of the run.
+    As for Graphormer (Ying et al. 2021, appendix B).
+
+    Args:
+        config: learning rates, and steps of warm-up and in total.
+        steps: length of the run, used if the configuration sets no total.
+
+    Returns:
+        A function from the step to the factor of ``peak_lr``.
     """
     total = config.total_steps or steps
     warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))

@@ -1,1 +1,1 @@
-"""Pretraining: a model that learns what can be computed of many molecules, for others to start from."""
+"""Pretraining on targets computed from molecules, such as RDKit descriptors, for later fine-tuning."""

@@ -1,4 +1,4 @@
-"""Labels of atoms and of bonds in the tables of a corpus: lists, one number for each atom or bond of a row's SMILES."""
+"""Atom- and bond-level labels of a corpus: lists with one number for each atom or bond of a SMILES."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from graphslice.data.tables import open_table
 def read_label_lists(
     tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
 ) -> tuple[dict[str, AtomBondLabels], set[int]]:
-    """The lists in some columns of tables, which are read once, a chunk at a time.
+    """Read the list columns of some files, in chunks.
 
     Args:
-        tables: with a column of SMILES.
-        names: of columns, in any of the tables, of which some may hold lists.
-        smiles_column: the column of the SMILES in those tables that have it.
+        tables: files with a SMILES column.
+        names: columns, in any of the files, that may hold lists.
+        smiles_column: name of the SMILES column in the files that have it.
 
     Returns:
-        The labels of all rows of the tables, one table's behind another's, by what they are of: atom or bond. And the
-        rows that have something else among lists, or lists of several lengths.
+        The labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list column
+        has another value, or the lists of one level differ in length.
 
     Raises:
-        InputError: if what lists are of cannot be told.
+        InputError: if it is ambiguous whether the lists are labels of atoms or of bonds.
     """
     lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
     lengths = {name: ListLengths() for name in names}
-    rows, wrong = 0, set()
+    rows, invalid = 0, set()
     for path in tables:
         with open_table(path) as table:
             present = [name for name in names if name in table.columns]
@@ -48,22 +48,22 @@ def read_label_lists(
             check_unique(table.columns, [smiles, *present], str(path))
             for chunk in table.chunks:
                 for name in present:
-                    some = list_cells(chunk, name)
-                    lengths[name].look(column_cells(chunk, smiles, some), some.values())
-                    lists[name] |= {rows + row: numbers for row, numbers in some.items()}
-                    wrong |= {rows + row for row in _invalid_cells(chunk, name)} if some else set()
+                    cells = list_cells(chunk, name)
+                    lengths[name].look(column_cells(chunk, smiles, cells), cells.values())
+                    lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
+                    invalid |= {rows + row for row in _invalid_cells(chunk, name)} if cells else set()
                 rows += len(chunk)
     levels = {name: lengths[name].level(name) for name in names if lengths[name].lists}
-    found = {}
+    labels = {}
     for level in dict.fromkeys(levels.values()):
         columns = {name: lists[name] for name in names if levels.get(name) == level}
-        found[level], faults = _stack_columns(level, columns, rows)
-        wrong |= faults
-    return found, wrong
+        labels[level], mismatched = _stack_columns(level, columns, rows)
+        invalid |= mismatched
+    return labels, invalid
 
 
 def _invalid_cells(chunk: pa.Table, column: str) -> list[int]:
-    """The rows of a column of lists that have something else."""
+    """Return the rows of a list column that hold neither a list nor an empty cell."""
     cells = column_cells(chunk, column)
     return [row for row, cell in enumerate(cells) if list_or_none(cell) is None and not is_empty(cell)]
 
@@ -71,76 +71,82 @@ def _invalid_cells(chunk: pa.Table, column: str) -> list[int]:
 def _stack_columns(
     level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int
 ) -> tuple[AtomBondLabels, set[int]]:
-    """Labels of several columns side by side, and the rows whose lists differ in length, which have none."""
-    counts, wrong = np.full(rows, -1, np.int64), set()
-    for some in columns.values():
-        for row, numbers in some.items():
+    """Combine the labels of several columns; rows whose lists differ in length get none and are returned too."""
+    counts, mismatched = np.full(rows, -1, np.int64), set()
+    for lists in columns.values():
+        for row, numbers in lists.items():
             if counts[row] not in (-1, len(numbers)):
-                wrong.add(row)
+                mismatched.add(row)
             counts[row] = len(numbers)
-    counts[list(wrong)] = 0
+    counts[list(mismatched)] = 0
     counts = np.maximum(counts, 0)
     ptr = pointers(counts)
     values = np.full((int(ptr[-1]), len(columns)), np.nan)
-    for column, some in enumerate(columns.values()):
-        for row, numbers in some.items():
-            if row not in wrong:
+    for column, lists in enumerate(columns.values()):
+        for row, numbers in lists.items():
+            if row not in mismatched:
                 values[ptr[row] : ptr[row + 1], column] = numbers
-    return AtomBondLabels(level, values, ptr, tuple(columns)), wrong
+    return AtomBondLabels(level, values, ptr, tuple(columns)), mismatched
 
 
 def select_molecule_labels(
     labels: AtomBondLabels,
     smiles: Sequence[str],
     rows: np.ndarray,
-    places: np.ndarray,
+    store_rows: np.ndarray,
     store: GraphStore,
     chosen: np.ndarray,
     config: GraphConfig,
 ) -> tuple[AtomBondLabels, set[int]]:
-    """The labels of the molecules of a corpus in the order of their graphs: those of the first row that has some.
+    """Select the labels of each molecule of a corpus from its first labelled row, in the order of its graph.
 
     Args:
-        labels: of R rows.
-        smiles: of each of these.
-        rows: ``int64 [R]``, which of the G molecules each is; -1 of none.
-        places: ``int64 [R]``, its row in ``store``.
-        store: of all molecules.
-        chosen: ``int64 [G]``, the row of ``store`` that each molecule of the corpus is.
-        config: how molecules became graphs.
+        labels: labels of R rows.
+        smiles: SMILES of the R rows.
+        rows: ``int64 [R]``, index of each row's molecule among the G molecules; -1 for none.
+        store_rows: ``int64 [R]``, row of ``store`` of each row's SMILES.
+        store: all molecules that were read.
+        chosen: ``int64 [G]``, row of ``store`` of each molecule of the corpus.
+        config: how molecules are converted to graphs.
 
     Returns:
-        The labels of the G molecules; and the rows whose lists cannot be theirs: those of another length, and those
-        of bonds in another order.
+        The labels of the G molecules; and the rows whose lists do not fit the molecule, since their length or, for
+        bonds, their order differs.
     """
-    given = np.flatnonzero((labels.counts > 0) & (rows >= 0))
-    some = replace(labels, values=labels[given], ptr=pointers(labels.counts[given]))
-    some, faults = to_graph_order(some, [smiles[row] for row in given.tolist()], config, labels.names)
-    wrong = set(given[list(faults)].tolist())
-    some = some.without(list(faults))
+    labelled = np.flatnonzero((labels.counts > 0) & (rows >= 0))
+    ordered = replace(labels, values=labels[labelled], ptr=pointers(labels.counts[labelled]))
+    ordered, mismatched = to_graph_order(ordered, [smiles[row] for row in labelled.tolist()], config, labels.names)
+    invalid = set(labelled[list(mismatched)].tolist())
+    ordered = ordered.without(list(mismatched))
     first: dict[int, int] = {}
-    for i in np.flatnonzero(some.counts).tolist():
-        molecule, place = int(rows[given[i]]), int(places[given[i]])
+    for i in np.flatnonzero(ordered.counts).tolist():
+        molecule, store_row = int(rows[labelled[i]]), int(store_rows[labelled[i]])
         if molecule in first:
             continue
-        if labels.level == BOND and not _same_bond_order(store, place, int(chosen[molecule])):
-            wrong.add(int(given[i]))
+        if labels.level == BOND and not _same_bond_order(store, store_row, int(chosen[molecule])):
+            invalid.add(int(labelled[i]))
         else:
             first[molecule] = i
     molecules = sorted(first)
     picked = np.array([first[molecule] for molecule in molecules], np.int64)
     counts = np.zeros(len(chosen), np.int64)
-    counts[molecules] = some.counts[picked]
-    return replace(some, values=some[picked], ptr=pointers(counts)), wrong
+    counts[molecules] = ordered.counts[picked]
+    return replace(ordered, values=ordered[picked], ptr=pointers(counts)), invalid
 
 
-def _same_bond_order(store: GraphStore, one: int, other: int) -> bool:
-    """Whether the bonds of two graphs of one molecule stand in the same order: its atoms do."""
-    return one == other or np.array_equal(store[one].bonds, store[other].bonds)
+def _same_bond_order(store: GraphStore, first: int, second: int) -> bool:
+    """True if two graphs of a molecule, which have the same atom order, also have the same bond order."""
+    return first == second or np.array_equal(store[first].bonds, store[second].bonds)
 
 
 def atom_bond_array(labels: AtomBondLabels, rows: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The column of a store for some rows: a list of lists of each, which may be empty."""
+    """Return the label column of a preprocessed dataset for some rows: a list of lists per row, which may be empty.
+
+    Args:
+        labels: atom- or bond-level labels.
+        rows: ``int64 [R]``, rows of the labels.
+        kind: Arrow type of the column.
+    """
     offsets = pointers(labels.counts[rows]).astype(np.int32)
     values = number_array(labels[rows].astype(np.float32).reshape(-1))
     items = pa.FixedSizeListArray.from_arrays(values, type=kind.value_type)

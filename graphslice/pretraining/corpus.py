@@ -1,4 +1,4 @@
-"""The corpus: every molecule of some tables once, with what is computed of it as targets, in one store."""
+"""Pretraining corpus: the unique molecules of some files with their targets, as one preprocessed dataset."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from graphslice.errors import InputError, nearest
 from graphslice.pretraining.atom_bond_labels import atom_bond_array, read_label_lists, select_molecule_labels
 from graphslice.pretraining.targets import DESCRIPTOR_KINDS, PretrainingTargets, choose_targets
 
-# Of every hundred families of molecules so many validate, and so many test.
+# Percent of families in the validation and in the test set.
 _VALID, _TEST = 2, 5
-# Molecules of which the targets are chosen.
-_MOST_LOOKED_AT = 50_000
+# Maximum number of training molecules by which the targets are chosen.
+_MAX_SAMPLE = 50_000
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass
 class Corpus:
-    """What :func:`build_corpus` has made.
+    """Pretraining corpus, as returned by :func:`build_corpus`.
 
     Attributes:
-        store: of the molecules, their targets and splits.
-        rows: that the tables have.
-        unreadable: of these, how many are no molecule.
-        unlabelled: how many rows have labels that are no numbers, or lists that do not fit.
-        left_out: how many molecules are those of the tables that were to be left out.
-        targets: what is computed of each molecule.
-        own: names of the labels of molecules that the tables have themselves.
+        store: preprocessed molecules with targets and splits.
+        rows: number of rows in the input files.
+        unreadable: number of rows without a valid molecule.
+        unlabelled: number of rows with labels that are not numbers, or lists of the wrong length or order.
+        left_out: number of molecules that were excluded.
+        targets: computed targets.
+        own: names of the molecule-level targets read from the files.
     """
 
     store: GraphStore
@@ -68,80 +68,86 @@ def build_corpus(
     cache: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """Write the corpus of some tables.
+    """Build and write a pretraining corpus.
 
-    Molecules are the same where ``identity`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes` is; a family
-    of them lies in one split, of which its hash decides: so a molecule stays where it is when others are added.
+    Molecules with equal ``identity`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes` are duplicates. The split
+    of a family of molecules is determined by its hash, so it does not change when molecules are added.
 
     Args:
-        path: of the store.
-        tables: files or folders with a column of SMILES.
-        config: how molecules become graphs.
-        labels: columns that are targets too, each in at least one of the tables: of numbers, of which where a molecule
-            has several their mean is; or of lists, which are labels of its atoms or bonds, as their lengths say, and of
-            which the first is taken.
-        without: tables of molecules that are left out, with all of their families: those of a test, say.
-        smiles_column: the column of the SMILES in those tables that have it; in others it is found by its name.
-        cache: folder of what is computed of the molecules; the user's when not given.
-        progress: called with the number of molecules read, from time to time.
+        path: path of the preprocessed dataset to write.
+        tables: files or directories with a SMILES column.
+        config: how molecules are converted to graphs.
+        labels: columns that are further targets, each in at least one of the files. Numbers are molecule-level
+            labels, averaged over the rows of a molecule. Lists are atom- or bond-level labels, depending on their
+            length; the first list of a molecule is used.
+        without: files of molecules to exclude, such as a test set; all members of their families are excluded.
+        smiles_column: name of the SMILES column; in files without it, the column is recognised by common names.
+        cache: directory of the featurization cache; by default that of the user.
+        progress: called from time to time with the number of molecules read.
+
+    Returns:
+        The corpus.
 
     Raises:
-        InputError: if a table cannot be read, no table has a label, one has no number, or too few molecules are left;
-            nothing is written then.
+        InputError: if a file cannot be read, no file has one of the labels, a label has no number, or too few molecules
+            remain; nothing is written then.
     """
     for name in labels:
         if list(labels).count(name) > 1:
             raise InputError(f"the target {name!r} is named twice")
-    lists, unfit = read_label_lists(tables, labels, smiles_column)
-    of_sites = {level: some.names for level, some in lists.items()}
-    numbers = [name for name in labels if all(name not in names for names in of_sites.values())]
-    rows = _read_rows(tables, numbers, smiles_column)
-    place = {text: number for number, text in enumerate(dict.fromkeys(rows.smiles))}
-    of_row = np.array([place[text] for text in rows.smiles])
-    store = cached_store(_unlabelled_dataset("corpus", [*place]), config, cache, progress, DESCRIPTOR_KINDS)
-    kept = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
-    if not len(kept):
-        raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a molecule")
-    molecules = _select_molecules(store, kept, _excluded_families(without, smiles_column, config, cache))
-    own = _group_means(rows.targets, molecules.molecule_of_row[of_row], len(molecules.rows))
-    _check_labelled(own, numbers)
+    lists, invalid = read_label_lists(tables, labels, smiles_column)
+    list_names = {level: level_labels.names for level, level_labels in lists.items()}
+    molecule_labels = [name for name in labels if all(name not in names for names in list_names.values())]
+    rows = _read_rows(tables, molecule_labels, smiles_column)
+    store_row = {smiles: row for row, smiles in enumerate(dict.fromkeys(rows.smiles))}
+    store_rows = np.array([store_row[smiles] for smiles in rows.smiles])
+    store = cached_store(_unlabelled_dataset("corpus", [*store_row]), config, cache, progress, DESCRIPTOR_KINDS)
+    usable = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
+    if not len(usable):
+        raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a valid molecule")
+    molecules = _select_molecules(store, usable, _excluded_families(without, smiles_column, config, cache))
+    own = _group_means(rows.targets, molecules.molecule_of_row[store_rows], len(molecules.rows))
+    _check_labelled(own, molecule_labels)
     targets = _choose_targets(store, molecules, labels)
-    if not (numbers or targets.tasks):
-        raise InputError("the molecules for training are too few: nothing of them differs")
+    if not (molecule_labels or targets.tasks):
+        raise InputError("too few training molecules: no descriptor varies among them")
     for number, purpose in enumerate(("training", "validation")):
         if not (molecules.split == number).any():
             raise InputError(
-                f"the molecules of the corpus are too few, {len(molecules.rows):,}: none is for {purpose}, by a hash; "
-                "some hundreds are needed"
+                f"too few molecules in the corpus ({len(molecules.rows):,}): the {purpose} set is empty; some hundreds "
+                "are needed, since the split is determined by a hash"
             )
-    sites, unfit = {}, unfit | set(rows.rejected)
-    for level, some in lists.items():
-        places = molecules.molecule_of_row[of_row], of_row
-        sites[level], faults = select_molecule_labels(some, rows.smiles, *places, store, molecules.rows, config)
-        unfit |= faults
+    atom_bond_labels, invalid = {}, invalid | set(rows.rejected)
+    for level, level_labels in lists.items():
+        indices = molecules.molecule_of_row[store_rows], store_rows
+        atom_bond_labels[level], rejected = select_molecule_labels(
+            level_labels, rows.smiles, *indices, store, molecules.rows, config
+        )
+        invalid |= rejected
     info = StoreInfo(
         "corpus",
-        targets=(*numbers, *targets.names),
+        targets=(*molecule_labels, *targets.names),
         atom_order=config.atom_order,
         max_atoms=config.max_atoms,
         tasks=tuple(task for task in targets.tasks if task.classes),
-        atom_targets=of_sites.get(ATOM, ()),
-        bond_targets=of_sites.get(BOND, ()),
+        atom_targets=list_names.get(ATOM, ()),
+        bond_targets=list_names.get(BOND, ()),
     )
-    made = build_store_from_tables(path, _corpus_tables(store, molecules, own, targets, info, sites), info)
-    lost = len(rows) - int(np.isin(of_row, kept).sum())
-    return Corpus(made, len(rows), lost, len(unfit), molecules.left_out, targets, numbers)
+    chunks = _corpus_tables(store, molecules, own, targets, info, atom_bond_labels)
+    corpus = build_store_from_tables(path, chunks, info)
+    unreadable = len(rows) - int(np.isin(store_rows, usable).sum())
+    return Corpus(corpus, len(rows), unreadable, len(invalid), molecules.left_out, targets, molecule_labels)
 
 
 @dataclass(frozen=True, eq=False)
-class _DemoBatches:
-    """The G molecules of a corpus, in the order in which the tables have them.
+class _CorpusMolecules:
+    """The G molecules of a corpus, in the order of the input files.
 
     Attributes:
-        rows: ``int64 [G]``, of the store of all that was read.
-        split: ``int8 [G]``, of each.
-        molecule_of_row: ``int64 [rows of the store]``, which molecule each is; -1 of none.
-        left_out: how many rows of the store are of molecules that the corpus shall not have.
+        rows: ``int64 [G]``, row of each molecule in the store of all molecules that were read.
+        split: ``int8 [G]``, split of each molecule, as an index of ``SPLITS``.
+        molecule_of_row: ``int64 [rows of the store]``, molecule of each row; -1 for rows that are not in the corpus.
+        left_out: number of rows of the store that were excluded.
     """
 
     rows: np.ndarray
@@ -150,49 +156,58 @@ class _DemoBatches:
     left_out: int
 
 
-def _select_molecules(store: GraphStore, kept: np.ndarray, families: np.ndarray) -> _DemoBatches:
-    """Every molecule once, without those of some families. ``kept``: rows that are molecules."""
-    hashes = molecule_keys(store, kept)
+def _select_molecules(store: GraphStore, usable: np.ndarray, families: np.ndarray) -> _CorpusMolecules:
+    """Select the unique molecules of the usable rows, without those of excluded families."""
+    hashes = molecule_keys(store, usable)
     allowed = ~np.isin(hashes.family, families)
     if not allowed.any():
-        raise InputError("--without leaves no molecule of the corpus")
+        raise InputError("no molecule remains: --without excludes all molecules of the corpus")
     _, first, group = np.unique(hashes.identity[allowed], return_index=True, return_inverse=True)
     order = np.argsort(first)
     molecule_of_row = np.full(len(store), -1)
-    molecule_of_row[kept[allowed]] = np.argsort(order)[group]
+    molecule_of_row[usable[allowed]] = np.argsort(order)[group]
     chosen = first[order]
-    return _DemoBatches(
-        kept[allowed][chosen], split_by_hash(hashes.family[allowed][chosen]), molecule_of_row, int((~allowed).sum())
+    return _CorpusMolecules(
+        usable[allowed][chosen], split_by_hash(hashes.family[allowed][chosen]), molecule_of_row, int((~allowed).sum())
     )
 
 
 def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
+    """Raise :class:`InputError` for a label column without any number."""
     for name, column in zip(names, values.T, strict=True):
         if np.isnan(column).all():
             raise InputError(
-                f"the column {name!r} has no number for a molecule of the corpus, nor a list of them for its atoms or "
-                "bonds"
+                f"the column {name!r} has neither a number for any molecule of the corpus, nor a list of numbers for "
+                "its atoms or bonds"
             )
 
 
-def _choose_targets(store: GraphStore, molecules: _DemoBatches, exclude: Sequence[str]) -> PretrainingTargets:
-    looked_at = molecules.rows[molecules.split == SPLITS.index("train")]
-    if len(looked_at) > _MOST_LOOKED_AT:
-        looked_at = np.sort(np.random.default_rng(0).choice(looked_at, _MOST_LOOKED_AT, replace=False))
-    return choose_targets(store, looked_at, exclude)
+def _choose_targets(store: GraphStore, molecules: _CorpusMolecules, exclude: Sequence[str]) -> PretrainingTargets:
+    """Choose the targets by the training set, or by a sample of it."""
+    sample = molecules.rows[molecules.split == SPLITS.index("train")]
+    if len(sample) > _MAX_SAMPLE:
+        sample = np.sort(np.random.default_rng(0).choice(sample, _MAX_SAMPLE, replace=False))
+    return choose_targets(store, sample, exclude)
 
 
 def split_by_hash(family: np.ndarray) -> np.ndarray:
-    """``int8 [G]``: the split of molecules by the hash of their families, ``uint64 [G]``."""
-    place = ((family * _HASH_MULTIPLIER) >> np.uint64(32)) % np.uint64(100)
-    found = np.full(len(family), SPLITS.index("train"), np.int8)
-    found[place < _VALID + _TEST] = SPLITS.index("test")
-    found[place < _VALID] = SPLITS.index("valid")
-    return found
+    """Assign molecules to splits by the hash of their family.
+
+    Args:
+        family: ``uint64 [G]``, family hash of each molecule.
+
+    Returns:
+        ``int8 [G]``, indices of ``SPLITS``.
+    """
+    percentile = ((family * _HASH_MULTIPLIER) >> np.uint64(32)) % np.uint64(100)
+    split = np.full(len(family), SPLITS.index("train"), np.int8)
+    split[percentile < _VALID + _TEST] = SPLITS.index("test")
+    split[percentile < _VALID] = SPLITS.index("valid")
+    return split
 
 
 def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> LabelledRows:
-    """The rows of all tables, nan where one has no such label."""
+    """Read the rows of all files; labels of columns that a file lacks are nan."""
     chunks, known = [], dict.fromkeys(labels, False)
     for path in tables:
         with open_table(path) as table:
@@ -207,18 +222,19 @@ def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str
             chunks.append(replace(chunk, targets=targets))
     for name in labels:
         if not known[name]:
-            raise InputError(f"no table of the corpus has a column {name!r}{nearest(name, known.keys() - {*labels})}")
+            raise InputError(f"no input file has a column {name!r}{nearest(name, known.keys() - {*labels})}")
     return LabelledRows.join(chunks)
 
 
 def _unlabelled_dataset(name: str, smiles: list[str]) -> LabelledDataset:
-    """Molecules alone: what is computed of them is the same whatever else a table says."""
+    """Return a dataset of SMILES without labels, so that the cache does not depend on other columns."""
     return LabelledDataset(name, smiles, np.empty((len(smiles), 0)), [])
 
 
 def _excluded_families(
     tables: Sequence[Path], smiles_column: str | None, config: GraphConfig, cache: Path | None
 ) -> np.ndarray:
+    """Return the family hashes, ``uint64``, of the molecules in some files."""
     if not tables:
         return np.empty(0, np.uint64)
     store = cached_store(_unlabelled_dataset("left out", _read_rows(tables, (), smiles_column).smiles), config, cache)
@@ -226,8 +242,7 @@ def _excluded_families(
 
 
 def _group_means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """``float64 [count, T]``, the mean of the known values of each group, nan where there is none; those of -1 are
-    left out."""
+    """Return the mean ``float64 [count, T]`` of the known values of each group, nan without any; -1 is no group."""
     values, group = values[group >= 0], group[group >= 0]
     known = ~np.isnan(values)
     total, number = np.zeros((2, count, values.shape[1]))
@@ -239,23 +254,24 @@ def _group_means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
 
 def _corpus_tables(
     store: GraphStore,
-    molecules: _DemoBatches,
+    molecules: _CorpusMolecules,
     own: np.ndarray,
     targets: PretrainingTargets,
     info: StoreInfo,
-    sites: Mapping[str, AtomBondLabels],
+    atom_bond_labels: Mapping[str, AtomBondLabels],
 ) -> Iterator[pa.Table]:
-    """The rows of the corpus in the columns of its store."""
+    """Yield the corpus as tables in the schema of its preprocessed dataset."""
     schema, rows, split = info.schema(), molecules.rows, molecules.split
     for number, batch in enumerate(store.batches):
-        here = np.flatnonzero(rows // BATCH_ROWS == number)
-        if not len(here):
+        in_batch = np.flatnonzero(rows // BATCH_ROWS == number)
+        if not len(in_batch):
             continue
-        some = batch.take(number_array(rows[here] % BATCH_ROWS))
-        values = np.concatenate([own[here], targets.compute(store, rows[here])], axis=1)
-        columns = [some.column(name) for name in ("atoms", "bonds", "error")]
+        graphs = batch.take(number_array(rows[in_batch] % BATCH_ROWS))
+        values = np.concatenate([own[in_batch], targets.compute(store, rows[in_batch])], axis=1)
+        columns = [graphs.column(name) for name in ("atoms", "bonds", "error")]
         columns.append(pa.FixedSizeListArray.from_arrays(number_array(values.reshape(-1)), values.shape[1]))
-        columns.append(pa.DictionaryArray.from_arrays(number_array(split[here]), text_array(SPLITS)))
+        columns.append(pa.DictionaryArray.from_arrays(number_array(split[in_batch]), text_array(SPLITS)))
         for level in info.atom_bond_targets:
-            columns.append(atom_bond_array(sites[level], here, schema.field(atom_bond_column(level)).type))
+            field = schema.field(atom_bond_column(level))
+            columns.append(atom_bond_array(atom_bond_labels[level], in_batch, field.type))
         yield pa.table(columns, names=schema.names)

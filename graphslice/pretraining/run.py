@@ -1,4 +1,4 @@
-"""A run on a corpus: the trainer is that of every run."""
+"""Pretraining runs: build a corpus, and train a model on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphslice.training.run import RunResult, is_first_process
 from graphslice.training.run_directory import check_not_overwriting
 from graphslice.training.train_run import train
 
-# Of numbers and questions together.
+# Default metric, defined for regression and binary targets together.
 _METRIC = "loss"
 
 
@@ -43,32 +43,36 @@ def pretrain(
     command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
-    """Train a model on what is computed of the molecules of some tables.
+    """Pretrain a model on targets that are computed from the molecules of some files.
 
     Args:
-        tables: of molecules; whatever else they hold is not read.
-        config: of the run; of its data the column of the SMILES and the cache.
-        out: the run folder, which keeps the corpus too.
-        labels: columns that are targets beside what is computed: together they weigh as much as that, but for those of
-            atoms or bonds, of which see :mod:`~graphslice.training.auxiliary`.
-        without: tables of molecules that the corpus shall not have.
-        overwrite: replace the run that ``out`` holds.
-        command: that began it; None where Python does.
+        tables: files of molecules; other columns are ignored.
+        config: configuration of the run; of its data settings, the SMILES column and the cache are used.
+        out: run directory, which also holds the corpus.
+        labels: columns that are further targets. Together they have the same weight as the computed targets; for atom-
+            and bond-level labels see :mod:`~graphslice.training.auxiliary`.
+        without: files of molecules to exclude from the corpus.
+        overwrite: replace an existing run in ``out``.
+        command: command line that started the run, or None if started from Python.
         console: where to report.
 
     Returns:
-        As of :func:`~graphslice.training.train_run.train`, whose ``resume`` continues it.
+        As :func:`~graphslice.training.train_run.train`; the run can be continued with ``resume``.
 
     Raises:
-        InputError: if a table cannot be read, the configuration not be used, or another process works
-            in the folder.
+        InputError: if a file cannot be read, the configuration cannot be used, or another process is using the run
+            directory.
     """
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)
     launched, machines = launched_processes(os.environ)
-    if overwrite and (launched or 1) * machines > 1 and (out / CORPUS).exists():  # which the others would learn
-        raise InputError(f"{out} holds a corpus already, and several processes begin at once: remove {out} first")
-    if not is_first_process():  # the first one has made the corpus when it begins the others, or makes it now
+    if (
+        overwrite and (launched or 1) * machines > 1 and (out / CORPUS).exists()
+    ):  # other processes would use the old one
+        raise InputError(
+            f"{out} already holds a corpus, and several processes were launched at once: remove {out} first"
+        )
+    if not is_first_process():  # the first process builds the corpus, before or after it launches the others
         while not (out / CORPUS).exists():
             time.sleep(1)
         return train(_corpus_config(config, out, labels), out, overwrite=overwrite, console=console)
@@ -99,14 +103,14 @@ def pretrain(
 
 @contextmanager
 def _replacing_previous_run(out: Path) -> Iterator[None]:
-    """Make a corpus and a run where another may stand, which stays whole with its corpus if the new one is refused."""
-    corpus, former, begun = out / CORPUS, out / f".{CORPUS}.former", _run_start_files(out)
+    """Set the corpus of a previous run aside, and restore it unless the new run has started."""
+    corpus, former, before = out / CORPUS, out / f".{CORPUS}.former", _run_timestamps(out)
     if corpus.exists():
         corpus.replace(former)
     try:
         yield
     except BaseException:
-        if _run_start_files(out) == begun:
+        if _run_timestamps(out) == before:
             for written in (corpus, corpus.with_name(f".{CORPUS}.lock")):
                 written.unlink(missing_ok=True)
             if former.exists():
@@ -116,36 +120,38 @@ def _replacing_previous_run(out: Path) -> Iterator[None]:
         former.unlink(missing_ok=True)
 
 
-def _run_start_files(out: Path) -> list[int]:
-    """What is another list when another run has begun in a folder."""
+def _run_timestamps(out: Path) -> list[int]:
+    """Return the modification times of a run's files, which change when a new run starts."""
     files = [folder / name for folder in (out, *find_members(out)) for name in (CONFIG, LAST, BEST)]
     return [file.stat().st_mtime_ns for file in files if file.exists()]
 
 
 def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
-    """Raise :class:`InputError` for what would be found wrong only when the corpus is there."""
+    """Raise :class:`InputError` for invalid settings before the corpus is built."""
     check_mixer(config.model.mixer, config.model.mixer_settings)
     choose_devices(config.trainer)
-    learned = [Task("number"), Task("question", BINARY, ("no", "yes"))]
-    check_metric(config.trainer.metric or _METRIC, learned)
-    for name, what in (
+    tasks = [Task("number"), Task("question", BINARY, ("no", "yes"))]
+    check_metric(config.trainer.metric or _METRIC, tasks)
+    for name, is_set in (
         ("target_weights", config.trainer.target_weights),
         ("baselines", config.trainer.baselines == "on"),
     ):
-        if what:
-            raise InputError(f"--trainer.{name} does not go with pretrain: leave it out")
-    check_losses(config.trainer, learned)
+        if is_set:
+            raise InputError(f"--trainer.{name} cannot be used with pretrain: leave it out")
+    check_losses(config.trainer, tasks)
     for label in labels:
         if re.search(r"[,=\"]", label):
-            raise InputError(f"the column {label!r} cannot be a target of pretrain: rename it, without , = and quotes")
+            raise InputError(
+                f"the column {label!r} cannot be a target of pretrain: rename it to a name without comma, = or quotes"
+            )
 
 
 def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig:
-    """The configuration of a run on its corpus."""
+    """Return the configuration of the training on the corpus."""
     known = GraphStore.open(out / CORPUS).info.targets
-    numbers = [name for name in labels if name in known]  # the others are of atoms or bonds
-    count = len(known) - len(numbers)
-    weights = ",".join(f"{name}={max(1, count) / len(numbers):g}" for name in numbers)
+    molecule_labels = [name for name in labels if name in known]  # the others are atom- or bond-level
+    count = len(known) - len(molecule_labels)
+    weights = ",".join(f"{name}={max(1, count) / len(molecule_labels):g}" for name in molecule_labels)
     metric = config.trainer.metric or _METRIC
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
     data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None)
@@ -153,14 +159,18 @@ def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunCo
 
 
 def _describe(console: Console, corpus: Corpus) -> None:
-    numbers = sum(not task.classes for task in corpus.targets.tasks)
-    questions = len(corpus.targets.tasks) - numbers
-    lost = f"; {corpus.unlabelled:,} rows have labels that do not fit" if corpus.unlabelled else ""
-    learned = [f"{numbers} numbers and {questions} yes or no of RDKit's descriptors and fingerprints", *corpus.own]
-    learned += [f"{name} of {level}s" for level, names in corpus.store.info.atom_bond_targets.items() for name in names]
+    """Print the number of molecules and the targets of a corpus."""
+    regression = sum(not task.classes for task in corpus.targets.tasks)
+    binary = len(corpus.targets.tasks) - regression
+    invalid = f"; {corpus.unlabelled:,} rows with invalid labels" if corpus.unlabelled else ""
+    targets = [
+        f"{regression} regression and {binary} binary targets from RDKit descriptors and fingerprints",
+        *corpus.own,
+    ]
+    targets += [f"{name} of {level}s" for level, names in corpus.store.info.atom_bond_targets.items() for name in names]
     console.print(
-        f"corpus: {len(corpus.store):,} different molecules of {corpus.rows:,} rows ({corpus.unreadable:,} are none, "
-        f"{corpus.left_out:,} left out); targets: {', '.join(learned)}{lost}",
+        f"corpus: {len(corpus.store):,} unique molecules in {corpus.rows:,} rows ({corpus.unreadable:,} invalid, "
+        f"{corpus.left_out:,} excluded); targets: {', '.join(targets)}{invalid}",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -1,4 +1,4 @@
-"""What is computed of a molecule as targets: RDKit's descriptors, and which parts it has."""
+"""Pretraining targets: regression and binary targets computed from RDKit descriptors and Morgan fingerprints."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.data.store import GraphStore
 from graphslice.tasks import BINARY, Task
 
-#: The kinds of descriptors that targets are made of.
+#: Descriptor kinds from which targets are computed.
 DESCRIPTOR_KINDS = ("rdkit2d", "morgan")
 
-# A descriptor that is one and the same number of more than this share of the molecules is a question instead: whether
-# it is another one. The absolute error of a number would be least where always that one is said.
+# If more than this share of the molecules have the same value of a descriptor, the target is binary: the value differs
+# from it. As a regression target, always predicting that value would minimise the absolute error.
 _COMMONEST = 0.6
-# A question is asked where so many say yes at least, and no.
+# Minimum share of each class of a binary target.
 _RARE = 0.1
-# A standardised descriptor is cut at so many deviations.
+# Standardised descriptors are clipped at this many standard deviations.
 _CLIP = 5.0
 
 
 @dataclass(frozen=True)
 class PretrainingTargets:
-    """Targets of molecules, as they are computed of descriptors.
+    """Pretraining targets, and how they are computed from descriptors.
 
     Attributes:
-        tasks: T targets: numbers, of about 0 and of deviation 1 however they are distributed, and questions.
-        columns: int64 ``[T]``, the descriptor that each is made of.
-        centre: float32 ``[T]``, its median; of a question the number that most molecules have.
-        scale: float32 ``[T]``, its quartiles' distance over that of the normal distribution; nan of a question.
+        tasks: T targets: regression targets, robustly standardised, and binary targets.
+        columns: int64 ``[T]``, descriptor column of each target.
+        centre: float32 ``[T]``, median of a regression target; for a binary target, the most common value.
+        scale: float32 ``[T]``, interquartile range of a regression target divided by that of the standard normal
+            distribution; nan for a binary target.
     """
 
     tasks: tuple[Task, ...]
@@ -41,31 +42,44 @@ class PretrainingTargets:
 
     @property
     def names(self) -> list[str]:
-        """T names, each of its descriptor."""
+        """Names of the T targets, which are those of their descriptors."""
         return [task.name for task in self.tasks]
 
     def compute(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """``float64 [R, T]``, the targets of some molecules of a store; nan where there is no descriptor."""
+        """Compute the targets of molecules.
+
+        Args:
+            store: preprocessed molecules with :data:`DESCRIPTOR_KINDS`.
+            rows: ``int64 [R]``, rows of the store.
+
+        Returns:
+            Targets ``float64 [R, T]``; nan where a descriptor is undefined.
+        """
         return self._standardise(store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns])
 
     def _standardise(self, values: np.ndarray) -> np.ndarray:
-        questions = np.isnan(self.scale)
+        """Compute targets ``float64 [R, T]`` from descriptors ``float32 [R, T]``."""
+        is_binary = np.isnan(self.scale)
         with np.errstate(invalid="ignore"):
-            numbers = ((values - self.centre) / self.scale).clip(-_CLIP, _CLIP)
-        asked = np.where(np.isnan(values), np.nan, values != self.centre)
-        return np.where(questions, asked, numbers).astype(np.float64)
+            standardised = ((values - self.centre) / self.scale).clip(-_CLIP, _CLIP)
+        differs = np.where(np.isnan(values), np.nan, values != self.centre)
+        return np.where(is_binary, differs, standardised).astype(np.float64)
 
 
 def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:
-    """The targets that some molecules of a store suggest.
+    """Choose the pretraining targets by the distribution of the descriptors in a training set.
 
-    A number is made of a descriptor that is spread, and a question of one that most molecules share, unless nearly
-    all do: bits of fingerprints that are neither rare nor common, and counts of groups that few molecules have.
+    A descriptor with spread values becomes a regression target. One with the same value for most, but not nearly all,
+    molecules becomes a binary target: fingerprint bits that are neither rare nor common, and counts of functional
+    groups that few molecules have. Descriptors that are known for less than half of the molecules are skipped.
 
     Args:
-        store: that has :data:`DESCRIPTOR_KINDS`.
-        rows: ``int64 [R]``, molecules for training.
-        taken: names that other targets have.
+        store: preprocessed molecules with :data:`DESCRIPTOR_KINDS`.
+        rows: ``int64 [R]``, molecules of the training set.
+        exclude: names of other targets, which are not used.
+
+    Returns:
+        The targets.
     """
     from scipy.stats import iqr
 
@@ -91,5 +105,5 @@ def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str]
         else:
             continue
         columns.append(column)
-    made = (np.array(numbers, dtype) for numbers, dtype in ((columns, int), (centre, np.float32), (scale, np.float32)))
-    return PretrainingTargets(tuple(tasks), *made)
+    arrays = (np.array(values, dtype) for values, dtype in ((columns, int), (centre, np.float32), (scale, np.float32)))
+    return PretrainingTargets(tuple(tasks), *arrays)

@@ -106,11 +106,11 @@ def test_it_is_a_store_as_every_other(corpus):
 
 
 def test_what_cannot_be_used(tables, tmp_path):
-    with pytest.raises(InputError, match=r"no table of the corpus has a column 'gapp' \(did you mean 'gap'"):
+    with pytest.raises(InputError, match=r"no input file has a column 'gapp' \(did you mean 'gap'"):
         build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gapp"])
     with pytest.raises(InputError, match="'gap' is named twice"):
         build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gap", "gap"])
-    with pytest.raises(InputError, match="leaves no molecule"):
+    with pytest.raises(InputError, match="no molecule remains"):
         build_corpus(tmp_path / "x.arrow", tables[0][:1], GRAPH, without=tables[0][:1])
     (tmp_path / "none.csv").write_text("smiles\noops\n")
     with pytest.raises(InputError, match="none of the 1 rows"):
@@ -122,7 +122,7 @@ def test_what_cannot_be_used(tables, tmp_path):
     with pytest.raises(InputError, match="two columns called 'gap'"):
         build_corpus(tmp_path / "x.arrow", [tmp_path / "two.csv"], GRAPH, labels=["gap"])
     (tmp_path / "words.csv").write_text("smiles,charge\nCCO,low\n")
-    with pytest.raises(InputError, match="the column 'charge' has no number for a molecule"):
+    with pytest.raises(InputError, match="the column 'charge' has neither a number for any molecule"):
         build_corpus(tmp_path / "x.arrow", [tmp_path / "words.csv"], GRAPH, labels=["charge"])
     for smiles, cell, what in (
         ("CCO", "[0.1, 0.2, -0.3, 0.1]", "fit neither the numbers of atoms"),

@@ -66,7 +66,9 @@ def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     pd.DataFrame({"smiles": ["C[C@H](F)Cl", "C[C@@H](F)Cl"], "gap": [1, 2]}).to_csv(tmp_path / "few.csv", index=False)
     for more in (("--targets", "gap"), ("--trainer.devices", "99")):
         code, _, said = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
-        assert code == 2 and ("none is for" in said) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
+        assert (
+            code == 2 and ("set is empty" in said) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
+        )
     (tmp_path / "c.yaml").write_text("data:\n  features: morgan\n")
     before = {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()}
     flags = (pretrained.parent / "molecules.csv", "--config", tmp_path / "c.yaml")
@@ -86,7 +88,7 @@ def test_no_process_of_several_learns_the_former_corpus(pretrained, cli, monkeyp
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
         code, _, said = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained, "--overwrite")
-        assert code == 2 and "several processes begin at once: remove" in said
+        assert code == 2 and "several processes were launched at once: remove" in said
 
 
 def test_the_column_of_the_smiles_and_targets_of_a_file(cli, tmp_path, demo_smiles, tiny_flags):
@@ -97,7 +99,7 @@ def test_the_column_of_the_smiles_and_targets_of_a_file(cli, tmp_path, demo_smil
     (tmp_path / "c.yaml").write_text("data:\n  targets: gap\n")
     flags = ("--smiles-column", "Drug", "--config", tmp_path / "c.yaml", "-o", tmp_path / "run", *tiny_flags)
     code, _, said = cli("pretrain", tmp_path / "a.csv", tmp_path / "b.csv", *flags)
-    assert code == 0 and "150 different molecules of 150 rows" in said, said
+    assert code == 0 and "150 unique molecules in 150 rows" in said, said
     assert read_checkpoint(tmp_path / "run").tasks[0].name == "gap"
 
 
@@ -109,7 +111,7 @@ def test_bad_input(cli, tmp_path, demo_csv):
         ((), "tables"),
         ((table, "-o", tmp_path / "run", "--model.mixer", "nope"), "nope"),
         ((table, "-o", tmp_path / "run", "--trainer.metric", "nope"), "nope"),
-        ((table, "-o", tmp_path / "run", "--trainer.target_weights", "a=2"), "target_weights does not go with"),
+        ((table, "-o", tmp_path / "run", "--trainer.target_weights", "a=2"), "target_weights cannot be used with"),
         ((table, "-o", tmp_path / "run", "--trainer.loss", "cross-entropy"), "cross-entropy is for multiclass"),
         ((table, "-o", tmp_path / "run", "--trainer.freeze", "blocks:9"), "freeze"),
         ((table, "-o", tmp_path / "run", "--targets", '"a,b"'), "rename it"),

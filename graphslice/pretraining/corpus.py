@@ -70,8 +70,8 @@ def build_corpus(
 ) -> Corpus:
     """Build and write a pretraining corpus.
 
-    Molecules with equal ``identity`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes` are duplicates. The split
-    of a family of molecules is determined by its hash, so it does not change when molecules are added.
+    Molecules with equal ``identity`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes` are duplicates. The
+    split of a family of molecules is determined by its hash, so it does not change when molecules are added.
 
     Args:
         path: path of the preprocessed dataset to write.

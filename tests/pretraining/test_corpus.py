@@ -1,4 +1,4 @@
-"""The corpus: which molecules, which targets, which split."""
+"""Molecules, targets and splits of the pretraining corpus."""
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ GRAPH = GraphConfig()
 
 @pytest.fixture(scope="module")
 def tables(demo_smiles, tmp_path_factory):
-    """Two tables with some molecules in both, written differently, a label in each, and rows that are none."""
+    """Two files with a label each, some common molecules in different SMILES notation, and invalid rows."""
     folder, generator = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
     first, second = demo_smiles[:300], demo_smiles[250:400]
     again = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in second]
@@ -35,14 +35,14 @@ def corpus(tables, tmp_path_factory):
     return build_corpus(tmp_path_factory.mktemp("made") / "corpus.arrow", tables[0], GRAPH, labels=["gap", "homo"])
 
 
-def test_every_molecule_once(corpus, demo_smiles):
+def test_corpus_has_every_molecule_once(corpus, demo_smiles):
     different = {Chem.MolToSmiles(Chem.MolFromSmiles(text)) for text in demo_smiles[:400]}
     assert len(corpus.store) == len(different) and corpus.rows == 451 and corpus.unreadable == 1
     assert (corpus.store.sizes > 0).all() and corpus.left_out == 0
 
 
-def test_labels_are_means_of_the_tables(corpus, tables, demo_smiles):
-    """Checked where the molecules before are all different, so that a row of the corpus is one of the table."""
+def test_labels_are_means_over_duplicate_rows(corpus, tables, demo_smiles):
+    """Checked up to the first duplicate, so that rows of the corpus and of the file correspond."""
     gap, found = tables[1], corpus.store.targets
     assert list(corpus.store.info.targets[:2]) == ["gap", "homo"]
     names = [Chem.MolToSmiles(Chem.MolFromSmiles(text)) for text in demo_smiles[:400]]
@@ -55,7 +55,7 @@ def test_labels_are_means_of_the_tables(corpus, tables, demo_smiles):
         np.testing.assert_equal(found[row, 1], -1.0 if i >= 250 else np.nan)
 
 
-def test_targets_are_those_of_rdkit(corpus, demo_smiles):
+def test_targets_match_rdkit_descriptors(corpus, demo_smiles):
     mols = [Chem.MolFromSmiles(text) for text in demo_smiles[:400]]
     distinct = list(dict.fromkeys(map(Chem.MolToSmiles, mols)))
     weights = np.array([Descriptors.MolWt(Chem.MolFromSmiles(text)) for text in distinct])
@@ -69,7 +69,7 @@ def test_targets_are_those_of_rdkit(corpus, demo_smiles):
     assert abs(middle) < 0.02 and high - low == pytest.approx(1.349, abs=0.05)
 
 
-def test_what_most_molecules_share_is_a_question(corpus):
+def test_mostly_constant_descriptors_become_binary_targets(corpus):
     for t, (task, column) in enumerate(zip(corpus.targets.tasks, corpus.targets.columns, strict=True)):
         values = corpus.store.targets[:, 2 + t]
         if task.classes:
@@ -82,7 +82,7 @@ def test_what_most_molecules_share_is_a_question(corpus):
     assert len(corpus.store.info.tasks) == sum(bool(task.classes) for task in corpus.targets.tasks)
 
 
-def test_a_family_lies_in_one_split_and_stays_there(corpus, tables, tmp_path):
+def test_family_is_in_one_split_independent_of_other_molecules(corpus, tables, tmp_path):
     split = corpus.store.split
     shares = np.bincount(split, minlength=3) / len(split)
     assert shares[0] > 0.85 and shares[1] > 0 and shares[2] > 0
@@ -92,20 +92,20 @@ def test_a_family_lies_in_one_split_and_stays_there(corpus, tables, tmp_path):
     np.testing.assert_allclose(np.bincount(many, minlength=3) / 1e5, [0.93, 0.02, 0.05], atol=0.005)
 
 
-def test_molecules_that_are_left_out(tables, demo_smiles, tmp_path):
-    """With their salts and charges: what is left out is known, and so is what is nearly the same."""
+def test_excluded_molecules(tables, demo_smiles, tmp_path):
+    """Salts and charge states of excluded molecules are excluded too, and counted."""
     salts = pd.DataFrame({"smiles": [f"{text}.Cl" for text in demo_smiles[:40]]})
     salts.to_csv(tmp_path / "test.csv", index=False)
     made = build_corpus(tmp_path / "rest.arrow", tables[0][:1], GRAPH, without=[tmp_path / "test.csv"])
     assert made.left_out >= 40 and len(made.store) == 300 - made.left_out
 
 
-def test_it_is_a_store_as_every_other(corpus):
+def test_corpus_is_a_preprocessed_dataset(corpus):
     opened = GraphStore.open(corpus.store.name)
     assert len(opened) == len(corpus.store) and opened.info.targets == corpus.store.info.targets
 
 
-def test_what_cannot_be_used(tables, tmp_path):
+def test_unusable_input_is_rejected(tables, tmp_path):
     with pytest.raises(InputError, match=r"no input file has a column 'gapp' \(did you mean 'gap'"):
         build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gapp"])
     with pytest.raises(InputError, match="'gap' is named twice"):
@@ -146,7 +146,7 @@ def orders(mol: Chem.Mol) -> list[float]:
 
 @pytest.fixture(scope="module")
 def with_lists(demo_smiles, tmp_path_factory):
-    """Half of the molecules have lists, in the order of another SMILES than that of the first table."""
+    """Half of the molecules have lists, in the atom order of another SMILES than in the first file."""
     folder = tmp_path_factory.mktemp("lists")
     texts = [Chem.MolToSmiles(Chem.MolFromSmiles(text), doRandom=True) for text in demo_smiles[:80]]
     mols = [Chem.MolFromSmiles(text) for text in texts[::2]]
@@ -161,8 +161,8 @@ def with_lists(demo_smiles, tmp_path_factory):
     return [folder / "a.csv", folder / "b.csv"]
 
 
-def test_lists_are_of_atoms_and_of_bonds(with_lists, tmp_path):
-    """Each label stands where the graph has its atom or bond, of which the graph says the same."""
+def test_lists_are_atom_and_bond_labels_in_graph_order(with_lists, tmp_path):
+    """Each label is at the index of its atom or bond in the graph."""
     made = build_corpus(tmp_path / "x.arrow", with_lists, GRAPH, labels=["gap", "order", "degree"])
     store = GraphStore.open(made.store.name)
     assert store.info.atom_bond_targets == {"atom": ("degree",), "bond": ("order",)} and made.own == ["gap"]
@@ -180,7 +180,7 @@ def test_lists_are_of_atoms_and_of_bonds(with_lists, tmp_path):
 
 
 @pytest.mark.parametrize("columns", ["ab", "ba"])
-def test_an_empty_list_beside_a_full_one(columns, tmp_path):
+def test_empty_list_next_to_a_full_one(columns, tmp_path):
     lists = {"a": ["[]", "[1, 2, 3]"], "b": ["[1, 2, 3]", "[4, 5, 6]"]}
     more = {"smiles": ["C" * (4 + i) for i in range(40)], "a": [None] * 40, "b": [None] * 40}
     rows = pd.concat([pd.DataFrame({"smiles": ["CCO", "CCN"], **lists}), pd.DataFrame(more)])
@@ -189,8 +189,8 @@ def test_an_empty_list_beside_a_full_one(columns, tmp_path):
     assert (made.store.atom_bond_labels("atom").counts > 0).sum() == 1 and made.unlabelled == 1
 
 
-def test_lists_far_down_a_table(tmp_path):
-    """Behind empty cells, and behind molecules that have as many atoms as bonds."""
+def test_lists_are_found_far_down_a_file(tmp_path):
+    """After empty cells, and after molecules with as many atoms as bonds."""
     rings = [f"C{'C' * i}C1CC1" for i in range(60)]
     counts = [Chem.MolFromSmiles(text).GetNumAtoms() for text in rings]
     lists = [None] * 55 + [str([0.5] * count) for count in counts] + ["[1, 2, 3]"]
@@ -202,8 +202,8 @@ def test_lists_far_down_a_table(tmp_path):
         assert (made.store.atom_bond_labels("atom").counts > 0).sum() == 61
 
 
-def test_lists_in_the_order_of_the_input(with_lists, tmp_path):
-    """Where graphs have their atoms as they are written, only the row that a molecule was taken from can label it."""
+def test_lists_with_input_atom_order(with_lists, tmp_path):
+    """If graphs keep the input atom order, only the row from which a molecule was taken can label it."""
     config = GraphConfig(atom_order="input")
     made = build_corpus(tmp_path / "x.arrow", with_lists[::-1], config, labels=["degree"])
     labels = made.store.atom_bond_labels("atom")
@@ -214,7 +214,7 @@ def test_lists_in_the_order_of_the_input(with_lists, tmp_path):
         np.testing.assert_array_equal(labels[np.array([row])][:, 0], expected)
 
 
-def test_a_label_may_have_the_name_of_a_descriptor(demo_smiles, tmp_path):
+def test_label_may_have_the_name_of_a_descriptor(demo_smiles, tmp_path):
     pd.DataFrame({"smiles": demo_smiles[:60], "MolWt": 5.0}).to_csv(tmp_path / "t.csv", index=False)
     made = build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=["MolWt"])
     assert made.store.info.targets.count("MolWt") == 1 and (made.store.targets[:, 0] == 5).all()

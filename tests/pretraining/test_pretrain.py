@@ -1,4 +1,4 @@
-"""``graphslice pretrain``, and what others take of it."""
+"""``graphslice pretrain``, and fine-tuning from its models."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def pretrained(tmp_path_factory, demo_smiles, tiny_flags, cache):
     return out
 
 
-def test_a_run_of_many_targets(pretrained):
+def test_pretraining_on_many_targets(pretrained):
     checkpoint = read_checkpoint(pretrained)
     assert checkpoint.tasks[0].name == "gap" and len(checkpoint.tasks) > 100
     assert {task.kind for task in checkpoint.tasks} == {"regression", "binary"}
@@ -39,13 +39,13 @@ def test_a_run_of_many_targets(pretrained):
     assert json.loads((pretrained / "metrics.json").read_text())["test"]["targets"].keys() >= {"gap", "MolWt"}
 
 
-def test_it_is_judged_on_its_own_corpus(pretrained, cli):
-    """The labels that were learned beside belong to the corpus, and are not judged."""
+def test_evaluation_on_the_corpus(pretrained, cli):
+    """Auxiliary labels are part of the corpus, but are not evaluated."""
     code, said, _ = cli("evaluate", pretrained)
     assert code == 0 and "test" in said and "valid" in said
 
 
-def test_others_start_from_it(pretrained, demo_csv, cli, tiny_flags, tmp_path):
+def test_fine_tuning_from_a_pretrained_model(pretrained, demo_csv, cli, tiny_flags, tmp_path):
     flags = [flag for flag in tiny_flags if flag.startswith("--trainer")]
     code, _, said = cli("train", "--dataset", demo_csv, "--init-from", pretrained, "-o", tmp_path / "run", *flags)
     assert code == 0 and "all weights copied except the output layer (newly initialised for gap_ev)" in said
@@ -57,7 +57,7 @@ def test_others_start_from_it(pretrained, demo_csv, cli, tiny_flags, tmp_path):
     assert 0 < moved < 0.1 * origin[name].abs().max() + torch.finfo().eps
 
 
-def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
+def test_pretraining_is_resumed_and_kept_on_failed_overwrite(pretrained, cli, tmp_path):
     code, _, said = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained)
     assert code == 2 and "holds a run already" in said and f"graphslice train --resume {pretrained}" in said
     code, _, said = cli("pretrain", pretrained.parent / "absent.csv", "-o", pretrained, "--overwrite")
@@ -72,7 +72,7 @@ def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     (tmp_path / "c.yaml").write_text("data:\n  features: morgan\n")
     before = {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()}
     flags = (pretrained.parent / "molecules.csv", "--config", tmp_path / "c.yaml")
-    for folder, more in ((pretrained, ("--overwrite",)), (tmp_path / "new", ())):  # with a corpus of other targets
+    for folder, more in ((pretrained, ("--overwrite",)), (tmp_path / "new", ())):  # the corpus has other descriptors
         code, _, said = cli("pretrain", *flags, "-o", folder, *more)
         assert code == 2 and "has no descriptors morgan" in said, said
     assert not (tmp_path / "new").exists()
@@ -82,8 +82,8 @@ def test_it_is_continued_and_not_lost(pretrained, cli, tmp_path):
     assert code == 0 and json.loads((pretrained / "training.json").read_text())["auxiliary_mae"] == learned
 
 
-def test_no_process_of_several_learns_the_former_corpus(pretrained, cli, monkeypatch):
-    """They begin at once, and all but the first wait for a corpus."""
+def test_distributed_overwrite_never_uses_the_old_corpus(pretrained, cli, monkeypatch):
+    """All processes start at once, and all but the first wait for a corpus."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
@@ -91,8 +91,8 @@ def test_no_process_of_several_learns_the_former_corpus(pretrained, cli, monkeyp
         assert code == 2 and "several processes were launched at once: remove" in said
 
 
-def test_the_column_of_the_smiles_and_targets_of_a_file(cli, tmp_path, demo_smiles, tiny_flags):
-    """A column of that name is read where a table has it."""
+def test_smiles_column_and_targets_from_a_configuration_file(cli, tmp_path, demo_smiles, tiny_flags):
+    """The named column is used in files that have it."""
     frame = pd.DataFrame({"Drug": demo_smiles[:150], "gap": range(150)})
     frame[:75].to_csv(tmp_path / "a.csv", index=False)
     frame[75:].rename(columns={"Drug": "smiles"}).to_csv(tmp_path / "b.csv", index=False)
@@ -103,7 +103,7 @@ def test_the_column_of_the_smiles_and_targets_of_a_file(cli, tmp_path, demo_smil
     assert read_checkpoint(tmp_path / "run").tasks[0].name == "gap"
 
 
-def test_bad_input(cli, tmp_path, demo_csv):
+def test_invalid_arguments_are_rejected(cli, tmp_path, demo_csv):
     table = demo_csv
     for arguments, what in (
         ((tmp_path / "none.csv", "-o", tmp_path / "run"), "none.csv"),
@@ -122,7 +122,7 @@ def test_bad_input(cli, tmp_path, demo_csv):
         assert not (tmp_path / "run").exists()
 
 
-def test_files_of_others_stay(cli, tmp_path, demo_csv, pretrained, tiny_flags):
+def test_foreign_files_are_kept(cli, tmp_path, demo_csv, pretrained, tiny_flags):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / CORPUS).write_text("mine")
     code, _, said = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)

@@ -1,4 +1,4 @@
-"""AdamW and the clipping in one pass, against torch's."""
+"""AdamW and gradient clipping in one pass, compared with torch."""
 
 import copy
 
@@ -28,7 +28,7 @@ def set_gradients(step, *all_parameters, scale=1.0):
             parameter.grad = gradient.clone().to(parameter.dtype)
 
 
-def test_steps_are_torchs():
+def test_steps_match_torch():
     ours, theirs = parameters(), parameters(torch.float64)
     mine, other = AdamW(groups(ours), lr=1e-2), torch.optim.AdamW(groups(theirs), lr=1e-2)
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 / (1 + step)) for each in (mine, other)]
@@ -45,7 +45,7 @@ def test_steps_are_torchs():
         torch.testing.assert_close(one["exp_avg_sq"].double(), two["exp_avg_sq"], rtol=1e-5, atol=1e-9)
 
 
-def test_it_goes_on_where_torch_stopped_and_the_other_way():
+def test_optimiser_states_are_exchangeable_with_torch():
     ours, theirs = parameters(), parameters()
     mine, other = AdamW(ours, lr=1e-2), torch.optim.AdamW(theirs, lr=1e-2)
     for step in range(8):
@@ -60,13 +60,13 @@ def test_it_goes_on_where_torch_stopped_and_the_other_way():
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
 
 
-def test_what_has_no_gradient_stays():
+def test_parameters_without_gradient_are_unchanged():
     ours, theirs = parameters(), parameters()
     mine, other = AdamW(ours, lr=1e-2), torch.optim.AdamW(theirs, lr=1e-2)
     for step in range(5):
         set_gradients(step, ours, theirs)
         ours[1].grad = theirs[1].grad = None
-        if step == 2:  # and what has none in one step is behind the others
+        if step == 2:  # a parameter without gradient in one step is one step behind
             ours[3].grad = theirs[3].grad = None
         mine.step()
         other.step()
@@ -75,7 +75,7 @@ def test_what_has_no_gradient_stays():
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
 
 
-def test_a_closure_and_other_dtypes():
+def test_closure_and_other_dtypes_fall_back_to_torch():
     ours, theirs = parameters(torch.float64), parameters(torch.float64)
     mine, other = AdamW(ours, lr=1e-2), torch.optim.AdamW(theirs, lr=1e-2)
     for step in range(3):
@@ -86,7 +86,7 @@ def test_a_closure_and_other_dtypes():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_clipping_is_torchs(scale):
+def test_clipping_matches_torch(scale):
     ours, theirs = parameters(), parameters()
     set_gradients(0, ours, theirs, scale=scale)
     clip_gradients(ours, 5.0)
@@ -95,7 +95,7 @@ def test_clipping_is_torchs(scale):
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=0)
 
 
-def test_clipping_of_what_is_not_finite_and_of_other_dtypes():
+def test_clipping_of_non_finite_gradients_and_other_dtypes():
     ours, doubles = parameters(), parameters(torch.float64)
     set_gradients(0, ours, doubles)
     ours[0].grad[0, 0] = torch.nan

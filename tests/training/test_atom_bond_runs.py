@@ -1,4 +1,4 @@
-"""Runs on targets of atoms and of bonds, learned from what RDKit computes."""
+"""Runs on atom- and bond-level targets that RDKit computes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bonds(smiles: str, what: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def table(demo_smiles, tmp_path_factory) -> str:
-    """200 molecules, and rows that are wrong in every way at the end."""
+    """200 molecules, followed by rows with all kinds of errors."""
     smiles = [*demo_smiles[:200], "CCO", "CCO", "C[N", "CCO"]
     good = smiles[:200]
     frame = pd.DataFrame(
@@ -70,7 +70,7 @@ def runs(table, config_of, tmp_path_factory):
     return folder
 
 
-def test_charges_are_learned(runs, table):
+def test_atom_charges_are_predicted(runs, table):
     metrics = json.loads((runs / "atom" / "metrics.json").read_text())["test"]
     labels = np.concatenate([charges(s) for s in pd.read_csv(table).smiles[:200]])
     assert metrics["mae"] < 0.25 * np.abs(labels - np.median(labels)).mean()
@@ -81,7 +81,7 @@ def test_charges_are_learned(runs, table):
     assert found[0][2, 0] < found[0][0, 0] < found[0][1, 0]  # oxygen, methyl, carboxyl
 
 
-def test_bonds_are_learned(runs):
+def test_bond_targets_are_predicted(runs):
     metrics = json.loads((runs / "bond" / "metrics.json").read_text())["test"]
     assert metrics["targets"]["order"]["r2"] > 0.7 and metrics["targets"]["ring"]["auroc"] > 0.95
     (found,) = gs.load(runs / "bond").predict(["CC(=O)c1ccccc1"])
@@ -89,14 +89,14 @@ def test_bonds_are_learned(runs):
     assert found[:3, 1].max() < 0.5 < found[3:, 1].min()  # the probability of a ring
 
 
-def test_rejected_rows_are_told(runs):
+def test_rejected_rows_are_listed(runs):
     rejected = pd.read_csv(runs / "atom" / "rejected.csv")
     assert list(rejected.row) == [201, 202, 203, 204]
     assert list(rejected.reason[:2]) == ["target 'charge' has 2 numbers for 3 atoms", "no target value"]
     assert "not a valid SMILES" in rejected.reason[2] and "not a list of numbers: '0.5'" in rejected.reason[3]
 
 
-def test_commands(runs, table, cli, tmp_path):
+def test_commands_with_atom_and_bond_level_models(runs, table, cli, tmp_path):
     code, out, _ = cli("evaluate", runs / "atom")
     assert code == 0 and "atoms of 20 molecules" in out
     code, out, _ = cli("evaluate", runs / "bond", "--dataset", table, "--split", "all")
@@ -112,8 +112,8 @@ def test_commands(runs, table, cli, tmp_path):
 
 
 @pytest.mark.parametrize("level", ["atom", "bond"])
-def test_intervals(level, runs, table, cli):
-    """What is said of their coverage and width, counted molecule by molecule in the order of the SMILES."""
+def test_coverage_matches_manual_count(level, runs, table, cli):
+    """Reported coverage and width equal those counted molecule by molecule in the order of the SMILES."""
     rows, model = pd.read_csv(table), gs.load(runs / level, "cpu")
     known = rows.iloc[read_splits(runs / level)["test"]]
     found = model.predict(known.smiles.tolist(), interval=90)
@@ -136,19 +136,21 @@ def test_intervals(level, runs, table, cli):
         assert told["coverage_90"] == pytest.approx(np.mean(inside)) and np.mean(inside) > 0.8
         assert told["classes_90" if task.classes else "width_90"] == pytest.approx(np.mean(sizes), rel=1e-3)
         scores = model.calibration.targets[t].scores
-        assert sum((1 / each.counts).sum() for each in scores[:1]) == pytest.approx(20)  # molecules of validation
+        assert sum((1 / each.counts).sum() for each in scores[:1]) == pytest.approx(
+            20
+        )  # molecules of the validation set
     code, out, _ = cli("evaluate", runs / level)
     assert code == 0 and re.search(rf"90% prediction intervals cover \d+% of the labels of a molecule's {level}s", out)
 
 
-# --- several models -------------------------------------------------------------------------------
+# --- ensembles -----------------------------------------------------------------------------------
 
 EDGE_CASES = ["C", "[Na+].[Cl-]", "OCC", "O"]
 
 
 @pytest.fixture(scope="module")
 def small(demo_smiles, tmp_path_factory) -> pd.DataFrame:
-    """40 molecules, with some of one atom and without bonds, and labels that are not known."""
+    """40 molecules, some with a single atom and no bonds, and with missing labels."""
     frame = pd.DataFrame({"smiles": [*demo_smiles[:40], *EDGE_CASES]})
     frame["charge"] = [
         *(json.dumps(charges(s)) for s in demo_smiles[:40]),
@@ -167,7 +169,7 @@ def small(demo_smiles, tmp_path_factory) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def ensemble_runs(small, config_of, tmp_path_factory):
-    """Two models of bonds that answer together, and models of atoms, one for each of two folds."""
+    """An ensemble of two bond-level models, and two-fold cross-validation of an atom-level model."""
 
     def one_by_one(work, tasks, jobs, gpus):
         for name, given in tasks.items():
@@ -179,17 +181,17 @@ def ensemble_runs(small, config_of, tmp_path_factory):
     made["folds"] = config_of(small["path"][0], "atom", "charge", max_epochs=1)
     for name, settings in (("ensemble", {"split": "split"}), ("folds", {"folds": "2", "split": "random"})):
         config = dataclasses.replace(made[name], data=dataclasses.replace(made[name].data, **settings))
-        with pytest.MonkeyPatch.context() as patch:  # processes of their own take seconds to begin
+        with pytest.MonkeyPatch.context() as patch:  # separate processes take seconds to start
             patch.setattr("graphslice.training.ensemble.in_processes", one_by_one)
             train(config, folder / name)
     return folder
 
 
 @pytest.mark.parametrize("name", ["ensemble", "folds"])
-def test_several_models_answer_with_mean_and_spread(name, ensemble_runs, small):
+def test_ensemble_predicts_mean_and_standard_deviation(name, ensemble_runs, small):
     model, smiles = gs.load(ensemble_runs / name, "cpu"), [*small.smiles[:3], *EDGE_CASES, "C[N"]
     members = [gs.load(ensemble_runs / name / f"member-{number}", "cpu") for number in (1, 2)]
-    each = np.stack([np.concatenate(member.predict(smiles))[:, 0] for member in members])  # of the number
+    each = np.stack([np.concatenate(member.predict(smiles))[:, 0] for member in members])  # of the regression target
     found = model.predict(smiles, details=True)
     np.testing.assert_allclose(found.values[:, 0], each.mean(axis=0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.std[:, 0], each.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
@@ -199,8 +201,8 @@ def test_several_models_answer_with_mean_and_spread(name, ensemble_runs, small):
     assert frame[f"{target}_std"].iloc[-1] is None and frame.error.iloc[-1] == "not a valid SMILES"
 
 
-def test_too_few_molecules_give_no_end(ensemble_runs, cli, tmp_path):
-    """Ten molecules with bonds validate, however many bonds there are: enough for 90%, too few for 95%."""
+def test_too_few_molecules_give_unbounded_intervals(ensemble_runs, cli, tmp_path):
+    """The validation set has ten molecules, however many bonds they have: enough for 90%, too few for 95%."""
     model = gs.load(ensemble_runs / "ensemble", "cpu")
     for level, ends in ((90, np.isfinite), (95, np.isinf)):
         found = model.predict(["CCO", "C", "c1ccccc1"], interval=level).interval
@@ -219,8 +221,8 @@ def test_too_few_molecules_give_no_end(ensemble_runs, cli, tmp_path):
     assert code == 0 and re.search(r"90% prediction intervals cover \d+% of the labels of a molecule's bonds", out)
 
 
-def test_out_of_fold(ensemble_runs, small):
-    """Each molecule by the model that did not learn it, as lists in the order of the SMILES."""
+def test_out_of_fold_predictions(ensemble_runs, small):
+    """Each molecule is predicted by the model that held it out, as lists in the order of the SMILES."""
     found = pd.read_csv(ensemble_runs / "folds" / "out_of_fold.csv")
     assert list(found) == ["row", "smiles", "charge_pred"] and list(found.row) == list(range(1, 44))  # one has no label
     errors = []
@@ -240,8 +242,8 @@ def test_out_of_fold(ensemble_runs, small):
     assert (1 / scores.counts).sum() == pytest.approx(43)
 
 
-def test_resumed_runs_are_the_same(table, config_of, tmp_path, monkeypatch):
-    """One that ended after its first epoch goes on to the end that the other has."""
+def test_resumed_run_matches_uninterrupted_run(table, config_of, tmp_path, monkeypatch):
+    """A run stopped after its first epoch ends with the same weights."""
     config = config_of(table, "bond", "order", max_epochs=3)
     train(config, tmp_path / "whole")
     from graphslice.training.callbacks import LastCheckpoint
@@ -263,7 +265,7 @@ def test_resumed_runs_are_the_same(table, config_of, tmp_path, monkeypatch):
     assert (tmp_path / "half" / "metrics.json").read_text() == (tmp_path / "whole" / "metrics.json").read_text()
 
 
-def test_it_starts_from_a_model_of_molecules(runs, table, config_of, demo_csv, tmp_path, capsys):
+def test_fine_tuning_from_a_molecule_level_model(runs, table, config_of, demo_csv, tmp_path, capsys):
     molecules = config_of(str(demo_csv), "molecule", "gap_ev", max_epochs=1)
     train(molecules, tmp_path / "origin")
     origin = read_checkpoint(tmp_path / "origin")
@@ -285,7 +287,7 @@ def test_it_starts_from_a_model_of_molecules(runs, table, config_of, demo_csv, t
         ("trainer", {"baselines": "on"}, "--baselines on"),
     ],
 )
-def test_what_goes_with_molecules_alone_is_refused(section, setting, option, table, tiny_config, tmp_path):
+def test_molecule_level_options_are_rejected(section, setting, option, table, tiny_config, tmp_path):
     data = {"targets": "charge", "level": "atom"}
     sections = {"data": data, "model": {"mixer": "slice-max"}}
     sections[section] = {**sections.get(section, {}), **setting}

@@ -1,4 +1,4 @@
-"""Labels of atoms and bonds that are learned beside targets of molecules."""
+"""Auxiliary atom- and bond-level targets of molecule-level models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def labels(store):
-    """Of the first, the third and the last molecule's atoms, and of the last one's bonds."""
+    """Labels of the atoms of the first, third and last molecule, and of the bonds of the last one."""
     generator = np.random.default_rng(0)
     atoms = generator.normal(size=(8, 2))
     atoms[1, 0] = NAN
@@ -46,7 +46,7 @@ def labels(store):
     }
 
 
-def test_a_batch_has_the_sites_that_are_labelled(store, labels):
+def test_batch_contains_labelled_atoms_and_bonds(store, labels):
     batch = collate_rows(store, np.array([3, 1, 2]), auxiliary=labels)
     assert batch.atom_index[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [2, 0]]
     torch.testing.assert_close(batch.atom_targets, torch.tensor(labels["atom"].values[[4, 5, 6, 7, 3]]).float())
@@ -58,7 +58,7 @@ def test_a_batch_has_the_sites_that_are_labelled(store, labels):
     assert nothing.atom_index.shape == (0, 4) and nothing.atom_targets.shape == (0, 2)
 
 
-def test_errors_are_those_of_a_loop(store, labels):
+def test_errors_match_loop_over_labels(store, labels):
     torch.manual_seed(0)
     head = AuxiliaryHead(16, labels["atom"])
     batch = collate_rows(store, np.arange(4), auxiliary=labels)
@@ -78,7 +78,7 @@ def test_errors_are_those_of_a_loop(store, labels):
     assert found[1].tolist() == counts.tolist() == [7, 8]
 
 
-def test_mean_errors_are_in_the_unit_of_the_targets(store, labels):
+def test_mean_errors_have_the_unit_of_the_targets(store, labels):
     heads = AuxiliaryHeads(16, labels)
     rows = torch.randn(4, 8, 16)
     for some in (np.array([0, 1, 2]), np.array([3])):
@@ -93,8 +93,8 @@ def test_mean_errors_are_in_the_unit_of_the_targets(store, labels):
 
 
 @pytest.mark.parametrize("readout", ["mean+max", "token", "mean+quantiles"])
-def test_rows_and_answers_belong_together(store, readout):
-    """What a program computes of the molecules is what the readouts say of its rows; gradients too."""
+def test_traced_rows_match_the_readout(store, readout):
+    """The outputs of a traced program equal the readout of its rows, and so do the gradients."""
     torch.manual_seed(0)
     settings = {"mixer": "slice-quantile", "layers": 2, "dim": 32, "heads": 4, "ffn_dim": 32, "readout": readout}
     model = GraphTransformer(ModelConfig(**settings, dropout=0.0, input_dropout=0.0, attention_dropout=0.0))
@@ -112,7 +112,7 @@ def test_rows_and_answers_belong_together(store, readout):
 
 @pytest.fixture(scope="module")
 def corpus(demo_smiles, tmp_path_factory):
-    """Degrees of the atoms, and whether bonds lie in rings, of three of four molecules."""
+    """A corpus with atom degrees and ring membership of bonds for three of four molecules."""
     folder = tmp_path_factory.mktemp("auxiliary")
     mols = [Chem.MolFromSmiles(text) for text in demo_smiles[:160]]
     degrees = [str([atom.GetDegree() for atom in mol.GetAtoms()]) for mol in mols]
@@ -123,7 +123,7 @@ def corpus(demo_smiles, tmp_path_factory):
     return build_corpus(folder / "c.arrow", [folder / "t.csv"], GraphConfig(), labels=["gap", "degree", "ring"])
 
 
-def test_a_run_learns_them_and_is_continued(corpus, tiny_config, tmp_path):
+def test_auxiliary_targets_are_trained_and_resumed(corpus, tiny_config, tmp_path):
     model = {"mixer": "slice-quantile", "dim": 32, "heads": 4, "ffn_dim": 32, "layers": 2, "dropout": 0.0}
     config = tiny_config(
         corpus.store.name, model=model | {"init": "balanced"}, trainer={"max_epochs": 12}, optimizer={"peak_lr": 4e-3}
@@ -142,8 +142,8 @@ def test_a_run_learns_them_and_is_continued(corpus, tiny_config, tmp_path):
         train(wrong, tmp_path / "wrong")
 
 
-def test_members_without_a_validation_label(tmp_path):
-    """What no validation molecule of one of them has is not averaged."""
+def test_targets_without_validation_labels_in_a_member_are_not_averaged(tmp_path):
+    """The error of a target is averaged only if every member has validation labels of it."""
     training = {"parameters": 1, "steps": 1, "seconds": 1.0, "molecules_per_second": 1.0, "peak_memory_bytes": 1}
     training |= {"device": "cpu", "devices": 1, "precision": "32-true", "compiled": False}
     for name, errors in (("a", {"charge": 1.0, "order": 2.0}), ("b", {"charge": 3.0})):

@@ -1,4 +1,4 @@
-"""A run on a machine where a kernel fails or lies goes on with plain torch, and says so in one line."""
+"""A run falls back to plain torch, with one line of output, if a kernel fails or computes wrong values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphslice.ops.dispatch import OPERATORS
 
 
 @pytest.fixture(autouse=True)
-def backends_come_back():
+def restore_backends():
     before = {op: op._fastest_first for op in OPERATORS.values()}
     yield
     for op, backends in before.items():
@@ -30,7 +30,7 @@ def fail(*args):
     ("function", "reason"),
     [(return_wrong_values, "predictions differ by"), (fail, "RuntimeError: CUDA error: an illegal instruction")],
 )
-def test_a_run_goes_on_without_it(function, reason, cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
+def test_faulty_kernel_is_replaced_by_plain_torch(function, reason, cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     flags = ["--dataset", demo_csv, *tiny_flags]
     assert cli("train", *flags, "-o", right)[0] == 0
@@ -44,6 +44,6 @@ def test_a_run_goes_on_without_it(function, reason, cli, demo_csv, tiny_flags, t
     assert errors[1] == pytest.approx(errors[0], rel=0.02)
 
 
-def test_a_run_with_right_kernels_says_nothing(cli, demo_csv, tiny_flags, tmp_path):
+def test_correct_kernels_are_not_reported(cli, demo_csv, tiny_flags, tmp_path):
     code, _, err = cli("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")
     assert code == 0 and "doctor" not in err

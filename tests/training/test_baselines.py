@@ -26,7 +26,7 @@ from graphslice.trees.stacking import TREE_DESCRIPTORS, predict_trees
 
 @pytest.fixture(scope="module")
 def stacked_run(demo_rows, tiny_config, tmp_path_factory):
-    """A run of 60 molecules with a number and yes or no, its folder, and what it said."""
+    """Run directory, output and table of a run on 60 molecules with a regression and a binary target."""
     folder = tmp_path_factory.mktemp("blended")
     table = demo_rows.assign(wide=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))
     table.to_csv(folder / "t.csv", index=False)
@@ -36,8 +36,8 @@ def stacked_run(demo_rows, tiny_config, tmp_path_factory):
     return folder / "run", said.getvalue(), table
 
 
-def test_all_answer_together(stacked_run):
-    """The answer is the weighted sum of network, forest and boosting, also after the file was read again."""
+def test_prediction_is_the_weighted_ensemble(stacked_run):
+    """Predictions are the weighted sum of network, random forest and gradient boosting, also after reloading."""
     folder, _, table = stacked_run
     predictor = gs.load(folder, "cpu")
     (stacking,) = predictor.stackings
@@ -51,20 +51,20 @@ def test_all_answer_together(stacked_run):
     np.testing.assert_allclose(stacking.weights.sum(axis=0), 1)
 
 
-def test_neither_the_batch_nor_the_spelling_matters(stacked_run):
+def test_prediction_depends_neither_on_batch_nor_on_smiles_notation(stacked_run):
     predictor = gs.load(stacked_run[0], "cpu")
     molecules = ["OCC", "c1ccccc1O", "[Na+].[Cl-]", "C[Si](C)(C)[U]", *stacked_run[2]["smiles"][:12]]
     for target in range(2):
         check_batch_independence(lambda smiles, target=target: predictor.predict(smiles)[:, target], molecules)
 
 
-def test_every_molecule_gets_an_answer_or_a_reason(stacked_run):
+def test_every_molecule_gets_a_prediction_or_an_error(stacked_run):
     found = gs.load(stacked_run[0], "cpu").predict(["CCO", "oops", "", "[Na+].[Cl-]", "C" * 300], details=True)
     assert [error is None for error in found.errors] == [True, False, False, True, True]
     assert np.isfinite(found.values[[0, 3, 4]]).all() and np.isnan(found.values[1:3]).all()
 
 
-def test_scores_of_the_parts(stacked_run):
+def test_scores_of_network_trees_and_ensemble(stacked_run):
     folder, said, table = stacked_run
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["metric"] == "loss" and set(metrics["baselines"]) == {"valid", "test"}
@@ -83,20 +83,20 @@ def test_scores_of_the_parts(stacked_run):
         assert f"{names.get(name, name)} {value:.4f}" in said
 
 
-def test_a_finished_run_is_judged_again_by_its_network(stacked_run):
-    """What continues it finds trees there already, which are no part of the network."""
+def test_resumed_run_evaluates_the_network_without_trees(stacked_run):
+    """The checkpoint already contains tree ensembles, which are not part of the network."""
     folder, _, _ = stacked_run
     before = json.loads((folder / "metrics.json").read_text())
     again = resume(folder)
     assert again.metrics["baselines"]["test"] == pytest.approx(before["baselines"]["test"], rel=1e-5)
 
 
-def test_graphs_have_no_descriptors(stacked_run):
+def test_graphs_are_rejected_for_lack_of_descriptors(stacked_run):
     with pytest.raises(gs.InputError, match="give SMILES instead of graphs"):
         gs.load(stacked_run[0], "cpu").predict(gs.smiles_to_graph("CCO"))
 
 
-def test_a_file_and_a_store(stacked_run, cli, tmp_path):
+def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
     folder, _, table = stacked_run
     table[["smiles"]].head(3).to_csv(tmp_path / "in.csv", index=False)
     assert cli("predict", folder, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
@@ -135,7 +135,7 @@ def test_a_file_and_a_store(stacked_run, cli, tmp_path):
         ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
     ],
 )
-def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest, metric, said):
+def test_significance_of_the_difference_over_seeds(network, forest, metric, said):
     found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
     lines = describe_seeds("test", found, metric)
     assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
@@ -147,15 +147,15 @@ def test_whether_the_difference_is_larger_than_that_of_the_seeds(network, forest
         assert f"{low:.3g} to {high:.3g})" + verdict in lines[1]
 
 
-def test_a_metric_that_one_seed_has_not():
+def test_metric_undefined_for_one_seed_is_omitted():
     found = [{"network": None, "forest": 0.8, "blend": None}, {"network": 0.6, "forest": 0.8, "blend": 0.7}]
     assert describe_seeds("test", found, "auroc") == []
     (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
     assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"
 
 
-def test_a_finished_run_that_goes_on_stays_as_it_is(stacked_run, tmp_path):
-    """Its checkpoint is blended and calibrated already; neither is what the weights are chosen by."""
+def test_resuming_a_finished_run_changes_nothing(stacked_run, tmp_path):
+    """Stacking weights are chosen without the stacking and calibration that the checkpoint already has."""
     shutil.copytree(stacked_run[0], tmp_path / "run")
     set_temperature(tmp_path / "run" / "best.ckpt")
     (tmp_path / "run" / "metrics.json").unlink()
@@ -172,8 +172,8 @@ def set_temperature(path) -> None:
     add_to_checkpoint(path, replace(calibration, targets=targets))
 
 
-def test_a_network_that_needs_no_trees_answers_alone(stacked_run, tiny_config, tmp_path, monkeypatch):
-    """Descriptors take longer than all that a network does."""
+def test_network_predicts_alone_at_a_weight_of_80_percent(stacked_run, tiny_config, tmp_path, monkeypatch):
+    """Computing descriptors would take longer than the prediction of the network."""
     monkeypatch.setattr(
         "graphslice.training.baselines.fit_target_weights",
         lambda answers, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]]),
@@ -202,7 +202,7 @@ def described(
     return describe_baselines("test", answers, data, metric, values, molecules)
 
 
-def test_which_is_best_and_whether_by_chance():
+def test_best_model_and_its_significance():
     random = np.random.default_rng(0)
     labels = random.normal(size=(200, 1))
     near, far = (labels + scale * random.normal(size=labels.shape) for scale in (0.1, 1.0))
@@ -217,11 +217,11 @@ def test_which_is_best_and_whether_by_chance():
     lines = described([Task("y")], labels, answers | {"network": near, "forest": near + 1e-6}, "mae")
     assert "not significant for these test molecules" in lines[1]
     assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in answers.items()}, "mae")) == 1
-    assert len(described([Task("y")], np.ones((200, 1)), answers, "mae")) == 1  # nothing was to be learned
-    assert len(described([Task("y")], labels, answers, "mae", np.arange(200) % 29)) == 1  # of a few molecules
+    assert len(described([Task("y")], np.ones((200, 1)), answers, "mae")) == 1  # constant labels
+    assert len(described([Task("y")], labels, answers, "mae", np.arange(200) % 29)) == 1  # too few molecules
 
 
-def test_the_best_of_several_targets():
+def test_best_model_is_counted_over_targets():
     random = np.random.default_rng(0)
     labels = random.normal(size=(50, 3))
     right = np.where([True, True, False], labels, 0.0)

@@ -1,4 +1,4 @@
-"""When a run is compiled. Its GPU is mocked: a clock that every step moves on."""
+"""Decision to compile a run. The GPU is replaced by a clock that every step advances."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from graphslice.training.compilation import Compilation, is_worth_compiling
         (60, 12, 20, False),
     ],
 )
-def test_what_is_saved_exceeds_what_compiling_costs(minutes, layers, lengths, worth):
+def test_compilation_must_save_more_than_it_costs(minutes, layers, lengths, worth):
     assert is_worth_compiling(60.0 * minutes, layers, lengths) == worth
 
 
 class Molecules(list):
-    """A batch that goes wherever it is sent."""
+    """A batch that can be moved to any device."""
 
     def to(self, device: torch.device) -> Molecules:
         return self
 
 
 class Steps:
-    """A run of so many steps on a GPU, of which every one takes ``seconds``; some of the first take longer."""
+    """A simulated run on a GPU, whose steps take ``seconds`` each; some of the first take longer."""
 
     def __init__(self, monkeypatch, steps: int, seconds: float, minutes_left: float | None = None, **trainer) -> None:
         self.clock, self.seconds, self.compiled = 0.0, seconds, []
@@ -73,7 +73,7 @@ class Steps:
             if i % epoch == 0:
                 self.clock += 1000.0  # a validation
                 self.callback.on_train_epoch_start(self.trainer, self.module)
-            # Building kernels takes long at first, and now and then after.
+            # Building kernels makes the first steps slow, and occasionally a later one.
             self.clock += self.seconds * (1000 if self.trainer.global_step < 15 or i % 10 == 0 else 1)
             self.trainer.global_step += 1
             self.callback.on_train_batch_end(self.trainer, self.module, None, None, i % epoch)
@@ -81,30 +81,30 @@ class Steps:
 
 
 @pytest.mark.parametrize(("steps", "compiled"), [(20_000, False), (100_000, True)])
-def test_the_first_steps_foretell_the_run(steps, compiled, monkeypatch):
-    """Ten lengths of 40 s: 1,000 s of steps are too few, 5,000 s enough, if the steps are as slow as measured."""
+def test_measured_steps_decide_on_compilation(steps, compiled, monkeypatch):
+    """Ten batch widths of 40 s each: 1,000 s of steps are too few, 5,000 s are enough."""
     assert bool(Steps(monkeypatch, steps, seconds=0.05).run(100).compiled) == compiled
     assert not Steps(monkeypatch, steps, seconds=0.005).run(100).compiled
 
 
-def test_validations_are_no_steps(monkeypatch):
-    """Of 1,000 s each, after every other step."""
+def test_validations_are_not_measured(monkeypatch):
+    """A validation of 1,000 s follows every other step."""
     run = Steps(monkeypatch, 2000, seconds=0.05).run(200, epoch=2)
     assert len(run.callback._times) == 30 and not run.compiled
 
 
-def test_a_resumed_run_has_only_its_rest_to_gain(monkeypatch):
+def test_resumed_run_counts_only_remaining_steps(monkeypatch):
     assert Steps(monkeypatch, 100_000, seconds=0.05).run(100).compiled
     assert not Steps(monkeypatch, 100_000, seconds=0.05, begin=80_000).run(100).compiled
 
 
 @pytest.mark.parametrize(("minutes", "compiled"), [(20, False), (80, True)])
-def test_no_more_is_gained_than_the_minutes_that_are_left(minutes, compiled, monkeypatch):
+def test_time_limit_bounds_the_expected_gain(minutes, compiled, monkeypatch):
     assert bool(Steps(monkeypatch, 10**9, 0.05, minutes_left=minutes).run(100).compiled) == compiled
 
 
 @pytest.mark.parametrize("epoch", [3, 100])
-def test_once_and_not_before_it_is_measured(epoch, monkeypatch):
+def test_compiles_once_after_measuring(epoch, monkeypatch):
     run = Steps(monkeypatch, 10**6, seconds=0.05)
     assert not run.run(48, epoch).compiled and not run.callback.compiled
     assert run.run(400, epoch).compiled == [(50, 50, {"mode": "reduce-overhead"})] and run.callback.compiled
@@ -113,17 +113,17 @@ def test_once_and_not_before_it_is_measured(epoch, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "calls"), [({"compile": "off"}, 0), ({"device": "cpu"}, 0), ({"compile": "on"}, 1)]
 )
-def test_only_a_gpu_is_measured(settings, calls, monkeypatch):
+def test_steps_are_measured_only_on_a_gpu(settings, calls, monkeypatch):
     assert len(Steps(monkeypatch, 10**6, seconds=0.05, **settings).run(100).compiled) == calls
 
 
-def test_every_device_compiles_for_its_share(monkeypatch):
+def test_every_device_compiles_for_its_batch_size(monkeypatch):
     """50 molecules on three devices: 17, 17 and 16."""
     found = [Steps(monkeypatch, 1, 1.0, compile="on", rank=rank, world=3).compiled[0][0] for rank in range(3)]
     assert found == [17, 17, 16]
 
 
-def test_compiling_is_time_of_training(demo_csv, tiny_config, tmp_path, monkeypatch):
+def test_compilation_counts_as_training_time(demo_csv, tiny_config, tmp_path, monkeypatch):
     monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", lambda *_, **__: time.sleep(1.0) is None)
     config = tiny_config(demo_csv, trainer={"compile": "on", "max_minutes": 1e-3, "max_epochs": 1000})
     training = train(config, tmp_path / "run").training
@@ -144,7 +144,7 @@ def compute_wrong_values(self, batch_size, **options):
     ("compile_blocks", "reason"),
     [(fails, "RuntimeError: gcc: internal compiler error"), (compute_wrong_values, "predictions differ")],
 )
-def test_compiled_steps_that_fail_or_lie_are_left(
+def test_faulty_compiled_steps_fall_back_to_eager(
     compile_blocks, reason, demo_csv, tiny_flags, tmp_path, cli, monkeypatch
 ):
     flags = ["train", "--dataset", demo_csv, *tiny_flags]

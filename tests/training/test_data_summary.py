@@ -9,7 +9,7 @@ from graphslice.training.data_summary import data_warnings, describe_tasks
 RANDOM = np.random.default_rng(0)
 
 
-def test_one_line_a_kind():
+def test_one_line_per_task_type():
     tasks = [Task("logs"), Task("cl", transform="log"), Task("active", "binary", ("no", "yes"))]
     tasks.append(Task("kind", "multiclass", ("a", "b", "c")))
     labels = np.array([[1.0, 2.0, 0.0, 2.0], [2.0, 3.0, 1.0, np.nan], [3.0, 4.0, 1.0, 0.0]])
@@ -20,7 +20,7 @@ def test_one_line_a_kind():
     ]
 
 
-def test_hundreds_of_targets_take_one_line():
+def test_hundreds_of_targets_are_abbreviated():
     (line,) = describe_tasks(regression_tasks(f"t{t}" for t in range(300)), np.zeros((2, 300)))
     assert line == "regression: t0, t1, t2, t3, t4, t5 and 294 more"
     (line,) = data_warnings(regression_tasks(f"t{t}" for t in range(300)), np.zeros((2, 300)))
@@ -43,10 +43,10 @@ def test_hundreds_of_targets_take_one_line():
         (np.array([np.nan, np.nan]), None),
     ],
 )
-def test_what_looks_wrong(values, said):
+def test_warnings_about_suspicious_values(values, said):
     found = data_warnings(regression_tasks(["y"]), values[:, None])
     assert found == [] if said is None else (len(found) == 1 and said in found[0])
 
 
-def test_what_is_a_logarithm_already_is_not_advised():
+def test_log_transform_is_not_suggested_twice():
     assert data_warnings([Task("y", transform="log")], RANDOM.lognormal(0, 1.5, (100, 1))) == []

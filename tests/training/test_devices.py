@@ -1,4 +1,4 @@
-"""What a run computes on. There need be no GPU: what torch says of them is mocked."""
+"""Choice of devices and precision; torch's GPU queries are mocked, so no GPU is needed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OLD, TURING, AMPERE, HOPPER = (6, 1), (7, 5), (8, 0), (9, 0)
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """``gpus((8, 0), (7, 5))``: the machine has GPUs of these compute capabilities, and no launcher."""
+    """``gpus((8, 0), (7, 5))``: simulate GPUs of these compute capabilities, without a launcher."""
 
     def have(*capabilities: tuple[int, int]) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(capabilities))
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: capabilities[i])
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # as it is by emulation
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # true by emulation
 
     for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"):
         monkeypatch.delenv(name, raising=False)
@@ -49,34 +49,34 @@ def test_precision_by_compute_capability(capabilities, precision):
 
 
 @pytest.mark.parametrize(("wanted", "precision"), [("32", "32-true"), ("16-mixed", "16-mixed")])
-def test_a_precision_that_is_asked_for(wanted, precision):
+def test_configured_precision_is_used(wanted, precision):
     assert choose_precision(wanted, [HOPPER]) == choose_precision(wanted, [OLD]) == precision
 
 
-def test_bfloat16_of_a_gpu_that_has_none():
+def test_bfloat16_is_rejected_on_older_gpus():
     with pytest.raises(InputError, match=r"compute capability 7\.5 has no bfloat16: .*16-mixed or 32"):
         choose_precision("bf16-mixed", [AMPERE, TURING])
     assert choose_precision("bf16-mixed", [AMPERE]) == choose_precision("bf16-mixed", []) == "bf16-mixed"
 
 
-def test_only_the_gpus_used_decide(gpus):
+def test_precision_depends_only_on_the_gpus_used(gpus):
     gpus(AMPERE, TURING)
     assert choose_devices(TrainerConfig(devices="1")).precision == "bf16-mixed"
     assert choose_devices(TrainerConfig(devices="2")).precision == "16-mixed"
 
 
-# --- how many -------------------------------------------------------------------------------------
+# --- number of devices ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("there", "batch_size", "used"),
     [(0, 64, 1), (1, 8, 1), (8, 8, 1), (8, 32, 1), (8, 100, 3), (8, 256, 8), (2, 256, 2)],
 )
-def test_every_gpu_has_enough_molecules(there, batch_size, used):
+def test_number_of_gpus_follows_the_batch_size(there, batch_size, used):
     assert worthwhile_gpus(there, batch_size) == used
 
 
-def test_the_user_is_told_that_gpus_are_left(gpus):
+def test_unused_gpus_are_reported(gpus):
     gpus(*[AMPERE] * 8)
     assert choose_devices(TrainerConfig(batch_size=64)) == Devices(
         "cuda",
@@ -88,20 +88,20 @@ def test_the_user_is_told_that_gpus_are_left(gpus):
     assert choose_devices(TrainerConfig(batch_size=256)).note is None
 
 
-def test_a_number_of_devices_is_obeyed(gpus):
+def test_configured_number_of_devices_is_used(gpus):
     gpus(*[AMPERE] * 8)
     chosen = choose_devices(TrainerConfig(batch_size=8, devices="8"))
     assert (chosen.count, chosen.note, chosen.total) == (8, None, 8)
 
 
 @pytest.mark.parametrize("devices", ["0,1", "-1", "0", "two", "²", ""])
-def test_what_is_no_number_of_devices(devices):
-    """Lightning takes more forms, and the length of an epoch needs the number."""
+def test_invalid_number_of_devices_is_rejected(devices):
+    """Lightning accepts more forms, but the length of an epoch depends on the number of devices."""
     with pytest.raises(InputError, match=r"trainer\.devices must be auto or a positive number"):
         choose_devices(TrainerConfig(devices=devices))
 
 
-def test_more_devices_than_molecules(gpus):
+def test_more_devices_than_molecules_per_batch_are_rejected(gpus):
     gpus(*[AMPERE] * 8)
     with pytest.raises(InputError, match=r"8 devices need at least as many molecules.*batch_size is 7"):
         choose_devices(TrainerConfig(batch_size=7, devices="8"))
@@ -120,19 +120,19 @@ def test_more_devices_than_molecules(gpus):
     ],
     ids=["none", "torchrun", "torchrun in a job", "srun", "srun of one", "shell in a job", "job without srun"],
 )
-def test_processes_that_a_launcher_began(environment, expected):
+def test_launched_processes_are_detected(environment, expected):
     assert launched_processes(environment) == expected
 
 
-def test_a_launcher_has_decided_how_many(gpus, monkeypatch):
+def test_launcher_determines_the_number_of_devices(gpus, monkeypatch):
     gpus(*[AMPERE] * 8)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     chosen = choose_devices(TrainerConfig(batch_size=8))
     assert (chosen.count, chosen.note) == (4, None)
 
 
-def test_one_gpu_in_a_notebook(gpus, monkeypatch):
-    """Lightning would start the program again, and a notebook is none."""
+def test_notebook_uses_one_gpu(gpus, monkeypatch):
+    """Lightning would launch the script again, which a notebook does not have."""
     gpus(AMPERE, AMPERE)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     chosen = choose_devices(TrainerConfig(batch_size=256))
@@ -141,14 +141,14 @@ def test_one_gpu_in_a_notebook(gpus, monkeypatch):
         choose_devices(TrainerConfig(devices="2"))
 
 
-# --- which ----------------------------------------------------------------------------------------
+# --- kind of device -------------------------------------------------------------------------------
 
 
-def test_a_mac_trains_on_its_cpu(gpus, monkeypatch):
+def test_mac_trains_on_the_cpu_by_default(gpus, monkeypatch):
     gpus()
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_devices(TrainerConfig()) == Devices("cpu", 1, 1, "32-true", None)
-    with pytest.raises(InputError, match="lacks operators that the model needs on mps"):  # there is none here
+    with pytest.raises(InputError, match="lacks operators that the model needs on mps"):  # the machine has no mps
         choose_devices(TrainerConfig(accelerator="mps"))
     monkeypatch.setattr("graphslice.training.devices.encodings_supported", lambda device: True)
     chosen = choose_devices(TrainerConfig(accelerator="mps"))
@@ -159,7 +159,7 @@ def test_a_mac_trains_on_its_cpu(gpus, monkeypatch):
     ) and "experimental" in chosen.note
 
 
-def test_the_cpu_beside_gpus(gpus):
+def test_cpu_can_be_chosen_with_gpus_present(gpus):
     gpus(AMPERE, AMPERE)
     chosen = choose_devices(TrainerConfig(accelerator="cpu", batch_size=256))
     assert chosen == Devices("cpu", 1, 1, "32-true", None)

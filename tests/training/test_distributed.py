@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def train_on_two(start, wait_for_exit, config, tmp_path) -> None:
-    """Two processes on this machine's CPU."""
+    """Train with two processes on the CPU of this machine."""
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "two")
     code, _, err = wait_for_exit(process)
@@ -20,7 +20,7 @@ def train_on_two(start, wait_for_exit, config, tmp_path) -> None:
     assert err.count("test MAE") == 1
 
 
-def test_two_processes_train_as_one(start, wait_for_exit, demo_rows, tiny_config, weights_of, tmp_path):
+def test_two_processes_match_one(start, wait_for_exit, demo_rows, tiny_config, weights_of, tmp_path):
     """47 training molecules in batches of 8, 7 for validation, labels with gaps: nothing divides evenly."""
     table = demo_rows.assign(length=demo_rows["smiles"].str.len().astype(float))
     table.loc[::3, "gap_ev"] = np.nan
@@ -43,15 +43,15 @@ def test_two_processes_train_as_one(start, wait_for_exit, demo_rows, tiny_config
         for target, score in metrics[0][part]["targets"].items():
             other = metrics[1][part]["targets"][target]
             assert other.pop("kind") == score.pop("kind") == "regression"
-            # The same are known: of so few molecules, intervals have no end.
+            # Both are nan in the same places: with so few molecules, intervals are unbounded.
             known = {name for name, value in score.items() if value is not None}
             assert known == {name for name, value in other.items() if value is not None}
             for name in known:
                 assert other[name] == pytest.approx(score[name], rel=1e-3, abs=1e-4)
 
 
-def test_one_that_is_told_to_end_ends_all(start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, tmp_path):
-    """The first of two processes alone gets the signal; both end between two steps, and the run can be continued."""
+def test_sigterm_to_one_process_stops_all(start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, tmp_path):
+    """Only the first of two processes gets the signal; both stop between two steps, and the run can be resumed."""
     config = tiny_config(demo_csv, trainer={"max_epochs": 10**5, "batch_size": 8})
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--trainer.devices", 2, "--out", tmp_path / "run")

@@ -24,7 +24,7 @@ from graphslice.training.ensemble import member_configs
 
 @pytest.fixture(scope="module")
 def table(demo_rows, tmp_path_factory):
-    """The demo's rows without a split of their own."""
+    """The rows of the demo set without a split column."""
     path = tmp_path_factory.mktemp("table") / "t.csv"
     demo_rows[["smiles", "gap_ev"]].to_csv(path, index=False)
     return path
@@ -37,7 +37,7 @@ def ensemble(table, tiny_config, tmp_path_factory):
     return folder
 
 
-def test_one_folder_answers_with_the_mean(ensemble):
+def test_ensemble_directory_predicts_the_mean(ensemble):
     smiles = ["CCO", "c1ccccc1O", "not a molecule"]
     members = [gs.load(ensemble / f"member-{number}", "cpu").predict(smiles) for number in (1, 2)]
     found = gs.load(ensemble, "cpu").predict(smiles, details=True)
@@ -48,7 +48,7 @@ def test_one_folder_answers_with_the_mean(ensemble):
     assert gs.load(ensemble / "member-1", "cpu").predict("CCO", details=True).std is None
 
 
-def test_members_have_one_test_and_their_own_validation(ensemble):
+def test_members_share_the_test_set_but_not_the_validation_set(ensemble):
     splits = [read_splits(ensemble / f"member-{number}") for number in (1, 2)]
     np.testing.assert_array_equal(splits[0]["test"], splits[1]["test"])
     np.testing.assert_array_equal(splits[0]["test"], read_splits(ensemble)["test"])
@@ -56,13 +56,13 @@ def test_members_have_one_test_and_their_own_validation(ensemble):
     assert not set(splits[0]["test"]) & set(splits[1]["valid"])
 
 
-def test_they_are_judged_together(ensemble, table):
+def test_ensemble_scores_match_manual_computation(ensemble, table):
     metrics = json.loads((ensemble / "metrics.json").read_text())
     rows, splits = pd.read_csv(table), read_splits(ensemble)
     answers = gs.load(ensemble, "cpu").predict(rows["smiles"][splits["test"]])[:, 0]
     expected = np.abs(answers - rows["gap_ev"][splits["test"]]).mean()
     assert metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
-    # Each validation molecule by the members that did not learn it.
+    # Each validation molecule is predicted by the members that held it out.
     total: dict[int, list[float]] = {}
     for number in (1, 2):
         member = ensemble / f"member-{number}"
@@ -77,7 +77,7 @@ def test_they_are_judged_together(ensemble, table):
     assert [found["test"] for found in metrics["members"].values()] == pytest.approx(each)
 
 
-def test_molecules_that_others_of_them_learned_judge_nothing(ensemble, cli, table):
+def test_validation_split_is_rejected_if_other_members_trained_on_it(ensemble, cli, table):
     assert cli("evaluate", ensemble, "--split", "test")[0] == 0
     for split in ("valid", "train"):
         code, _, err = cli("evaluate", ensemble, "--split", split)
@@ -85,7 +85,7 @@ def test_molecules_that_others_of_them_learned_judge_nothing(ensemble, cli, tabl
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
 
 
-def test_a_file_gets_the_spread(ensemble, cli, tmp_path):
+def test_predictions_file_has_the_standard_deviation(ensemble, cli, tmp_path):
     pd.DataFrame({"smiles": ["CCO", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
     assert cli("predict", ensemble, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
     found = pd.read_csv(tmp_path / "out.csv")
@@ -93,14 +93,14 @@ def test_a_file_gets_the_spread(ensemble, cli, tmp_path):
     assert found["gap_ev_std"][0] > 0 and np.isnan(found["gap_ev_std"][1])
 
 
-def test_two_models_are_explained_by_their_mean(ensemble, cli, tmp_path):
+def test_inspection_of_an_ensemble_uses_the_mean(ensemble, cli, tmp_path):
     code, out, _ = cli("inspect", ensemble, "CCO", "-o", tmp_path / "maps")
     assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
     code, out, err = cli("inspect", ensemble, "CCO", "--all", "-o", tmp_path / "all")
     assert (code, out) == (2, "") and "an ensemble of 2 models" in err and "member-1" in err
 
 
-def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
+def test_stopped_ensemble_is_resumed(ensemble, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     shutil.rmtree(folder / "member-2")
@@ -113,7 +113,7 @@ def test_a_stopped_ensemble_goes_on(ensemble, tmp_path):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_an_ensemble_does_not_go_on_with_what_is_not_of_it(finished, ensemble, table, tiny_config, tmp_path):
+def test_foreign_members_are_rejected_on_resume(finished, ensemble, table, tiny_config, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     if not finished:
@@ -132,15 +132,15 @@ def test_an_ensemble_does_not_go_on_with_what_is_not_of_it(finished, ensemble, t
         resume(folder)
 
 
-def test_they_are_judged_where_they_were_trained(ensemble, tmp_path, monkeypatch):
-    """A GPU that is there, but was not asked for, is left alone."""
+def test_ensemble_is_evaluated_on_the_training_device(ensemble, tmp_path, monkeypatch):
+    """An available GPU that was not selected is not used."""
     shutil.copytree(ensemble, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").unlink()
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
     assert np.isfinite(resume(tmp_path / "run").metrics["test"]["mae"])
 
 
-def test_a_finished_ensemble_is_left_as_it_is(ensemble, tmp_path):
+def test_resuming_a_finished_ensemble_changes_nothing(ensemble, tmp_path):
     shutil.copytree(ensemble, tmp_path / "run")
     before = (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns
     again = resume(tmp_path / "run")
@@ -149,8 +149,8 @@ def test_a_finished_ensemble_is_left_as_it_is(ensemble, tmp_path):
 
 
 @pytest.mark.parametrize("other", ["mae", "loss"])
-def test_parts_that_were_judged_by_another_metric_have_no_mean(other, ensemble, tmp_path):
-    """As where the validation molecules of one member are of one class, which have no AUROC."""
+def test_baselines_with_different_metrics_are_not_averaged(other, ensemble, tmp_path):
+    """This occurs if the validation set of one member has a single class, for which AUROC is undefined."""
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     (folder / "metrics.json").unlink()
@@ -165,8 +165,8 @@ def test_parts_that_were_judged_by_another_metric_have_no_mean(other, ensemble, 
     assert "Network and tree ensembles" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
 
 
-def test_a_member_that_has_just_begun_goes_on_as_it_began(ensemble, tmp_path):
-    """With what its data decided then, as the weights and the learning rate that it starts with."""
+def test_started_member_resumes_with_its_saved_configuration(ensemble, tmp_path):
+    """The configuration includes what was inferred from the data, as initial weights and learning rate."""
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     (folder / "metrics.json").unlink()
@@ -181,12 +181,12 @@ def test_a_member_that_has_just_begun_goes_on_as_it_began(ensemble, tmp_path):
     assert rates == [config.optimizer.peak_lr, 1.25e-4]
 
 
-def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
+def test_cross_validation_tests_each_molecule_once(table, tiny_config, tmp_path):
     result = train(tiny_config(table, data={"folds": "3"}, trainer={"max_epochs": 1}), tmp_path / "run")
     tests = [read_splits(tmp_path / "run" / f"member-{number}")["test"] for number in (1, 2, 3)]
     assert sorted(np.concatenate(tests).tolist()) == list(range(60))
     assert result.metrics["test"]["molecules"] == 60 and len(result.metrics["members"]) == 3
-    assert read_splits(tmp_path / "run") is None  # every molecule was learned by some of them
+    assert read_splits(tmp_path / "run") is None  # every molecule is in the training set of some member
     found = pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
     assert (
         found["row"].tolist() == list(range(1, 61))
@@ -200,8 +200,8 @@ def test_each_fold_is_tested_once(table, tiny_config, tmp_path):
     np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
 
 
-def test_several_models_of_one_fold(table, tiny_config, tmp_path):
-    """Their test is common, and none of them learned it."""
+def test_ensemble_of_one_fold(table, tiny_config, tmp_path):
+    """The members share the test set, and none was trained on it."""
     one = tiny_config(table, data={"folds": "3", "fold": 0}, trainer={"max_epochs": 1, "ensemble": 2})
     result = train(one, tmp_path / "run")
     assert not (tmp_path / "run" / "out_of_fold.csv").exists() and result.metrics["test"]["molecules"] == 20
@@ -212,8 +212,8 @@ def test_several_models_of_one_fold(table, tiny_config, tmp_path):
     assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(model.evaluate()["mae"], rel=1e-6)
 
 
-def test_folds_of_which_one_cannot_be_learned_are_not_begun(demo_rows, tiny_config, tmp_path):
-    """The one label of a target is tested in one of them, which lacks it for training."""
+def test_cross_validation_with_an_untrainable_fold_is_not_started(demo_rows, tiny_config, tmp_path):
+    """The only label of a target is in the test set of one fold, whose training set then has none."""
     labels = [1.5, *[None] * 59]
     demo_rows[["smiles", "gap_ev"]].assign(other=labels).to_csv(tmp_path / "t.csv", index=False)
     config = tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,other", "folds": "3"})
@@ -222,8 +222,8 @@ def test_folds_of_which_one_cannot_be_learned_are_not_begun(demo_rows, tiny_conf
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_of_another_that_is_called_as_a_member(ensemble, table, tiny_config, tmp_path):
-    """It is not taken for a model, and not written into."""
+def test_foreign_directory_with_a_member_name_is_kept(ensemble, table, tiny_config, tmp_path):
+    """It is neither used as a model nor written to."""
     shutil.copytree(ensemble, tmp_path / "run")
     (tmp_path / "run" / "member-7").mkdir()
     assert len(find_members(tmp_path / "run")) == 2 and len(gs.load(tmp_path / "run", "cpu").models) == 2
@@ -235,7 +235,7 @@ def test_a_folder_of_another_that_is_called_as_a_member(ensemble, table, tiny_co
         assert [path.name for path in (tmp_path / "new").rglob("*")] == ["member-2"]
 
 
-def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, tmp_path):
+def test_iterator_of_graphs_reaches_every_member(demo_rows, tiny_config, tmp_path):
     def graphs():
         for smiles, gap in zip(demo_rows["smiles"][:30], demo_rows["gap_ev"][:30], strict=True):
             graph = gs.smiles_to_graph(smiles).to_pyg()
@@ -247,7 +247,7 @@ def test_graphs_that_come_one_by_one_reach_every_member(demo_rows, tiny_config, 
     assert len(result.metrics["members"]) == 2 and result.metrics["test"]["molecules"] == 3
 
 
-def test_configurations_of_members(tiny_config):
+def test_member_configurations(tiny_config):
     assert member_configs(tiny_config()) == {}
     found = member_configs(tiny_config(trainer={"ensemble": 3}))
     assert [config.trainer.seed for config in found.values()] == [0, 1, 2]
@@ -263,13 +263,13 @@ def test_configurations_of_members(tiny_config):
     assert isinstance(folds["member-1"].data, DataConfig)
 
 
-def test_folds_of_ensembles_are_refused(tiny_config):
+def test_ensembles_of_cross_validations_are_rejected(tiny_config):
     with pytest.raises(InputError, match="leave out --ensemble"):
         member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
 
 
-def test_folds_are_judged_by_the_rows_as_they_are(demo_rows, tiny_config, tmp_path):
-    """Also where training rows of one molecule are merged: the mean of two labels is that of neither."""
+def test_cross_validation_evaluates_unmerged_rows(demo_rows, tiny_config, tmp_path):
+    """Duplicates are merged only for training: the mean of two labels equals neither."""
     rows = demo_rows[["smiles", "gap_ev"]][:40]
     twice = [rows.assign(gap_ev=rows["gap_ev"] + by) for by in (-2, 2)]
     pd.concat(twice).to_csv(tmp_path / "t.csv", index=False)

@@ -1,4 +1,4 @@
-"""Runs that start from another run's weights: what they take, what stays, and how fast the rest learns."""
+"""Fine-tuning: copied weights, frozen parameters and learning rates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
-def test_the_same_targets_take_all(head):
+def test_same_targets_copy_all_weights(head):
     origin, model = model_of(head=head), model_of(seed=1, head=head)
     origin.target_mean.fill_(3.0)
     said = load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["y"]))
@@ -55,7 +55,7 @@ def test_the_same_targets_take_all(head):
 @pytest.mark.parametrize(
     ("head", "last"), [("linear", ["head.weight", "head.bias"]), ("mlp", ["head.output.weight", "head.output.bias"])]
 )
-def test_other_targets_get_a_last_map_of_their_own(head, last):
+def test_other_targets_get_a_new_output_layer(head, last):
     origin, model = model_of(head=head), model_of(tasks=2, seed=1, head=head)
     model.target_mean.fill_(7.0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -65,7 +65,7 @@ def test_other_targets_get_a_last_map_of_their_own(head, last):
         assert torch.equal(value, before[name] if kept else origin.state_dict()[name]), name
 
 
-def test_weights_that_do_not_fit():
+def test_incompatible_weights_are_rejected():
     with pytest.raises(InputError, match=r"model\.dim is 16 in the checkpoint, but 32 in this run"):
         torch.manual_seed(0)
         load_pretrained_weights(
@@ -77,7 +77,7 @@ def test_weights_that_do_not_fit():
         load_pretrained_weights(model_of(embedding_norm=True), checkpoint_of(model_of(mixer="softmax"), ["y"]), ["y"])
 
 
-def learning(model: GraphTransformer) -> set[str]:
+def trainable(model: GraphTransformer) -> set[str]:
     return {
         name.split(".")[0] + (name.split(".")[1] if name.startswith("blocks") else "")
         for name, p in model.named_parameters()
@@ -85,7 +85,7 @@ def learning(model: GraphTransformer) -> set[str]:
     }
 
 
-def test_what_is_frozen_stays():
+def test_frozen_parameters_are_not_trainable():
     everything = {"atoms", "pairs", "blocks0", "blocks1", "blocks2", "norm", "head"}
     for frozen, rest in [
         ("none", everything),
@@ -95,7 +95,7 @@ def test_what_is_frozen_stays():
     ]:
         model = model_of()
         freeze(model, frozen)
-        assert learning(model) == rest, frozen
+        assert trainable(model) == rest, frozen
     with pytest.raises(InputError, match="the model has 3 blocks"):
         freeze(model_of(), "blocks:4")
     with pytest.raises(InputError, match=r"trainer\.freeze must be none, embeddings or blocks:N"):
@@ -105,7 +105,7 @@ def test_what_is_frozen_stays():
 
 
 def rate_of(model: GraphTransformer, **settings) -> dict[str, float]:
-    """The learning rate of every parameter, and that each is in one group alone."""
+    """Return the learning rate of every parameter, and check that each is in exactly one group."""
     groups = parameter_groups(model, OptimizerConfig(peak_lr=1.0, **settings))
     names = {parameter: name for name, parameter in model.named_parameters()}
     rates = {names[parameter]: group["lr"] for group in groups for parameter in group["params"]}
@@ -124,8 +124,8 @@ def test_learning_rates_by_depth():
     assert not any(name.startswith(("atoms", "pairs", "blocks.0")) for name in rate_of(model))
 
 
-def test_a_run_starts_with_the_predictions_of_the_other(run_directory, demo_csv, demo_rows, tmp_path, cli):
-    """With the same target and no learning; its model and molecules are the other's."""
+def test_fine_tuning_starts_from_the_pretrained_predictions(run_directory, demo_csv, demo_rows, tmp_path, cli):
+    """With the same target, model and molecules, and a learning rate of practically 0."""
     out = tmp_path / "again"
     flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
     flags += ["--baselines", "off"]
@@ -138,8 +138,8 @@ def test_a_run_starts_with_the_predictions_of_the_other(run_directory, demo_csv,
     assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_directory)
 
 
-def test_what_is_learned_of_classes_is_what_is_answered(tiny_config):
-    """Also where the shares of the classes are others than those of the run whose head is taken."""
+def test_training_logits_match_predicted_probabilities(tiny_config):
+    """Also if the class frequencies differ from those of the checkpoint whose head is copied."""
     tasks, config = [Task("y", "binary", ("no", "yes"))], tiny_config(model={"dropout": 0.0, "input_dropout": 0.0})
     rare = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [95, 5])[:, None], "auroc", 10)
     module = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [50, 50])[:, None], "auroc", 10)
@@ -152,8 +152,10 @@ def test_what_is_learned_of_classes_is_what_is_answered(tiny_config):
     assert answered.mean() < -2
 
 
-def test_other_targets_frozen_blocks_and_a_resumed_run(run_directory, demo_rows, tiny_config, tmp_path):
-    """A run that was stopped and continued ends where one in one piece does."""
+def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
+    run_directory, demo_rows, tiny_config, tmp_path
+):
+    """A stopped and resumed run ends with the same weights as an uninterrupted one."""
     table = demo_rows.assign(a=demo_rows["gap_ev"] * 2, b=-demo_rows["gap_ev"]).drop(columns="gap_ev")
     table.to_csv(tmp_path / "two.csv", index=False)
     base = tiny_config(tmp_path / "two.csv", data={"targets": "a,b"})
@@ -182,7 +184,7 @@ def test_other_targets_frozen_blocks_and_a_resumed_run(run_directory, demo_rows,
 
 
 @pytest.mark.parametrize("of_several", [False, True])
-def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_directory, demo_csv, tiny_config, tmp_path):
+def test_run_does_not_overwrite_its_initial_checkpoint(of_several, run_directory, demo_csv, tiny_config, tmp_path):
     folder = tmp_path / "run"
     home = folder / "member-1" if of_several else folder
     shutil.copytree(run_directory, home)
@@ -194,8 +196,8 @@ def test_what_a_run_starts_from_is_not_replaced_by_it(of_several, run_directory,
     assert (home / "best.ckpt").exists() and (home / "metrics.json").exists()
 
 
-def test_names_in_brackets_are_no_markup(run_directory, demo_rows, tiny_config, tmp_path):
-    """A unit such as [/h] would end a style, of which there is none."""
+def test_names_in_brackets_are_not_markup(run_directory, demo_rows, tiny_config, tmp_path):
+    """A unit such as [/h] would be read as a closing tag."""
     home = tmp_path / "[final]"
     home.mkdir()
     demo_rows.rename(columns={"gap_ev": "rate [/h]"}).to_csv(home / "t.csv", index=False)
@@ -207,7 +209,7 @@ def test_names_in_brackets_are_no_markup(run_directory, demo_rows, tiny_config, 
     assert f"model: {home / 'run'}" in said
 
 
-def test_refusals_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
+def test_invalid_options_are_rejected_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", tmp_path / "nothing", "-o", tmp_path / "run")
     assert code == 2 and "no model at" in err
     code, _, err = cli(
@@ -222,8 +224,8 @@ def test_refusals_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
     )
 
 
-def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
-    """In the original's order of atoms and choice of paths, from its own weights."""
+def test_imported_model_is_fine_tuned(demo_csv, tmp_path, cli):
+    """With the atom order and path choice of the original implementation, and its weights."""
     config = RunConfig.from_dict(
         {
             "model": {
@@ -253,12 +255,12 @@ def test_an_imported_run_is_tuned(demo_csv, tmp_path, cli):
     assert not torch.equal(found.weights["head.transform.weight"], model.state_dict()["head.transform.weight"])
 
 
-# --- a start that the data choose -----------------------------------------------------------------
+# --- default initialisation -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def packaged_model(run_directory, tmp_path, monkeypatch):
-    """As if the tiny run came with the package, under the name from which small tables start."""
+    """Make the tiny run the packaged model that small training sets are fine-tuned from."""
     origin = read_checkpoint(run_directory)
     slow = replace(origin.config, optimizer=replace(origin.config.optimizer, peak_lr=1e-4))
     # Carbon is 5: OGB counts from 0.
@@ -274,14 +276,14 @@ def train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, name
     return read_checkpoint(tmp_path / name).config.init_from
 
 
-def test_a_small_table_starts_from_what_comes_with_the_package(
+def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     packaged_model, demo_csv, tiny_config, tmp_path, monkeypatch
 ):
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path) == PRETRAINED_MODEL
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["init_from"] == PRETRAINED_MODEL
     assert resume(tmp_path / "run").metrics["init_from"] == PRETRAINED_MODEL
     monkeypatch.chdir(tmp_path)
-    (tmp_path / PRETRAINED_MODEL).mkdir()  # is the user's, and not meant
+    (tmp_path / PRETRAINED_MODEL).mkdir()  # a directory of the user with the same name
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "beside") == str(
         MODELS[PRETRAINED_MODEL]
     )
@@ -292,7 +294,9 @@ def test_a_small_table_starts_from_what_comes_with_the_package(
 
 
 @pytest.mark.parametrize("sections", [{}, {"model": {"dim": 32}}])
-def test_where_several_models_start_is_said(sections, packaged_model, demo_csv, tiny_config, tmp_path, monkeypatch):
+def test_initialisation_of_ensemble_members_is_printed(
+    sections, packaged_model, demo_csv, tiny_config, tmp_path, monkeypatch
+):
     def stopped(*_):
         raise KeyboardInterrupt
 
@@ -304,7 +308,7 @@ def test_where_several_models_start_is_said(sections, packaged_model, demo_csv, 
     assert (f"each model is fine-tuned from {PRETRAINED_MODEL}" in screen.getvalue()) == (not sections)
 
 
-def test_its_learning_rate_is_the_models_but_for_one_that_was_set(packaged_model, demo_csv, tiny_config, tmp_path):
+def test_learning_rate_of_the_packaged_model_unless_one_was_set(packaged_model, demo_csv, tiny_config, tmp_path):
     usual = RunConfig.preset("small").optimizer.peak_lr
     for given, expected in ((usual, 1e-4), (5e-4, 5e-4)):
         train_initialised_from(
@@ -313,13 +317,13 @@ def test_its_learning_rate_is_the_models_but_for_one_that_was_set(packaged_model
         assert read_checkpoint(tmp_path / str(given)).config.optimizer.peak_lr == expected
 
 
-def test_other_elements_start_anew(packaged_model, demo_rows, tiny_config, tmp_path):
+def test_unknown_elements_train_from_scratch(packaged_model, demo_rows, tiny_config, tmp_path):
     strange = demo_rows.assign(smiles="[Fe]." + demo_rows["smiles"])
     strange.to_csv(tmp_path / "iron.csv", index=False)
     assert train_initialised_from(packaged_model, tmp_path / "iron.csv", tiny_config, tmp_path) is None
 
 
-def test_the_user_may_say_otherwise(packaged_model, demo_csv, cli, tiny_flags, run_directory, tmp_path):
+def test_init_from_overrides_the_default(packaged_model, demo_csv, cli, tiny_flags, run_directory, tmp_path):
     for given, expected in (
         ("none", FROM_SCRATCH),
         (PRETRAINED_MODEL, PRETRAINED_MODEL),
@@ -335,12 +339,12 @@ def test_the_user_may_say_otherwise(packaged_model, demo_csv, cli, tiny_flags, r
 @pytest.mark.parametrize(
     ("name", "labels", "alike"),
     [
-        ("y", lambda n: 14.0 * (n % 30) + 16 * (n // 30), "MolWt"),  # by its values
-        ("HOMO-LUMO gap", lambda n: float(n * 7 % 60), "homo"),  # by its name
+        ("y", lambda n: 14.0 * (n % 30) + 16 * (n // 30), "MolWt"),  # recognised by its values
+        ("HOMO-LUMO gap", lambda n: float(n * 7 % 60), "homo"),  # recognised by its name
         ("solubility", lambda n: float(n * 7 % 60), None),
     ],
 )
-def test_a_target_that_the_pretraining_has_seen_is_named(tmp_path, name, labels, alike):
+def test_targets_seen_in_pretraining_are_named(tmp_path, name, labels, alike):
     table = "".join(f"{'C' * (n % 30 + 1)}{'O' * (n // 30)},{labels(n)}\n" for n in range(60))
     (tmp_path / "t.csv").write_text(f"smiles,{name}\n{table}")
     config = DataConfig(str(tmp_path / "t.csv"), targets=name, cache=str(tmp_path))

@@ -1,4 +1,4 @@
-"""The last map of a run that starts from other weights."""
+"""Linear probing before fine-tuning."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from graphslice.package_data import DEMO_CSV
 from graphslice.training.linear_probe import ridge
 
 
-def test_ridge_is_that_of_scikit_learn():
-    """With the best of all penalties on the validation rows, and what it explains of them."""
+def test_ridge_matches_scikit_learn():
+    """With the best penalty on the validation rows, and the explained variance."""
     random = np.random.default_rng(0)
     x, truth = random.normal(size=(60, 9)) * np.arange(1, 10), random.normal(size=9)
     y = x @ truth + random.normal(size=60) * 20 + 5
@@ -25,7 +25,7 @@ def test_ridge_is_that_of_scikit_learn():
     assert bias == pytest.approx(best.intercept_) and explained == pytest.approx(best.score(x[40:], y[40:]))
 
 
-def test_ridge_of_nothing_to_learn_is_the_mean():
+def test_ridge_on_constant_features_predicts_the_mean():
     x = np.zeros((5, 3))
     weight, bias, explained = ridge(x, np.arange(5.0), x, np.arange(5.0))
     assert not weight.any() and bias == 2 and explained == pytest.approx(0)
@@ -33,7 +33,7 @@ def test_ridge_of_nothing_to_learn_is_the_mean():
 
 @pytest.fixture
 def two_targets(tmp_path):
-    """The demo's gap, of which ``small`` knows, whether it is wide, and a number that is chance."""
+    """A table with the gap, on which ``small`` was pretrained, whether it is wide, and random numbers."""
     rows = pd.read_csv(DEMO_CSV).head(300)
     wide = np.where(rows["gap_ev"] > rows["gap_ev"].median(), "yes", "no")
     table = rows.assign(wide=wide, chance=np.random.default_rng(0).normal(size=len(rows)))
@@ -41,8 +41,8 @@ def two_targets(tmp_path):
     return tmp_path / "table.csv"
 
 
-def test_what_is_known_is_kept(cli, two_targets, tmp_path):
-    """A single step later the answers are those of the fit, and those of chance are none."""
+def test_only_explained_targets_are_fitted(cli, two_targets, tmp_path):
+    """After a single step the predictions are those of the fit; the random target was not fitted."""
     flags = ["--baselines", "off", "--trainer.max_steps", "1", "--optimizer.peak_lr", "1e-9", "--init-from", "small"]
     table = ["train", "--dataset", two_targets, "--targets", "gap_ev,wide,chance"]
     code, _, said = cli(*table, "-o", tmp_path / "run", *flags)

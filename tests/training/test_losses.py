@@ -26,8 +26,8 @@ def batch(rows: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     return outputs, labels
 
 
-def one_by_one(outputs, labels, of_numbers, target_weights=(1, 1, 1, 1, 1), class_weights=None) -> torch.Tensor:
-    """The obvious way: a label at a time."""
+def loss_by_loop(outputs, labels, of_numbers, target_weights=(1, 1, 1, 1, 1), class_weights=None) -> torch.Tensor:
+    """Reference implementation: a loop over labels."""
     total, weights = 0.0, 0.0
     where = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 6), slice(6, 7)]
     for row in range(len(labels)):
@@ -54,16 +54,16 @@ def one_by_one(outputs, labels, of_numbers, target_weights=(1, 1, 1, 1, 1), clas
         ("huber", functional.huber_loss),
     ],
 )
-def test_against_one_label_at_a_time(name, of_numbers):
+def test_loss_matches_loop_over_labels(name, of_numbers):
     outputs, labels = batch()
     total, weights = Loss(TASKS, TrainerConfig(loss=name), labels.numpy())(outputs, labels)
-    assert float(total / weights) == pytest.approx(float(one_by_one(outputs, labels, of_numbers)), rel=1e-6)
+    assert float(total / weights) == pytest.approx(float(loss_by_loop(outputs, labels, of_numbers)), rel=1e-6)
     assert weights == (~torch.isnan(labels)).sum()
 
 
-def test_gaussian_is_the_density_weighted_by_its_deviation():
-    """By PyTorch's own normal distribution, a label at a time; the weight has no gradient."""
-    tasks = [Task("size"), KIND, Task("mass")]  # answers 0, 1-3, 4, and deviations 5, 6
+def test_gaussian_loss_is_the_weighted_negative_log_likelihood():
+    """Compared with PyTorch's normal distribution, label by label; the weight has no gradient."""
+    tasks = [Task("size"), KIND, Task("mass")]  # predictions 0, 1-3, 4, and standard deviations 5, 6
     outputs = torch.randn(9, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
     labels = torch.randn(9, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     labels[:, 1] = torch.arange(9) % 3
@@ -81,7 +81,7 @@ def test_gaussian_is_the_density_weighted_by_its_deviation():
     torch.testing.assert_close(found, wanted)
 
 
-def test_weights_of_targets_and_classes():
+def test_target_and_class_weights():
     outputs, labels = batch(40)
     config = TrainerConfig(target_weights="size=0.5,toxic=3", class_weights="balanced")
     total, weights = Loss(TASKS, config, labels.numpy())(outputs, labels)
@@ -89,20 +89,20 @@ def test_weights_of_targets_and_classes():
         balanced_weights(labels[:, t].numpy(), len(task.classes)) if task.classes else None
         for t, task in enumerate(TASKS)
     ]
-    expected = one_by_one(outputs, labels, functional.l1_loss, (0.5, 1, 1, 1, 3), balanced)
+    expected = loss_by_loop(outputs, labels, functional.l1_loss, (0.5, 1, 1, 1, 3), balanced)
     assert float(total / weights) == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_balanced_as_in_scikit_learn():
+def test_balanced_weights_match_scikit_learn():
     labels = np.array([0, 0, 0, 1, 2, 2, np.nan])
     known = labels[~np.isnan(labels)]
     np.testing.assert_allclose(
         balanced_weights(labels, 3), compute_class_weight("balanced", classes=np.arange(3), y=known)
     )
-    assert balanced_weights(np.array([0.0, 2.0, 2.0]), 3).tolist() == [1.5, 0, 0.75]  # a class that is not there
+    assert balanced_weights(np.array([0.0, 2.0, 2.0]), 3).tolist() == [1.5, 0, 0.75]  # the second class is absent
 
 
-def test_gaps_have_no_gradient():
+def test_missing_labels_have_no_gradient():
     outputs, labels = batch()
     outputs.requires_grad_()
     labels[:3] = torch.nan
@@ -111,12 +111,12 @@ def test_gaps_have_no_gradient():
     assert not outputs.grad[:3].any() and outputs.grad[3:].any() and outputs.grad.isfinite().all()
 
 
-def test_a_batch_without_labels():
+def test_batch_without_labels_has_zero_loss():
     total, weights = Loss(TASKS, TrainerConfig(), np.zeros((2, 5)))(torch.randn(4, 7), torch.full((4, 5), torch.nan))
     assert total == weights == 0
 
 
-def test_thousands_of_targets_are_one_computation():
+def test_thousands_of_targets_form_one_group():
     loss = Loss(regression_tasks(f"t{t}" for t in range(2000)), TrainerConfig(), np.zeros((2, 2000)))
     total, weights = loss(torch.ones(3, 2000), torch.zeros(3, 2000))
     assert total / weights == 1 and len(loss._groups) == 1
@@ -133,18 +133,18 @@ def test_thousands_of_targets_are_one_computation():
         ({"target_weights": "active=0"}, [ACTIVE], "at least one target needs a positive weight"),
     ],
 )
-def test_losses_of_no_use(settings, tasks, reason):
+def test_unsuitable_losses_and_weights_are_rejected(settings, tasks, reason):
     with pytest.raises(InputError, match=reason):
         Loss(tasks, TrainerConfig(**settings), np.zeros((2, len(tasks))))
 
 
 @pytest.mark.parametrize("settings", [{"loss": "l1"}, {"class_weights": "balance"}])
-def test_settings_that_do_not_exist(settings):
+def test_unknown_settings_are_rejected(settings):
     with pytest.raises(InputError, match="trainer"):
         TrainerConfig(**settings)
 
 
-def test_the_weight_of_a_target_with_a_comma():
+def test_weight_of_a_target_with_a_comma_in_its_name():
     tasks = regression_tasks(["IC50, nM", "logp"])
     outputs, labels = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
     total, weights = Loss(tasks, TrainerConfig(target_weights='"IC50, nM"=3'), labels.numpy())(outputs, labels)

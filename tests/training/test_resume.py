@@ -25,7 +25,7 @@ def settings(batch_size: int = 8, **trainer) -> dict:
 
 @pytest.fixture(scope="module")
 def uninterrupted(demo_csv, tiny_config, tmp_path_factory):
-    """``uninterrupted(batch_size)``: the finished run that nobody stopped."""
+    """``uninterrupted(batch_size)``: a finished run that was never stopped."""
     folders = {}
 
     def run(batch_size: int = 8):
@@ -45,8 +45,8 @@ def assert_same_run(folder, other) -> None:
     assert json.loads((folder / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
 
 
-def test_the_last_checkpoint_knows_the_best_epoch_so_far(demo_csv, tiny_config, tmp_path, monkeypatch):
-    """Also where that is the one that it ends: who goes on from there would lose it."""
+def test_last_checkpoint_contains_the_best_epoch_so_far(demo_csv, tiny_config, tmp_path, monkeypatch):
+    """Also if the best epoch is the one that just ended."""
     save, seen = LastCheckpoint._save, []
 
     def recorded(self, trainer):
@@ -61,7 +61,7 @@ def test_the_last_checkpoint_knows_the_best_epoch_so_far(demo_csv, tiny_config, 
     assert len(best) == 5 and list(best) == np.minimum.accumulate(choices).tolist()
 
 
-def test_the_best_epoch_is_known_where_the_folder_was_moved(tmp_path):
+def test_best_epoch_is_known_after_moving_the_run_directory(tmp_path):
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     before, after = (BestCheckpoint(tmp_path / name, MONITOR, "min") for name in ("old", "new"))
@@ -79,7 +79,7 @@ def test_the_best_epoch_is_known_where_the_folder_was_moved(tmp_path):
     "path",
     ["/x/..", "..", "/x/split.csv", "config.yaml", "/etc/passwd", "memory://x/best.ckpt", "", 7, None, ["best.ckpt"]],
 )
-def test_paths_of_a_checkpoint_are_not_taken(path, tmp_path):
+def test_paths_in_a_checkpoint_are_ignored(path, tmp_path):
     best, score = BestCheckpoint(tmp_path, MONITOR, "min"), torch.tensor(0.5)
     names = ("best_model_path", "kth_best_model_path", "last_model_path", "dirpath")
     models = [path] if isinstance(path, list) else {path: score, "/x/..": torch.tensor(2.0)}
@@ -90,14 +90,14 @@ def test_paths_of_a_checkpoint_are_not_taken(path, tmp_path):
 
 
 @pytest.mark.parametrize("score", [None, "0.5", 0.5, {}, torch.zeros(2), torch.tensor(1)])
-def test_a_best_score_that_is_no_number_is_forgotten(score, tmp_path):
+def test_invalid_best_score_is_ignored(score, tmp_path):
     best = BestCheckpoint(tmp_path, MONITOR, "min")
     best.load_state_dict({"best_model_score": score})
     assert best.best_model_path == "" and best.best_k_models == {} and best.kth_value == torch.inf
 
 
 @pytest.mark.parametrize("name", ["..", "split.csv"])
-def test_resume_of_a_tampered_checkpoint_removes_nothing(name, demo_csv, tiny_config, tmp_path):
+def test_resuming_a_tampered_checkpoint_removes_nothing(name, demo_csv, tiny_config, tmp_path):
     folder = tmp_path / "runs" / "run"
     train(tiny_config(demo_csv), folder)
     (tmp_path / "runs" / "precious.txt").write_text("mine")
@@ -116,8 +116,8 @@ def test_resume_of_a_tampered_checkpoint_removes_nothing(name, demo_csv, tiny_co
 
 
 @pytest.mark.slow
-def test_killed_within_an_epoch_and_resumed(start, wait_for, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
-    """With a checkpoint whenever the clock is read, which is every 20 steps; an epoch has 24."""
+def test_run_killed_within_an_epoch_is_resumed(start, wait_for, cli, demo_csv, tiny_config, uninterrupted, tmp_path):
+    """A checkpoint is written every 20 steps, whenever the clock is read; an epoch has 24."""
     folder = tmp_path / "run"
     config = tiny_config(demo_csv, **settings(batch_size=2, checkpoint_minutes=1e-9))
     (tmp_path / "c.yaml").write_text(config.to_yaml())
@@ -131,8 +131,8 @@ def test_killed_within_an_epoch_and_resumed(start, wait_for, cli, demo_csv, tiny
     assert_same_run(folder, uninterrupted(batch_size=2))
 
 
-def test_killed_before_the_first_checkpoint_and_resumed(uninterrupted, tmp_path):
-    """Nothing is there but what is written before the first step."""
+def test_run_killed_before_the_first_checkpoint_is_resumed(uninterrupted, tmp_path):
+    """The run directory holds only what is written before the first step."""
     (tmp_path / "run").mkdir()
     for name in ("config.yaml", "split.csv", "rejected.csv"):
         shutil.copy(uninterrupted() / name, tmp_path / "run")
@@ -142,7 +142,7 @@ def test_killed_before_the_first_checkpoint_and_resumed(uninterrupted, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_by_the_user_and_resumed(
+def test_run_stopped_by_the_user_is_resumed(
     stop, start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, uninterrupted, tmp_path
 ):
     folder = tmp_path / "run"
@@ -158,14 +158,14 @@ def test_stopped_by_the_user_and_resumed(
     assert_same_run(folder, uninterrupted())
 
 
-def test_resume_of_a_finished_run(uninterrupted, tmp_path):
+def test_resuming_a_trained_run_evaluates_it(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted(), tmp_path / "run")
-    (tmp_path / "run" / "metrics.json").unlink()  # it is trained, but not judged
+    (tmp_path / "run" / "metrics.json").unlink()  # trained, but not evaluated
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted())
 
 
-def test_of_a_run_that_is_judged_too_nothing_is_done_again(uninterrupted, tmp_path):
+def test_resuming_an_evaluated_run_repeats_nothing(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted(), tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")}
     screen = io.StringIO()
@@ -175,7 +175,7 @@ def test_of_a_run_that_is_judged_too_nothing_is_done_again(uninterrupted, tmp_pa
     assert result.metrics == json.loads((uninterrupted() / "metrics.json").read_text())
 
 
-def test_of_a_run_whose_minutes_are_over_nothing_is_done_again(demo_csv, tiny_config, tmp_path):
+def test_resuming_a_run_past_its_time_limit_repeats_nothing(demo_csv, tiny_config, tmp_path):
     result = train(tiny_config(demo_csv, trainer={"max_epochs": None, "max_minutes": 1e-6}), tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")}
     again = resume(tmp_path / "run")
@@ -191,7 +191,7 @@ def short_run(demo_rows, tiny_config, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["label", "molecule", "row"])
-def test_changed_data_are_refused(change, short_run, demo_rows, cli):
+def test_changed_data_is_rejected(change, short_run, demo_rows, cli):
     table = demo_rows.copy()
     if change == "label":
         table.loc[5, "gap_ev"] += 0.1
@@ -206,15 +206,15 @@ def test_changed_data_are_refused(change, short_run, demo_rows, cli):
     assert {path: path.read_bytes() for path in short_run.glob("*.*")} == before
 
 
-def test_a_changed_split_is_refused(short_run, demo_rows):
-    """Else molecules of the test part would be trained on."""
+def test_changed_split_is_rejected(short_run, demo_rows):
+    """Otherwise molecules of the test set would be trained on."""
     demo_rows.assign(split=demo_rows["split"].to_numpy()[::-1]).to_csv(short_run.parent / "data.csv", index=False)
     with pytest.raises(InputError, match="has changed"):
         resume(short_run)
 
 
-def test_data_that_changed_before_the_first_checkpoint(short_run, demo_rows):
-    """The run folder's split is that of the data that were trained on, or the run is refused."""
+def test_data_changed_before_the_first_checkpoint(short_run, demo_rows):
+    """The saved split is that of the training data, or the run is rejected."""
     for name in ("last.ckpt", "best.ckpt", "metrics.json"):
         (short_run / name).unlink()
     demo_rows[::-1].to_csv(short_run.parent / "data.csv", index=False)
@@ -226,14 +226,14 @@ def test_data_that_changed_before_the_first_checkpoint(short_run, demo_rows):
         assert pd.read_csv(short_run / "split.csv")["split"].tolist() == demo_rows["split"].tolist()[::-1]
 
 
-def test_the_data_are_gone(short_run):
+def test_missing_data_is_reported(short_run):
     (short_run.parent / "data.csv").unlink()
     with pytest.raises(InputError, match="no file at"):
         resume(short_run)
 
 
 @pytest.mark.parametrize("folder", ["absent", "."])
-def test_nothing_to_resume(folder, tmp_path, cli):
+def test_directory_without_a_run_is_reported(folder, tmp_path, cli):
     code, out, err = cli("train", "--resume", tmp_path / folder)
     assert (
         code == 2
@@ -245,7 +245,7 @@ def test_nothing_to_resume(folder, tmp_path, cli):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_last_checkpoint(short_run):
+def test_damaged_last_checkpoint_is_reported(short_run):
     last = short_run / "last.ckpt"
     last.write_bytes(last.read_bytes()[:1000])
     with pytest.raises(InputError, match=r"cannot read .*last\.ckpt"):

@@ -52,10 +52,10 @@ def pyg_data(demo_rows):
     return data
 
 
-# --- the run folder -----------------------------------------------------------------------------
+# --- the run directory --------------------------------------------------------------------------
 
 
-def test_run_folder(run_directory, demo_rows, demo_csv):
+def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
     assert {path.name for path in run_directory.iterdir()} == FILES
     config = RunConfig.from_dict(yaml.safe_load((run_directory / "config.yaml").read_text()))
     assert config.data.dataset == str(demo_csv) and config.data.targets == "gap_ev" and config.model.dim == 16
@@ -87,21 +87,21 @@ def test_checkpoints(run_directory):
         assert yaml.safe_load((run_directory / "config.yaml").read_text()) == checkpoint.config.to_dict()
 
 
-def test_best_is_the_epoch_of_the_smallest_validation_error(run_directory):
+def test_best_checkpoint_has_the_smallest_validation_error(run_directory):
     errors = logged(run_directory, "val_mae")
     assert len(errors) == 2
     assert strict_json(run_directory / "metrics.json")["valid"]["mae"] == pytest.approx(min(errors), rel=1e-6)
 
 
-def test_labels_are_standardised_by_the_training_rows(run_directory, weights_of, demo_rows):
+def test_labels_are_standardised_by_the_training_set(run_directory, weights_of, demo_rows):
     labels = demo_rows["gap_ev"][demo_rows["split"] == "train"]
     weights = weights_of(run_directory)
     assert weights["target_mean"].item() == pytest.approx(labels.mean(), rel=1e-6)
     assert weights["target_std"].item() == pytest.approx(labels.std(ddof=0), rel=1e-6)
 
 
-def test_it_learns(tmp_path, tiny_config):
-    """The number of carbons of alcohols and amines: far better than the mean after some epochs."""
+def test_training_reduces_the_error(tmp_path, tiny_config):
+    """The number of carbons of alcohols and amines is predicted far better than by the mean."""
     rows = [("C" * n + end, n) for n in range(1, 31) for end in "ON"]
     pd.DataFrame(rows, columns=["smiles", "carbons"]).to_csv(tmp_path / "t.csv", index=False)
     config = tiny_config(
@@ -116,8 +116,8 @@ def test_it_learns(tmp_path, tiny_config):
     assert result.metrics["test"]["mae"] < 2.5  # the mean's is about 7.5
 
 
-def test_the_best_epoch_is_that_of_the_best_mean_over_five(tmp_path, demo_csv, tiny_config):
-    """One epoch alone is chance where few molecules validate."""
+def test_best_epoch_is_chosen_by_the_mean_over_five_epochs(tmp_path, demo_csv, tiny_config):
+    """With a small validation set, a single epoch may be good by chance."""
     train(tiny_config(demo_csv, trainer={"max_epochs": 8, "batch_size": 32}), tmp_path / "run")
     errors, choices = (logged(tmp_path / "run", name) for name in ("val_mae", "val_choice"))
     assert choices == pytest.approx([np.mean(errors[max(0, i - 4) : i + 1]) for i in range(8)], rel=1e-5)
@@ -125,7 +125,7 @@ def test_the_best_epoch_is_that_of_the_best_mean_over_five(tmp_path, demo_csv, t
     assert best == pytest.approx(errors[int(np.argmin(choices))], rel=1e-5)
 
 
-def test_what_the_user_is_told(tmp_path, demo_csv, tiny_config):
+def test_printed_summary(tmp_path, demo_csv, tiny_config):
     said = io.StringIO()
     train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=said, width=300))
     for part in (
@@ -140,18 +140,18 @@ def test_what_the_user_is_told(tmp_path, demo_csv, tiny_config):
         assert part in said.getvalue()
 
 
-# --- refusals -----------------------------------------------------------------------------------
+# --- rejected runs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt", "config.yaml"])
-def test_a_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
+def test_existing_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(InputError, match=r"holds a run already.*--resume.*--overwrite"):
         train(tiny_config(demo_csv), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
 
 
-def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config, weights_of):
+def test_overwrite_removes_the_old_run(tmp_path, demo_csv, tiny_config, weights_of):
     folder = tmp_path / "run"
     train(tiny_config(demo_csv), folder)
     (folder / "logs" / "version_7").mkdir()
@@ -161,7 +161,7 @@ def test_overwrite_leaves_nothing_of_the_old_run(tmp_path, demo_csv, tiny_config
     assert len(logged(folder, "val_mae")) == 1
 
 
-def test_files_of_others_stay_where_no_run_was(tmp_path, demo_csv, tiny_config):
+def test_foreign_files_in_a_new_run_directory_are_kept(tmp_path, demo_csv, tiny_config):
     mine = [tmp_path / name for name in ("logs/server.log", "member-1/names.txt")]
     for path in mine:
         path.parent.mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ def test_files_of_others_stay_where_no_run_was(tmp_path, demo_csv, tiny_config):
     assert [path.read_text() for path in mine] == ["mine"] * 2
 
 
-def test_logs_of_others_stay_beside_those_of_a_run(tmp_path, demo_csv, tiny_config):
+def test_foreign_logs_are_kept_on_overwrite(tmp_path, demo_csv, tiny_config):
     train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
     (tmp_path / "logs" / "mine.txt").write_text("mine")
     train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
@@ -178,7 +178,7 @@ def test_logs_of_others_stay_beside_those_of_a_run(tmp_path, demo_csv, tiny_conf
 
 
 @pytest.mark.parametrize("name", ["split.csv", "domain.csv", "member-1/best.ckpt", "logs/version_0/metrics.csv"])
-def test_files_of_others_are_not_written_over(name, tmp_path, demo_csv, demo_rows, tiny_config):
+def test_foreign_files_are_not_overwritten(name, tmp_path, demo_csv, demo_rows, tiny_config):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
     told = name.removesuffix("/best.ckpt").removesuffix("/metrics.csv")
@@ -186,12 +186,12 @@ def test_files_of_others_are_not_written_over(name, tmp_path, demo_csv, demo_row
         train(tiny_config(demo_csv), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name.split("/")[0]]
     assert (tmp_path / name).read_text() == "mine"
-    (tmp_path / "start.json").touch()  # of a run that was killed as it began
+    (tmp_path / "start.json").touch()  # left by a run that was killed at its start
     train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
 
 
 @pytest.mark.parametrize("option", ["dataset", "valid_file", "test_file"])
-def test_what_is_read_is_not_written_over(option, tmp_path, demo_csv, demo_rows, tiny_config):
+def test_input_files_are_not_overwritten(option, tmp_path, demo_csv, demo_rows, tiny_config):
     frame = demo_rows[["smiles", "gap_ev"]]
     (tmp_path / "run").mkdir()
     train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path / "run")
@@ -206,8 +206,8 @@ def test_what_is_read_is_not_written_over(option, tmp_path, demo_csv, demo_rows,
 
 
 @pytest.fixture
-def watched_run(run_directory, tmp_path):
-    """A copy of a finished run that another process works in; at the end it is as before."""
+def locked_run(run_directory, tmp_path):
+    """A copy of a finished run that another process has locked; it is unchanged at the end."""
 
     def files() -> dict:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -222,48 +222,46 @@ def watched_run(run_directory, tmp_path):
 
 
 @pytest.mark.parametrize("data", [{}, {"folds": "2"}])
-def test_a_second_training_in_one_folder_is_refused(data, watched_run, tiny_config, demo_csv):
-    said = f"another process works in {watched_run}: wait until it ends, or choose another folder"
+def test_second_training_in_a_locked_directory_is_rejected(data, locked_run, tiny_config, demo_csv):
+    said = f"another process works in {locked_run}: wait until it ends, or choose another folder"
     config = tiny_config(demo_csv, data=data)
     with pytest.raises(InputError, match=said):
-        train(config, watched_run, overwrite=True)
+        train(config, locked_run, overwrite=True)
     with pytest.raises(InputError, match=said):
-        pretrain([demo_csv], config, watched_run, overwrite=True)
+        pretrain([demo_csv], config, locked_run, overwrite=True)
     with pytest.raises(InputError, match=said):
-        resume(watched_run)
+        resume(locked_run)
 
 
-def test_only_the_first_process_of_a_distributed_run_takes_the_lock(watched_run, tiny_config, demo_csv, monkeypatch):
+def test_only_the_first_process_of_a_distributed_run_locks(locked_run, tiny_config, demo_csv, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(InputError, match="none-such"):  # found after the lock
-        train(tiny_config(demo_csv, model={"mixer": "none-such"}), watched_run)
+        train(tiny_config(demo_csv, model={"mixer": "none-such"}), locked_run)
 
 
-def test_no_lock_file_is_left_where_nothing_was_trained(tiny_config, tmp_path):
+def test_failed_training_leaves_no_lock_file(tiny_config, tmp_path):
     with pytest.raises(InputError):
         train(tiny_config(tmp_path / "none.csv"), tmp_path / "runs" / "run")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folder_of_the_tables_is_no_run_folder(tmp_path, demo_rows, tiny_config):
+def test_directory_of_the_dataset_is_rejected_as_run_directory(tmp_path, demo_rows, tiny_config):
     demo_rows.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match="would overwrite its input"):
         train(tiny_config(tmp_path), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-def test_a_process_that_comes_late_does_not_continue_the_old_run(
-    tmp_path, demo_csv, tiny_config, weights_of, monkeypatch
-):
-    """Of several processes the first one removes it; until then, the others see its last checkpoint."""
+def test_late_process_does_not_resume_the_old_run(tmp_path, demo_csv, tiny_config, weights_of, monkeypatch):
+    """The first process removes the old run; until then, the others see its last checkpoint."""
     train(tiny_config(demo_csv), tmp_path)
     monkeypatch.setattr("graphslice.training.train_run.is_first_process", lambda: False)
     result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
     assert result.training["steps"] == 3 and weights_of(tmp_path)["head.weight"].shape == (1, 8)
 
 
-def test_it_is_judged_where_it_was_trained(tmp_path, demo_csv, tiny_config, monkeypatch):
-    """A GPU that is there, but was not asked for, is left alone."""
+def test_run_is_evaluated_on_the_training_device(tmp_path, demo_csv, tiny_config, monkeypatch):
+    """An available GPU that was not selected is not used."""
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
     assert np.isfinite(train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path).metrics["test"]["mae"])
 
@@ -282,30 +280,30 @@ def test_it_is_judged_where_it_was_trained(tmp_path, demo_csv, tiny_config, monk
         ({"trainer": {"gradient_clip": -1.0}}, "gradient_clip"),
     ],
 )
-def test_nothing_is_written_for_what_cannot_be_trained(tmp_path, demo_csv, tiny_config, sections, reason):
+def test_invalid_settings_write_nothing(tmp_path, demo_csv, tiny_config, sections, reason):
     with pytest.raises(InputError, match=reason):
         train(tiny_config(demo_csv, **sections), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("sections", [{"trainer": {"accelerator": "abacus"}}, {"data": {"targets": "gap"}}])
-def test_a_refused_run_leaves_the_old_one(tmp_path, demo_csv, tiny_config, sections):
+def test_rejected_run_keeps_the_old_one(tmp_path, demo_csv, tiny_config, sections):
     (tmp_path / "best.ckpt").write_text("the old run")
     with pytest.raises(InputError):
         train(tiny_config(demo_csv, **sections), tmp_path, overwrite=True)
     assert (tmp_path / "best.ckpt").read_text() == "the old run"
 
 
-def test_the_folder_is_a_file(tmp_path, demo_csv, tiny_config):
+def test_run_directory_that_is_a_file_is_rejected(tmp_path, demo_csv, tiny_config):
     (tmp_path / "run").touch()
     with pytest.raises(InputError, match="cannot write the run directory"):
         train(tiny_config(demo_csv), tmp_path / "run")
 
 
-# --- data of every kind -------------------------------------------------------------------------
+# --- datasets -----------------------------------------------------------------------------------
 
 
-def test_rejected_rows(tmp_path, demo_rows, tiny_config):
+def test_rejected_rows_are_listed_with_reasons(tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
     table.loc[3, "smiles"], table.loc[10, "smiles"] = "oops", None
     table.loc[20, "gap_ev"], table.loc[30, "gap_ev"] = "n/d", None
@@ -321,7 +319,7 @@ def test_rejected_rows(tmp_path, demo_rows, tiny_config):
 
 
 @pytest.mark.parametrize(("rows", "said"), [(9, "9 of 12 rows are usable: too few"), (10, None)])
-def test_a_warning_where_little_can_be_used(rows, said, tmp_path, demo_rows, tiny_config):
+def test_warning_about_few_usable_rows(rows, said, tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].head(12).copy()
     table.loc[rows:, "smiles"] = "oops"
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -332,7 +330,7 @@ def test_a_warning_where_little_can_be_used(rows, said, tmp_path, demo_rows, tin
     assert len(warnings) == (said is not None) and (said is None or said in warnings[0])
 
 
-def test_several_targets_with_gaps(tmp_path, demo_rows, tiny_config):
+def test_several_targets_with_missing_labels(tmp_path, demo_rows, tiny_config):
     table = demo_rows.assign(size=demo_rows["smiles"].str.len() * 1000.0)
     table.loc[::3, "gap_ev"] = np.nan
     table.loc[1::3, "size"] = np.nan
@@ -351,8 +349,8 @@ def test_several_targets_with_gaps(tmp_path, demo_rows, tiny_config):
     assert all(torch.isfinite(w).all() for w in read_checkpoint(tmp_path / "run").weights.values())
 
 
-def test_a_target_that_validation_has_no_value_of(tmp_path, demo_rows, tiny_config):
-    """The best epoch is still chosen, by the other targets."""
+def test_target_without_validation_labels(tmp_path, demo_rows, tiny_config):
+    """The best epoch is chosen by the other targets."""
     table = demo_rows.assign(rare=demo_rows["gap_ev"].where(demo_rows["split"] == "train"))
     table.to_csv(tmp_path / "t.csv", index=False)
     train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,rare"}), tmp_path / "run")
@@ -360,20 +358,20 @@ def test_a_target_that_validation_has_no_value_of(tmp_path, demo_rows, tiny_conf
     strict_json(tmp_path / "run" / "metrics.json")
 
 
-def test_three_molecules(tmp_path, tiny_config):
+def test_training_on_three_molecules(tmp_path, tiny_config):
     pd.DataFrame({"smiles": ["CCO", "CCN", "C"], "y": [1.0, 2.0, 3.0]}).to_csv(tmp_path / "t.csv", index=False)
     train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
     assert {row["split"] for row in read_rows(tmp_path / "run" / "split.csv")} == {"train", "valid", "test"}
     strict_json(tmp_path / "run" / "metrics.json")
 
 
-def test_no_test_part(tmp_path, demo_rows, tiny_config):
+def test_training_without_a_test_set(tmp_path, demo_rows, tiny_config):
     demo_rows[demo_rows["split"] != "test"].to_csv(tmp_path / "t.csv", index=False)
     result = train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
     assert list(result.metrics) == ["metric", "valid"] and not (tmp_path / "run" / "test.png").exists()
 
 
-def test_pyg(tmp_path, tiny_config, pyg_data):
+def test_training_on_pyg_data(tmp_path, tiny_config, pyg_data):
     result = gs.train(tiny_config(), tmp_path / "run", data=pyg_data, target_names=["gap", "double"])
     assert set(result.metrics["test"]["targets"]) == {"gap", "double"}
     model = gs.load(tmp_path / "run", "cpu")
@@ -385,7 +383,7 @@ def test_pyg(tmp_path, tiny_config, pyg_data):
     assert str(again.metrics) == str(result.metrics) and gs.load(tmp_path / "run", "cpu").targets == ["gap", "double"]
 
 
-# --- how it trains ------------------------------------------------------------------------------
+# --- training -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mixer", ["slice-max", "softmax"])
@@ -416,8 +414,8 @@ def test_the_same_seed_gives_the_same_weights_on_several_cores(tmp_path, demo_cs
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
-def test_a_compiled_run(tmp_path, demo_csv, tiny_config, weights_of):
-    """Ends near the plain one; the first batch of the epoch is compiled, the other has another size."""
+def test_compiled_run_matches_eager_run(tmp_path, demo_csv, tiny_config, weights_of):
+    """The weights are close to those of the eager run; the two batches of the epoch differ in size."""
     for name in ("off", "on"):
         settings = {"max_epochs": 1, "batch_size": 32, "compile": name}
         train(tiny_config(demo_csv, model=NO_DROPOUT, trainer=settings), tmp_path / name)
@@ -426,8 +424,8 @@ def test_a_compiled_run(tmp_path, demo_csv, tiny_config, weights_of):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-5)
 
 
-def test_the_encodings_of_the_structure_learn_at_a_rate_of_their_own(tmp_path, demo_csv, tiny_config, weights_of):
-    """With a rate that moves nothing else, they alone have moved: Adam's first steps are as large as its rate."""
+def test_structural_encodings_have_their_own_learning_rate(tmp_path, demo_csv, tiny_config, weights_of):
+    """With a tiny base rate, only they change, since Adam's first steps are as large as its rate."""
     config = tiny_config(
         demo_csv,
         optimizer={"peak_lr": 1e-12, "end_lr": 0.0, "structure_lr_factor": 1e10, "weight_decay": 0.0},
@@ -442,7 +440,7 @@ def test_the_encodings_of_the_structure_learn_at_a_rate_of_their_own(tmp_path, d
 
 
 def test_early_stopping(tmp_path, demo_csv, tiny_config):
-    """With a step so small that nothing changes, no epoch is better than the first."""
+    """With a learning rate so small that nothing changes, no epoch is better than the first."""
     config = tiny_config(
         demo_csv, optimizer={"peak_lr": 1e-30, "end_lr": 0.0}, trainer={"max_epochs": 30, "patience": 3}
     )
@@ -464,16 +462,16 @@ def test_number_of_steps(tmp_path, demo_csv, tiny_config, trainer, steps):
     assert (tmp_path / "run" / "best.ckpt").exists()
 
 
-def test_the_last_steps_are_judged_too(tmp_path, demo_csv, tiny_config):
-    """Also where they are no whole epoch: best.ckpt may be the model at the end of the schedule."""
-    result = train(tiny_config(demo_csv, trainer={"max_steps": 5}), tmp_path / "run")  # 3 an epoch
+def test_last_steps_are_validated(tmp_path, demo_csv, tiny_config):
+    """Also in an incomplete epoch, so that best.ckpt may be the model at the end of the schedule."""
+    result = train(tiny_config(demo_csv, trainer={"max_steps": 5}), tmp_path / "run")  # an epoch has 3
     log = pd.read_csv(tmp_path / "run" / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
     assert len(log) == 2 and result.training["steps"] == 5
     assert result.metrics["valid"]["mae"] == pytest.approx(log.min(), abs=1e-5)
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 5
 
 
-def test_processes_that_prepare_molecules_change_nothing(tmp_path, demo_csv, tiny_config, run_directory, weights_of):
+def test_worker_processes_do_not_change_the_weights(tmp_path, demo_csv, tiny_config, run_directory, weights_of):
     train(tiny_config(demo_csv, trainer={"workers": 1}), tmp_path / "run")
     found, expected = weights_of(tmp_path / "run"), weights_of(run_directory)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -484,28 +482,28 @@ def test_mixed_precision_trains(demo_csv, tiny_config, tmp_path):
     assert np.isfinite(result.metrics["test"]["mae"])
 
 
-def test_a_diverged_run_says_so(demo_csv, tiny_config, tmp_path):
+def test_diverged_training_is_reported(demo_csv, tiny_config, tmp_path):
     config = tiny_config(demo_csv, optimizer={"peak_lr": 1e30}, trainer={"max_epochs": 2})
     with pytest.raises(InputError, match="diverged"):
         train(config, tmp_path / "run")
 
 
-def test_profile(demo_csv, tiny_config, tmp_path):
-    """The parts of the time, in a table; they sum to the whole."""
+def test_step_profile(demo_csv, tiny_config, tmp_path):
+    """The table lists the time of every stage, and the stages sum to the total."""
     config = tiny_config(demo_csv)
     output = io.StringIO()
     train(config, tmp_path / "run", profile=True, console=Console(file=output, width=100))
     rows = re.findall(r"│ (\w+)\s*│ ([\d.]+)\s*│ ([\d.]+)%\s*│ ([\d.]+)\s*│", output.getvalue())
     assert [row[0] for row in rows] == ["data", "wait", "forward", "backward", "optimiser", "rest", "total"]
     seconds, shares, milliseconds = (np.array([float(row[i]) for row in rows]) for i in (1, 2, 3))
-    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.04)  # of hundredths, rounded
+    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.04)  # rounded to hundredths
     assert sum(shares[:-1]) == pytest.approx(shares[-1], abs=0.4) and shares[-1] == 100
     assert milliseconds == pytest.approx(1000 * seconds / 6, abs=1)
     assert "6 steps" in output.getvalue()
 
 
-def test_targets_whose_predictions_would_share_a_column_are_refused(tmp_path, tiny_config):
-    """A class low of cls, and the lower bound of cls_prob."""
+def test_targets_with_conflicting_prediction_columns_are_rejected(tmp_path, tiny_config):
+    """The class ``low`` of cls and the lower bound of cls_prob would have the same column name."""
     rows = {"smiles": ["C" * n for n in range(1, 31)], "cls": ["low", "mid", "high"] * 10, "cls_prob": range(30)}
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"two prediction columns would be called 'cls_prob_(low|high)': rename"):

@@ -1,4 +1,4 @@
-"""Runs whose split is not that of a column: of files, folds, carved from training; and molecules that are the same."""
+"""Runs with splits from files, folds or the training set, and with duplicate molecules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from graphslice.evaluation.evaluate import read_splits
 from graphslice.training import resume, train
 
 
-def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
-    """Forty rows train, the first of them thrice; ten are for the test, and two of these are in training too."""
+def test_split_files_with_merged_duplicates(cli, demo_rows, tiny_flags, tmp_path):
+    """Forty training rows, the first of them three times; ten test rows, two of which are in training too."""
     first = demo_rows[:1]
     again = pd.concat([demo_rows[:40], first, first.assign(gap_ev=first["gap_ev"] + 3)])
     again.drop(columns="split").to_csv(tmp_path / "train.csv", index=False)
@@ -27,7 +27,7 @@ def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
     code, _, err = cli("train", *flags, "--duplicates", "merge", "--out", folder, *tiny_flags)
     assert code == 0, err
     splits = read_splits(folder)
-    shared = len({38, 39} & set(splits["train"].tolist()))  # validation is carved from these rows
+    shared = len({38, 39} & set(splits["train"].tolist()))  # the validation set is taken from these rows
     assert (
         "7 rows belong to 3 molecules with several rows, 1 of them with conflicting labels; of the training rows, 2 "
         f"merged into another; {shared} test row{'s' * (shared > 1)} with a molecule of the training set, or a salt, "
@@ -49,8 +49,8 @@ def test_files_and_merged_rows(cli, demo_rows, tiny_flags, tmp_path):
         resume(folder)
 
 
-def test_a_merged_run_is_resumed(demo_rows, tiny_config, tmp_path):
-    """Of a run that was killed before its first checkpoint there is what is written before the first step."""
+def test_run_with_merged_duplicates_is_resumed(demo_rows, tiny_config, tmp_path):
+    """The run was killed before its first checkpoint."""
     pd.concat([demo_rows, demo_rows[:3].assign(gap_ev=9.0)]).to_csv(tmp_path / "t.csv", index=False)
     config = tiny_config(tmp_path / "t.csv", data={"split": "random", "duplicates": "merge"})
     train(config, tmp_path / "run")
@@ -61,8 +61,8 @@ def test_a_merged_run_is_resumed(demo_rows, tiny_config, tmp_path):
     assert found == json.loads((tmp_path / "run" / "metrics.json").read_text())
 
 
-def test_a_run_goes_on_with_the_split_that_it_began_with(demo_csv, tiny_config, tmp_path):
-    """Another version made another random split: what it tested is not trained on."""
+def test_resumed_run_keeps_its_saved_split(demo_csv, tiny_config, tmp_path):
+    """Even if another version would split differently, the test set is never trained on."""
     train(tiny_config(demo_csv, data={"split": "random"}), tmp_path / "run")
     for name in ("last.ckpt", "best.ckpt", "metrics.json"):
         (tmp_path / "run" / name).unlink()
@@ -75,8 +75,8 @@ def test_a_run_goes_on_with_the_split_that_it_began_with(demo_csv, tiny_config, 
     assert mean.item() == pytest.approx(labels[table["split"] == "train"].mean(), rel=1e-6)
 
 
-def test_a_fold(cli, demo_csv, tiny_config, tiny_flags, tmp_path):
-    """Three runs test every row once, and evaluate knows which."""
+def test_single_fold_of_a_cross_validation(cli, demo_csv, tiny_config, tiny_flags, tmp_path):
+    """Three runs test every row once, and evaluate uses the fold of each."""
     tested = []
     for fold in range(3):
         folder = tmp_path / str(fold)
@@ -90,8 +90,8 @@ def test_a_fold(cli, demo_csv, tiny_config, tiny_flags, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_training_and_test_alone(suffix, demo_rows, tiny_config, tmp_path):
-    """As TDC's files: validation is taken from training."""
+def test_validation_set_is_taken_from_the_training_set(suffix, demo_rows, tiny_config, tmp_path):
+    """As in TDC, where the files contain only a training and a test set."""
     table = demo_rows.assign(split=np.where(demo_rows["split"] == "test", "test", "train"))
     path = tmp_path / f"t.{suffix}"
     table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)

@@ -20,25 +20,25 @@ def rates(steps: int, count: int, **settings) -> list[float]:
 
 def test_warm_up_then_linear_decay():
     found = rates(10, 12, peak_lr=1.0, end_lr=0.1, warmup_steps=4)
-    # 4 steps up to the peak, 6 down from it, 0.15 each, and the end for ever
+    # 4 steps up to the peak, 6 steps down by 0.15 each, then constant
     assert found == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.1])
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 5), (1000, 50), (7, 1), (1, 1)])
-def test_five_percent_of_warm_up(steps, warmup):
+def test_warm_up_takes_five_percent(steps, warmup):
     found = rates(steps, steps, peak_lr=2.0, end_lr=0.0)
     assert found[:warmup] == pytest.approx([2.0 * (i + 1) / warmup for i in range(warmup)])
     assert all(a > b for a, b in zip(found[warmup:], found[warmup + 1 :], strict=False))
 
 
-def test_total_steps_count_for_the_decay():
+def test_decay_ends_at_total_steps():
     assert rates(4, 5, peak_lr=1.0, end_lr=0.0, warmup_steps=0, total_steps=8) == pytest.approx(
         [1, 7 / 8, 6 / 8, 5 / 8, 4 / 8]
     )
     assert rates(8, 4, peak_lr=1.0, end_lr=0.0, warmup_steps=1, total_steps=2) == pytest.approx([1, 1, 0, 0])
 
 
-def test_published_setting():
+def test_published_graphormer_schedule():
     """Graphormer on PCQM4M: 60,000 of 1.5 million steps up to 2e-4, down to 1e-9."""
     config = OptimizerConfig(peak_lr=2e-4, end_lr=1e-9, warmup_steps=60_000, total_steps=1_500_000)
     factor = linear_schedule(config, 10)
@@ -49,7 +49,7 @@ def test_published_setting():
     assert lr[1_500_000] == lr[2_000_000] == pytest.approx(1e-9)
 
 
-def test_as_the_optimiser_takes_it():
+def test_schedule_in_the_optimiser():
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([parameter], lr=1.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -63,8 +63,8 @@ def test_as_the_optimiser_takes_it():
     assert found == pytest.approx([0.5, 1.0, 1.0, 0.5])
 
 
-def test_a_run_ends_with_its_minutes(tmp_path, demo_csv, tiny_config):
-    """Validated, and with a learning rate that came down by then, though it had steps for hours."""
+def test_run_ends_at_its_time_limit(tmp_path, demo_csv, tiny_config):
+    """The run is validated and the learning rate has decayed by then, although many steps remain."""
     limits = {"max_minutes": 0.02, "max_epochs": 100_000, "checkpoint_minutes": 1e-9}
     result = train(tiny_config(demo_csv, trainer=limits), tmp_path / "run")
     assert result.training["seconds"] >= 1.2 and result.training["steps"] < 300_000
@@ -73,8 +73,8 @@ def test_a_run_ends_with_its_minutes(tmp_path, demo_csv, tiny_config):
     seconds = log["seconds"].dropna().tolist()
     assert seconds == sorted(seconds) and seconds[-1] >= 1.2
     state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["lr_schedulers"][0]
-    assert state["_last_lr"][0] < 1e-4  # of a peak of 1e-3
-    again = resume(tmp_path / "run")  # its minutes are over: the clock went with the checkpoint
+    assert state["_last_lr"][0] < 1e-4  # the peak is 1e-3
+    again = resume(tmp_path / "run")  # its time is used up, as the checkpoint contains the clock
     assert again.training["steps"] <= result.training["steps"] + 1
     assert again.training["seconds"] >= result.training["seconds"]
 
@@ -91,12 +91,12 @@ def test_a_run_ends_with_its_minutes(tmp_path, demo_csv, tiny_config):
         (10**8, 32, 5),
     ],
 )
-def test_epochs_follow_the_molecules(molecules, batch_size, epochs):
+def test_default_epochs_depend_on_the_number_of_molecules(molecules, batch_size, epochs):
     assert default_epochs(molecules, -(-molecules // batch_size)) == epochs
 
 
 @pytest.mark.parametrize("molecules", [1, 10, 1_000, 9_999, 10_001, 10**6])
-def test_more_molecules_are_never_fewer_steps(molecules):
+def test_more_molecules_never_give_fewer_steps(molecules):
     steps = [default_epochs(rows, -(-rows // 32)) * -(-rows // 32) for rows in (molecules, 2 * molecules)]
     assert steps[0] <= steps[1]
 
@@ -113,12 +113,12 @@ def test_more_molecules_are_never_fewer_steps(molecules):
         ({"max_minutes": 1.0, "max_steps": 500}, 500),
     ],
 )
-def test_the_first_limit_ends_a_run(limits, steps):
+def test_run_ends_at_the_first_limit(limits, steps):
     assert run_steps(TrainerConfig(**limits), 200, 7) == steps
 
 
-def test_several_devices_know_how_much_of_the_minutes_is_over_from_the_first_step_on():
-    """Also where a run is resumed between two of the steps at which they agree."""
+def test_elapsed_fraction_is_known_from_the_first_step():
+    """Also if a run is resumed between two steps at which the devices synchronise."""
     trainer = SimpleNamespace(world_size=2, global_step=13, strategy=SimpleNamespace(broadcast=lambda seconds: seconds))
     budget = TimeBudget(minutes=10)
     budget.load_state_dict({"seconds": 540.0})
@@ -129,8 +129,8 @@ def test_several_devices_know_how_much_of_the_minutes_is_over_from_the_first_ste
 
 
 @pytest.mark.parametrize(("validated", "stops"), [(13, True), (12, False)])
-def test_minutes_that_are_over_end_what_was_validated(validated, stops):
-    """And the time before the first step counts for nothing."""
+def test_exhausted_time_limit_ends_a_validated_run(validated, stops):
+    """The time before the first step does not count."""
     trainer = SimpleNamespace(
         world_size=1, global_step=13, should_stop=False, strategy=SimpleNamespace(broadcast=lambda seconds: seconds)
     )

@@ -17,26 +17,26 @@ def trainer_on(tiny_config, tmp_path):
     return lambda *devices: make_trainer(tiny_config(), Devices(*devices), tmp_path, 10, "mae", [], fresh=True)
 
 
-def test_several_devices_exchange_gradients_alone(trainer_on):
-    """Neither their constants, nor at every step whether one was told to end."""
+def test_several_devices_exchange_only_gradients(trainer_on):
+    """Neither buffers nor, at every step, stop signals are exchanged."""
     trainer = trainer_on("cpu", 2, 1, "32-true", None)
     assert trainer.world_size == 2 and trainer.strategy._ddp_kwargs == {"broadcast_buffers": False}
     assert any(isinstance(callback, StopAllRanks) for callback in trainer.callbacks)
 
 
-def test_one_device_has_nobody_to_ask(trainer_on):
+def test_single_device_needs_no_synchronisation(trainer_on):
     trainer = trainer_on("cpu", 1, 1, "bf16-mixed", None)
     assert trainer.world_size == 1 and trainer.precision == "bf16-mixed"
     assert not any(isinstance(callback, StopAllRanks) for callback in trainer.callbacks)
 
 
-def test_what_the_machine_has_not(trainer_on):
+def test_unavailable_accelerator_is_rejected(trainer_on):
     with pytest.raises(InputError, match="this machine cannot train with these settings"):
         trainer_on("tpu", 1, 1, "32-true", None)
 
 
-def test_float16_with_its_scaler(tiny_config, demo_csv, weights_of, tmp_path, monkeypatch):
-    """As V100 and T4 train, here on the CPU: with clipping, and a scaler that skips what overflows."""
+def test_float16_training_with_gradient_scaling(tiny_config, demo_csv, weights_of, tmp_path, monkeypatch):
+    """As on V100 and T4, but on the CPU: with clipping, and a scaler that skips overflowing steps."""
     config = tiny_config(
         demo_csv,
         model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
@@ -46,7 +46,7 @@ def test_float16_with_its_scaler(tiny_config, demo_csv, weights_of, tmp_path, mo
     scaler, trainer = torch.amp.GradScaler("cpu", init_scale=2.0**18), pl.Trainer
 
     def in_float16(**settings):
-        del settings["precision"]  # Lightning makes bf16-mixed of it on a CPU
+        del settings["precision"]  # Lightning would replace it by bf16-mixed on a CPU
         settings["plugins"] = [*settings["plugins"], MixedPrecision("16-mixed", "cpu", scaler)]
         return trainer(**settings)
 

@@ -276,7 +276,7 @@ def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     again = resume(tmp_path / "run")  # reads the molecules from the run directory
     assert again.metrics == result.metrics
     assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]
-    with pytest.raises(gs.InputError, match=r"name a file in config\.data\.dataset"):
+    with pytest.raises(gs.InputError, match=r"set config\.data\.dataset to the file"):
         gs.train(config, tmp_path / "text", data="t.csv")
 
 

@@ -41,14 +41,14 @@ def test_pretraining_on_many_targets(pretrained):
 
 def test_evaluation_on_the_corpus(pretrained, cli):
     """Auxiliary labels are part of the corpus, but are not evaluated."""
-    code, said, _ = cli("evaluate", pretrained)
-    assert code == 0 and "test" in said and "valid" in said
+    code, out, _ = cli("evaluate", pretrained)
+    assert code == 0 and "test" in out and "valid" in out
 
 
 def test_fine_tuning_from_a_pretrained_model(pretrained, demo_csv, cli, tiny_flags, tmp_path):
     flags = [flag for flag in tiny_flags if flag.startswith("--trainer")]
-    code, _, said = cli("train", "--dataset", demo_csv, "--init-from", pretrained, "-o", tmp_path / "run", *flags)
-    assert code == 0 and "all weights copied except the output layer (newly initialised for gap_ev)" in said
+    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", pretrained, "-o", tmp_path / "run", *flags)
+    assert code == 0 and "all weights copied except the output layer (newly initialised for gap_ev)" in err
     origin, made = (read_checkpoint(folder).weights for folder in (pretrained, tmp_path / "run"))
     name = (
         "blocks.0.mixer.v.weight" if "blocks.0.mixer.v.weight" in origin else next(n for n in origin if "blocks" in n)
@@ -58,27 +58,25 @@ def test_fine_tuning_from_a_pretrained_model(pretrained, demo_csv, cli, tiny_fla
 
 
 def test_pretraining_is_resumed_and_kept_on_failed_overwrite(pretrained, cli, tmp_path):
-    code, _, said = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained)
-    assert code == 2 and "holds a run already" in said and f"graphslice train --resume {pretrained}" in said
-    code, _, said = cli("pretrain", pretrained.parent / "absent.csv", "-o", pretrained, "--overwrite")
-    assert code == 2 and "absent.csv" in said and read_checkpoint(pretrained).tasks
+    code, _, err = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained)
+    assert code == 2 and "holds a run already" in err and f"graphslice train --resume {pretrained}" in err
+    code, _, err = cli("pretrain", pretrained.parent / "absent.csv", "-o", pretrained, "--overwrite")
+    assert code == 2 and "absent.csv" in err and read_checkpoint(pretrained).tasks
     corpus = (pretrained / CORPUS).read_bytes()
     pd.DataFrame({"smiles": ["C[C@H](F)Cl", "C[C@@H](F)Cl"], "gap": [1, 2]}).to_csv(tmp_path / "few.csv", index=False)
     for more in (("--targets", "gap"), ("--trainer.devices", "99")):
-        code, _, said = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
-        assert (
-            code == 2 and ("set is empty" in said) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
-        )
+        code, _, err = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
+        assert code == 2 and ("set is empty" in err) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
     (tmp_path / "c.yaml").write_text("data:\n  features: morgan\n")
     before = {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()}
     flags = (pretrained.parent / "molecules.csv", "--config", tmp_path / "c.yaml")
     for folder, more in ((pretrained, ("--overwrite",)), (tmp_path / "new", ())):  # the corpus has other descriptors
-        code, _, said = cli("pretrain", *flags, "-o", folder, *more)
-        assert code == 2 and "has no descriptors morgan" in said, said
+        code, _, err = cli("pretrain", *flags, "-o", folder, *more)
+        assert code == 2 and "has no descriptors morgan" in err, err
     assert not (tmp_path / "new").exists()
     assert {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()} == before
     learned = json.loads((pretrained / "training.json").read_text())["auxiliary_mae"]
-    code, _, said = cli("train", "--resume", pretrained)
+    code, _, err = cli("train", "--resume", pretrained)
     assert code == 0 and json.loads((pretrained / "training.json").read_text())["auxiliary_mae"] == learned
 
 
@@ -87,8 +85,8 @@ def test_distributed_overwrite_never_uses_the_old_corpus(pretrained, cli, monkey
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        code, _, said = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained, "--overwrite")
-        assert code == 2 and "several processes were launched at once: remove" in said
+        code, _, err = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained, "--overwrite")
+        assert code == 2 and "several processes were launched at once: remove" in err
 
 
 def test_smiles_column_and_targets_from_a_configuration_file(cli, tmp_path, demo_smiles, tiny_flags):
@@ -98,14 +96,14 @@ def test_smiles_column_and_targets_from_a_configuration_file(cli, tmp_path, demo
     frame[75:].rename(columns={"Drug": "smiles"}).to_csv(tmp_path / "b.csv", index=False)
     (tmp_path / "c.yaml").write_text("data:\n  targets: gap\n")
     flags = ("--smiles-column", "Drug", "--config", tmp_path / "c.yaml", "-o", tmp_path / "run", *tiny_flags)
-    code, _, said = cli("pretrain", tmp_path / "a.csv", tmp_path / "b.csv", *flags)
-    assert code == 0 and "150 unique molecules in 150 rows" in said, said
+    code, _, err = cli("pretrain", tmp_path / "a.csv", tmp_path / "b.csv", *flags)
+    assert code == 0 and "150 unique molecules in 150 rows" in err, err
     assert read_checkpoint(tmp_path / "run").tasks[0].name == "gap"
 
 
 def test_invalid_arguments_are_rejected(cli, tmp_path, demo_csv):
     table = demo_csv
-    for arguments, what in (
+    for arguments, reason in (
         ((tmp_path / "none.csv", "-o", tmp_path / "run"), "none.csv"),
         ((tmp_path / "none.csv",), "--out"),
         ((), "tables"),
@@ -117,15 +115,15 @@ def test_invalid_arguments_are_rejected(cli, tmp_path, demo_csv):
         ((table, "-o", tmp_path / "run", "--targets", '"a,b"'), "rename it"),
         ((table, "-o", tmp_path / "run", "--targets", "absent"), "no column 'absent'|has a column 'absent'"),
     ):
-        code, _, said = cli("pretrain", *arguments)
-        assert code == 2 and re.search(what, said) and len(said.splitlines()) == 1, said
+        code, _, err = cli("pretrain", *arguments)
+        assert code == 2 and re.search(reason, err) and len(err.splitlines()) == 1, err
         assert not (tmp_path / "run").exists()
 
 
 def test_foreign_files_are_kept(cli, tmp_path, demo_csv, pretrained, tiny_flags):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / CORPUS).write_text("mine")
-    code, _, said = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)
-    assert code == 2 and f"holds no run, but a {CORPUS}" in said and (tmp_path / "run" / CORPUS).read_text() == "mine"
-    code, _, said = cli("pretrain", pretrained / "rejected.csv", "-o", pretrained, "--overwrite")
-    assert code == 2 and "would overwrite its input" in said and (pretrained / "rejected.csv").exists()
+    code, _, err = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)
+    assert code == 2 and f"holds no run, but a {CORPUS}" in err and (tmp_path / "run" / CORPUS).read_text() == "mine"
+    code, _, err = cli("pretrain", pretrained / "rejected.csv", "-o", pretrained, "--overwrite")
+    assert code == 2 and "would overwrite its input" in err and (pretrained / "rejected.csv").exists()

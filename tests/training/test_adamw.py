@@ -16,8 +16,8 @@ def parameters(dtype=torch.float32):
     return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
 
 
-def groups(given):
-    return [{"params": given[:2], "weight_decay": 0.0, "lr": 0.03}, {"params": given[2:], "weight_decay": 0.1}]
+def groups(tensors):
+    return [{"params": tensors[:2], "weight_decay": 0.0, "lr": 0.03}, {"params": tensors[2:], "weight_decay": 0.1}]
 
 
 def set_gradients(step, *all_parameters, scale=1.0):

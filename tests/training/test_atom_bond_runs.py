@@ -132,9 +132,9 @@ def test_coverage_matches_manual_count(level, runs, table, cli):
                 sets = found.interval.sets[task.name][begin:end]
                 inside.append(sets[np.arange(len(y)), y.astype(int)].mean())
                 sizes.append(sets.sum(axis=1).mean())
-        told = model.metrics["test"]["targets"][task.name]
-        assert told["coverage_90"] == pytest.approx(np.mean(inside)) and np.mean(inside) > 0.8
-        assert told["classes_90" if task.classes else "width_90"] == pytest.approx(np.mean(sizes), rel=1e-3)
+        reported = model.metrics["test"]["targets"][task.name]
+        assert reported["coverage_90"] == pytest.approx(np.mean(inside)) and np.mean(inside) > 0.8
+        assert reported["classes_90" if task.classes else "width_90"] == pytest.approx(np.mean(sizes), rel=1e-3)
         scores = model.calibration.targets[t].scores
         assert sum((1 / each.counts).sum() for each in scores[:1]) == pytest.approx(
             20
@@ -172,8 +172,8 @@ def ensemble_runs(small, config_of, tmp_path_factory):
     """An ensemble of two bond-level models, and two-fold cross-validation of an atom-level model."""
 
     def one_by_one(work, tasks, jobs, gpus):
-        for name, given in tasks.items():
-            work(*given)
+        for name, arguments in tasks.items():
+            work(*arguments)
             yield name, None
 
     folder, made = tmp_path_factory.mktemp("several"), {}
@@ -228,8 +228,8 @@ def test_out_of_fold_predictions(ensemble_runs, small):
     errors = []
     for number in (1, 2):
         rows = read_splits(ensemble_runs / "folds" / f"member-{number}")["test"]
-        answers = gs.load(ensemble_runs / "folds" / f"member-{number}", "cpu").predict(small.smiles[rows].tolist())
-        for row, values in zip(rows.tolist(), answers, strict=True):
+        predictions = gs.load(ensemble_runs / "folds" / f"member-{number}", "cpu").predict(small.smiles[rows].tolist())
+        for row, values in zip(rows.tolist(), predictions, strict=True):
             cell = json.loads(found.charge_pred[row])
             np.testing.assert_allclose(cell, values[:, 0], rtol=1e-4, atol=1e-6)
             labels = np.array(json.loads(small.charge[row]), float)

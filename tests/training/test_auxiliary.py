@@ -68,10 +68,10 @@ def test_errors_match_loop_over_labels(store, labels):
     sums, counts, at = np.zeros(2), np.zeros(2), 0
     for molecule, size in enumerate([3, 0, 1, 4]):
         for atom in range(size):
-            said = head.head(rows[molecule, atom + 1]).detach().numpy()
+            predicted = head.head(rows[molecule, atom + 1]).detach().numpy()
             for t in range(2):
                 if not np.isnan(values[at, t]):
-                    sums[t] += abs(said[t] - (values[at, t] - mean[t]) / std[t])
+                    sums[t] += abs(predicted[t] - (values[at, t] - mean[t]) / std[t])
                     counts[t] += 1
             at += 1
     np.testing.assert_allclose(found[0].detach().numpy(), sums, rtol=1e-5)
@@ -99,11 +99,11 @@ def test_traced_rows_match_the_readout(store, readout):
     settings = {"mixer": "slice-quantile", "layers": 2, "dim": 32, "heads": 4, "ffn_dim": 32, "readout": readout}
     model = GraphTransformer(ModelConfig(**settings, dropout=0.0, input_dropout=0.0, attention_dropout=0.0))
     batch = collate_rows(store, np.arange(4))
-    answers, rows = model.standardised_with_rows(batch)
+    outputs, rows = model.standardised_with_rows(batch)
     assert rows.shape == (4, 8, 32)
-    torch.testing.assert_close(answers, model.standardised(batch), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outputs, model.standardised(batch), rtol=1e-4, atol=1e-5)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    one = torch.autograd.grad(answers.square().sum(), parameters, allow_unused=True)
+    one = torch.autograd.grad(outputs.square().sum(), parameters, allow_unused=True)
     other = torch.autograd.grad(model.standardised(batch).square().sum(), parameters, allow_unused=True)
     for a, b in zip(one, other, strict=True):
         if b is not None:

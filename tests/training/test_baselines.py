@@ -30,10 +30,10 @@ def stacked_run(demo_rows, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("blended")
     table = demo_rows.assign(wide=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))
     table.to_csv(folder / "t.csv", index=False)
-    said = io.StringIO()
+    output = io.StringIO()
     config = tiny_config(folder / "t.csv", data={"targets": "gap_ev,wide"}, trainer={"baselines": "auto"})
-    train(config, folder / "run", console=Console(file=said, width=300))
-    return folder / "run", said.getvalue(), table
+    train(config, folder / "run", console=Console(file=output, width=300))
+    return folder / "run", output.getvalue(), table
 
 
 def test_prediction_is_the_weighted_ensemble(stacked_run):
@@ -65,22 +65,22 @@ def test_every_molecule_gets_a_prediction_or_an_error(stacked_run):
 
 
 def test_scores_of_network_trees_and_ensemble(stacked_run):
-    folder, said, table = stacked_run
+    folder, output, table = stacked_run
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["metric"] == "loss" and set(metrics["baselines"]) == {"valid", "test"}
     for split, values in metrics["baselines"].items():
         assert set(values) == {"network", "forest", "boosting", "blend"}
         assert values["blend"] == pytest.approx(metrics[split]["loss"], rel=1e-5)
     rows = read_splits(folder)["test"]
-    answers = gs.load(folder, "cpu").predict(table["smiles"][rows])[:, 0]
+    predictions = gs.load(folder, "cpu").predict(table["smiles"][rows])[:, 0]
     assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
-        np.abs(answers - table["gap_ev"][rows]).mean(), rel=1e-5
+        np.abs(predictions - table["gap_ev"][rows]).mean(), rel=1e-5
     )
-    assert "fitting a random forest and gradient boosting to morgan and rdkit2d of 47 training molecules" in said
-    assert "% network" in said
+    assert "fitting a random forest and gradient boosting to morgan and rdkit2d of 47 training molecules" in output
+    assert "% network" in output
     names = {"forest": "random forest", "boosting": "gradient boosting", "blend": "weighted ensemble"}
     for name, value in metrics["baselines"]["test"].items():
-        assert f"{names.get(name, name)} {value:.4f}" in said
+        assert f"{names.get(name, name)} {value:.4f}" in output
 
 
 def test_resumed_run_evaluates_the_network_without_trees(stacked_run):
@@ -112,7 +112,7 @@ def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("network", "forest", "metric", "said"),
+    ("network", "forest", "metric", "expected"),
     [
         (
             [0.5, 0.52, 0.54],
@@ -135,10 +135,10 @@ def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
         ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
     ],
 )
-def test_significance_of_the_difference_over_seeds(network, forest, metric, said):
+def test_significance_of_the_difference_over_seeds(network, forest, metric, expected):
     found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
     lines = describe_seeds("test", found, metric)
-    assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(said)
+    assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(expected)
     assert describe_seeds("test", found[:1], metric) == []
     if len(network) > 2:  # by Student's t
         gains = np.subtract(forest, network)
@@ -176,13 +176,13 @@ def test_network_predicts_alone_at_a_weight_of_80_percent(stacked_run, tiny_conf
     """Computing descriptors would take longer than the prediction of the network."""
     monkeypatch.setattr(
         "graphslice.training.baselines.fit_target_weights",
-        lambda answers, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]]),
+        lambda predictions, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]]),
     )
-    said = io.StringIO()
+    output = io.StringIO()
     config = tiny_config(stacked_run[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
-    result = train(config, tmp_path / "run", console=Console(file=said, width=300))
+    result = train(config, tmp_path / "run", console=Console(file=output, width=300))
     assert gs.load(tmp_path / "run", "cpu").stackings == [None]
-    assert "weighted ensemble: 100% network" in said.getvalue()
+    assert "weighted ensemble: 100% network" in output.getvalue()
     found = result.metrics["baselines"]["test"]
     assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))
@@ -191,40 +191,40 @@ def test_network_predicts_alone_at_a_weight_of_80_percent(stacked_run, tiny_conf
 def described(
     tasks: list[Task],
     labels: np.ndarray,
-    answers: dict[str, np.ndarray],
+    predictions: dict[str, np.ndarray],
     metric: str,
     molecules: np.ndarray | None = None,
 ) -> list[str]:
     dataset = SimpleNamespace(tasks=tasks, targets=labels)
     data = SimpleNamespace(dataset=dataset, splits={"test": np.arange(len(labels))}, train_labels=labels)
-    values = {name: score(metric, "t", tasks, labels, each) for name, each in answers.items()}
+    values = {name: score(metric, "t", tasks, labels, each) for name, each in predictions.items()}
     molecules = np.arange(len(labels)) if molecules is None else molecules
-    return describe_baselines("test", answers, data, metric, values, molecules)
+    return describe_baselines("test", predictions, data, metric, values, molecules)
 
 
 def test_best_model_and_its_significance():
     random = np.random.default_rng(0)
     labels = random.normal(size=(200, 1))
     near, far = (labels + scale * random.normal(size=labels.shape) for scale in (0.1, 1.0))
-    answers = {"network": far, "forest": near, "boosting": far + 0.01, "blend": near}
-    lines = described([Task("y")], labels, answers, "mae")
+    predictions = {"network": far, "forest": near, "boosting": far + 0.01, "blend": near}
+    lines = described([Task("y")], labels, predictions, "mae")
     mae = np.abs(near - labels).mean()
     assert len(lines) == 2 and lines[0].startswith("test MAE: network ")
     assert lines[1].startswith(
         f"best single model: random forest, MAE {mae:.4f}, {np.abs(far - labels).mean() - mae:.3g} better than network"
     )
     assert ", significant for these test molecules" in lines[1]
-    lines = described([Task("y")], labels, answers | {"network": near, "forest": near + 1e-6}, "mae")
+    lines = described([Task("y")], labels, predictions | {"network": near, "forest": near + 1e-6}, "mae")
     assert "not significant for these test molecules" in lines[1]
-    assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in answers.items()}, "mae")) == 1
-    assert len(described([Task("y")], np.ones((200, 1)), answers, "mae")) == 1  # constant labels
-    assert len(described([Task("y")], labels, answers, "mae", np.arange(200) % 29)) == 1  # too few molecules
+    assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in predictions.items()}, "mae")) == 1
+    assert len(described([Task("y")], np.ones((200, 1)), predictions, "mae")) == 1  # constant labels
+    assert len(described([Task("y")], labels, predictions, "mae", np.arange(200) % 29)) == 1  # too few molecules
 
 
 def test_best_model_is_counted_over_targets():
     random = np.random.default_rng(0)
     labels = random.normal(size=(50, 3))
     right = np.where([True, True, False], labels, 0.0)
-    answers = {"network": labels - right, "forest": right, "boosting": np.zeros((50, 3)), "blend": right}
-    lines = described([Task(name) for name in "abc"], labels, answers, "mae")
+    predictions = {"network": labels - right, "forest": right, "boosting": np.zeros((50, 3)), "blend": right}
+    lines = described([Task(name) for name in "abc"], labels, predictions, "mae")
     assert lines[1] == "best single model by number of targets (3): network 1, random forest 2"

@@ -151,8 +151,8 @@ def test_faulty_compiled_steps_fall_back_to_eager(
     assert cli(*flags, "-o", tmp_path / "eager")[0] == 0
     monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", compile_blocks)
     code, _, err = cli(*flags, "--trainer.compile", "on", "-o", tmp_path / "run")
-    said = [line for line in err.splitlines() if line.startswith("compiled steps:")]
-    assert code == 0 and len(said) == 1 and reason in said[0] and "graphslice doctor" in said[0]
+    lines = [line for line in err.splitlines() if line.startswith("compiled steps:")]
+    assert code == 0 and len(lines) == 1 and reason in lines[0] and "graphslice doctor" in lines[0]
     assert json.loads((tmp_path / "run" / "training.json").read_text())["compiled"] is False
     scores = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "eager")]
     assert scores[0] == scores[1]

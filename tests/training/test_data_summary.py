@@ -28,7 +28,7 @@ def test_hundreds_of_targets_are_abbreviated():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         (RANDOM.normal(size=100), None),
         (RANDOM.uniform(1, 5, 100), None),
@@ -43,9 +43,9 @@ def test_hundreds_of_targets_are_abbreviated():
         (np.array([np.nan, np.nan]), None),
     ],
 )
-def test_warnings_about_suspicious_values(values, said):
+def test_warnings_about_suspicious_values(values, expected):
     found = data_warnings(regression_tasks(["y"]), values[:, None])
-    assert found == [] if said is None else (len(found) == 1 and said in found[0])
+    assert found == [] if expected is None else (len(found) == 1 and expected in found[0])
 
 
 def test_log_transform_is_not_suggested_twice():

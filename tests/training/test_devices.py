@@ -69,11 +69,11 @@ def test_precision_depends_only_on_the_gpus_used(gpus):
 
 
 @pytest.mark.parametrize(
-    ("there", "batch_size", "used"),
+    ("available", "batch_size", "used"),
     [(0, 64, 1), (1, 8, 1), (8, 8, 1), (8, 32, 1), (8, 100, 3), (8, 256, 8), (2, 256, 2)],
 )
-def test_number_of_gpus_follows_the_batch_size(there, batch_size, used):
-    assert worthwhile_gpus(there, batch_size) == used
+def test_number_of_gpus_follows_the_batch_size(available, batch_size, used):
+    assert worthwhile_gpus(available, batch_size) == used
 
 
 def test_unused_gpus_are_reported(gpus):
@@ -137,7 +137,7 @@ def test_notebook_uses_one_gpu(gpus, monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     chosen = choose_devices(TrainerConfig(batch_size=256))
     assert chosen.count == 1 and chosen.note.startswith("1 of 2 GPUs used: a notebook")
-    with pytest.raises(InputError, match="on the command line"):
+    with pytest.raises(InputError, match="run graphslice train"):
         choose_devices(TrainerConfig(devices="2"))
 
 

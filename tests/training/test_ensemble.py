@@ -59,8 +59,8 @@ def test_members_share_the_test_set_but_not_the_validation_set(ensemble):
 def test_ensemble_scores_match_manual_computation(ensemble, table):
     metrics = json.loads((ensemble / "metrics.json").read_text())
     rows, splits = pd.read_csv(table), read_splits(ensemble)
-    answers = gs.load(ensemble, "cpu").predict(rows["smiles"][splits["test"]])[:, 0]
-    expected = np.abs(answers - rows["gap_ev"][splits["test"]]).mean()
+    predictions = gs.load(ensemble, "cpu").predict(rows["smiles"][splits["test"]])[:, 0]
+    expected = np.abs(predictions - rows["gap_ev"][splits["test"]]).mean()
     assert metrics["test"]["mae"] == pytest.approx(expected, rel=1e-5)
     # Each validation molecule is predicted by the members that held it out.
     total: dict[int, list[float]] = {}
@@ -160,7 +160,7 @@ def test_baselines_with_different_metrics_are_not_averaged(other, ensemble, tmp_
         (folder / member / "metrics.json").write_text(json.dumps(found))
     screen = io.StringIO()
     result = resume(folder, console=Console(file=screen, width=500))
-    assert ("network 0.5000 ± 0.0000, forest" in screen.getvalue()) == (other == "mae")
+    assert ("network 0.5000 ± 0.0000, random forest" in screen.getvalue()) == (other == "mae")
     page = write_report(result.folder, result.data).read_text()
     assert "Network and tree ensembles" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
 
@@ -275,7 +275,7 @@ def test_cross_validation_evaluates_unmerged_rows(demo_rows, tiny_config, tmp_pa
     pd.concat(twice).to_csv(tmp_path / "t.csv", index=False)
     data = {"folds": "3", "duplicates": "merge", "split": "random"}
     result = train(tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1}), tmp_path / "run")
-    labels, answers = pd.read_csv(tmp_path / "t.csv")["gap_ev"], pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
-    errors = (answers["gap_ev_pred"] - labels[answers["row"] - 1].to_numpy()).abs()
-    assert len(answers) == 80 and result.metrics["test"]["mae"] == pytest.approx(errors.mean(), rel=1e-4)
+    labels, predictions = pd.read_csv(tmp_path / "t.csv")["gap_ev"], pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
+    errors = (predictions["gap_ev_pred"] - labels[predictions["row"] - 1].to_numpy()).abs()
+    assert len(predictions) == 80 and result.metrics["test"]["mae"] == pytest.approx(errors.mean(), rel=1e-4)
     assert len(pd.read_csv(tmp_path / "run" / "rejected.csv")) == 0

@@ -45,8 +45,8 @@ def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
 def test_same_targets_copy_all_weights(head):
     origin, model = model_of(head=head), model_of(seed=1, head=head)
     origin.target_mean.fill_(3.0)
-    said = load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["y"]))
-    assert "the head for the same targets" in said
+    message = load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["y"]))
+    assert "including the output head (same targets)" in message
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), origin.state_dict().values(), strict=True)
     )
@@ -59,7 +59,9 @@ def test_other_targets_get_a_new_output_layer(head, last):
     origin, model = model_of(head=head), model_of(tasks=2, seed=1, head=head)
     model.target_mean.fill_(7.0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert "new for a, b" in load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["a", "b"]))
+    assert "newly initialised for a, b" in load_pretrained_weights(
+        model, checkpoint_of(origin, ["y"]), regression_tasks(["a", "b"])
+    )
     for name, value in model.state_dict().items():
         kept = name in [*last, "target_mean", "target_std"]
         assert torch.equal(value, before[name] if kept else origin.state_dict()[name]), name
@@ -96,7 +98,7 @@ def test_frozen_parameters_are_not_trainable():
         model = model_of()
         freeze(model, frozen)
         assert trainable(model) == rest, frozen
-    with pytest.raises(InputError, match="the model has 3 blocks"):
+    with pytest.raises(InputError, match="the model has only 3 blocks"):
         freeze(model_of(), "blocks:4")
     with pytest.raises(InputError, match=r"trainer\.freeze must be none, embeddings or blocks:N"):
         RunConfig.from_dict({"trainer": {"freeze": "all"}})
@@ -163,11 +165,11 @@ def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
     config = base.fine_tuned_from(origin.config, run_directory)
     config.trainer.freeze = "embeddings"
     assert config.optimizer.peak_lr == origin.config.optimizer.peak_lr and config.optimizer.warmup_steps is None
-    whole = train(config, tmp_path / "whole")
+    result = train(config, tmp_path / "whole")
     weights = read_checkpoint(tmp_path / "whole" / "last.ckpt").weights
     assert torch.equal(weights["atoms.atom.weight"], origin.weights["atoms.atom.weight"])
     assert not torch.equal(weights["blocks.0.ffn.expand.weight"], origin.weights["blocks.0.ffn.expand.weight"])
-    assert set(whole.metrics) >= {"valid", "test", "init_from"}
+    assert set(result.metrics) >= {"valid", "test", "init_from"}
 
     from graphslice.training.callbacks import StepLimit
 
@@ -204,9 +206,9 @@ def test_names_in_brackets_are_not_markup(run_directory, demo_rows, tiny_config,
     config = tiny_config(home / "t.csv", data={"targets": "rate [/h]"}, trainer={"max_epochs": 1})
     screen = io.StringIO()
     train(replace(config, init_from=str(run_directory)), home / "run", console=Console(file=screen, width=500))
-    said = screen.getvalue()
-    assert "newly initialised for rate [/h]" in said and f"{home / 't.csv'}: 60 rows" in said
-    assert f"model: {home / 'run'}" in said
+    output = screen.getvalue()
+    assert "newly initialised for rate [/h]" in output and f"{home / 't.csv'}: 60 rows" in output
+    assert f"model: {home / 'run'}" in output
 
 
 def test_invalid_options_are_rejected_on_the_command_line(run_directory, demo_csv, tmp_path, cli):
@@ -310,11 +312,11 @@ def test_initialisation_of_ensemble_members_is_printed(
 
 def test_learning_rate_of_the_packaged_model_unless_one_was_set(packaged_model, demo_csv, tiny_config, tmp_path):
     usual = RunConfig.preset("small").optimizer.peak_lr
-    for given, expected in ((usual, 1e-4), (5e-4, 5e-4)):
+    for value, expected in ((usual, 1e-4), (5e-4, 5e-4)):
         train_initialised_from(
-            packaged_model, demo_csv, tiny_config, tmp_path, str(given), optimizer={"peak_lr": given}
+            packaged_model, demo_csv, tiny_config, tmp_path, str(value), optimizer={"peak_lr": value}
         )
-        assert read_checkpoint(tmp_path / str(given)).config.optimizer.peak_lr == expected
+        assert read_checkpoint(tmp_path / str(value)).config.optimizer.peak_lr == expected
 
 
 def test_unknown_elements_train_from_scratch(packaged_model, demo_rows, tiny_config, tmp_path):
@@ -324,16 +326,16 @@ def test_unknown_elements_train_from_scratch(packaged_model, demo_rows, tiny_con
 
 
 def test_init_from_overrides_the_default(packaged_model, demo_csv, cli, tiny_flags, run_directory, tmp_path):
-    for given, expected in (
+    for value, expected in (
         ("none", FROM_SCRATCH),
         (PRETRAINED_MODEL, PRETRAINED_MODEL),
         (run_directory, str(run_directory)),
     ):
-        flags = tiny_flags if given == "none" else [flag for flag in tiny_flags if "trainer" in flag]
-        out = tmp_path / Path(given).name
-        code, _, said = cli("train", "--dataset", demo_csv, "--init-from", given, "-o", out, *flags)
-        assert code == 0 and read_checkpoint(out).config.init_from == expected, said
-        assert ("fine-tuned from" in said) == (given != "none")
+        flags = tiny_flags if value == "none" else [flag for flag in tiny_flags if "trainer" in flag]
+        out = tmp_path / Path(value).name
+        code, _, err = cli("train", "--dataset", demo_csv, "--init-from", value, "-o", out, *flags)
+        assert code == 0 and read_checkpoint(out).config.init_from == expected, err
+        assert ("fine-tuned from" in err) == (value != "none")
 
 
 @pytest.mark.parametrize(

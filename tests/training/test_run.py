@@ -126,8 +126,8 @@ def test_best_epoch_is_chosen_by_the_mean_over_five_epochs(tmp_path, demo_csv, t
 
 
 def test_printed_summary(tmp_path, demo_csv, tiny_config):
-    said = io.StringIO()
-    train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=said, width=300))
+    output = io.StringIO()
+    train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=output, width=300))
     for part in (
         "60 rows",
         "split: 47 training, 7 validation, 6 test rows",
@@ -137,7 +137,7 @@ def test_printed_summary(tmp_path, demo_csv, tiny_config):
         "test MAE ",
         f"model: {tmp_path / 'run'}",
     ):
-        assert part in said.getvalue()
+        assert part in output.getvalue()
 
 
 # --- rejected runs ------------------------------------------------------------------------------
@@ -181,8 +181,8 @@ def test_foreign_logs_are_kept_on_overwrite(tmp_path, demo_csv, tiny_config):
 def test_foreign_files_are_not_overwritten(name, tmp_path, demo_csv, demo_rows, tiny_config):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
-    told = name.removesuffix("/best.ckpt").removesuffix("/metrics.csv")
-    with pytest.raises(InputError, match=f"holds no run, but a {told}"):
+    reported = name.removesuffix("/best.ckpt").removesuffix("/metrics.csv")
+    with pytest.raises(InputError, match=f"holds no run, but a {reported}"):
         train(tiny_config(demo_csv), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name.split("/")[0]]
     assert (tmp_path / name).read_text() == "mine"
@@ -223,13 +223,13 @@ def locked_run(run_directory, tmp_path):
 
 @pytest.mark.parametrize("data", [{}, {"folds": "2"}])
 def test_second_training_in_a_locked_directory_is_rejected(data, locked_run, tiny_config, demo_csv):
-    said = f"another process works in {locked_run}: wait until it ends, or choose another folder"
+    message = f"another process works in {locked_run}: wait until it ends, or choose another folder"
     config = tiny_config(demo_csv, data=data)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         train(config, locked_run, overwrite=True)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         pretrain([demo_csv], config, locked_run, overwrite=True)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         resume(locked_run)
 
 
@@ -318,8 +318,8 @@ def test_rejected_rows_are_listed_with_reasons(tmp_path, demo_rows, tiny_config)
     assert split == [row for row in range(1, 61) if row not in rejected]
 
 
-@pytest.mark.parametrize(("rows", "said"), [(9, "9 of 12 rows are usable: too few"), (10, None)])
-def test_warning_about_few_usable_rows(rows, said, tmp_path, demo_rows, tiny_config):
+@pytest.mark.parametrize(("rows", "expected"), [(9, "9 of 12 rows are usable: too few"), (10, None)])
+def test_warning_about_few_usable_rows(rows, expected, tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].head(12).copy()
     table.loc[rows:, "smiles"] = "oops"
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -327,7 +327,7 @@ def test_warning_about_few_usable_rows(rows, said, tmp_path, demo_rows, tiny_con
     config = tiny_config(tmp_path / "t.csv", trainer={"max_steps": 1})
     train(config, tmp_path / "run", console=Console(file=output, width=60))
     warnings = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
-    assert len(warnings) == (said is not None) and (said is None or said in warnings[0])
+    assert len(warnings) == (expected is not None) and (expected is None or expected in warnings[0])
 
 
 def test_several_targets_with_missing_labels(tmp_path, demo_rows, tiny_config):

@@ -1,4 +1,4 @@
-"""Which molecules make a batch, and the threads that prepare batches while the model works."""
+"""Batch samplers for training and evaluation, and a loader that prepares batches in threads."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ from graphslice.errors import InputError
 
 
 def batches_per_epoch(molecules: int, batch_size: int, world: int = 1) -> int:
-    """How many batches :class:`TrainBatches` makes of some molecules.
+    """Compute the number of batches per epoch of :class:`TrainBatches`.
 
-    What remains after the whole batches makes a batch of its own where every device gets a molecule of it.
+    A last, incomplete batch counts if it has at least one molecule for every device.
 
     Args:
-        molecules: of the training split.
-        batch_size: molecules of one step, over all devices.
-        world: how many devices there are.
+        molecules: size of the training set.
+        batch_size: molecules per step, over all devices.
+        world: number of devices.
     """
-    whole, rest = divmod(molecules, batch_size)
-    return whole + (rest >= world)
+    full_batches, rest = divmod(molecules, batch_size)
+    return full_batches + (rest >= world)
 
 
 class TrainBatches:
-    """Batches of an epoch in an order that the seed and the epoch decide, from any step onwards.
+    """Shuffled training batches of one epoch, starting at any step.
 
-    Where training stands is read from its step count, so a resumed run continues with exactly the
-    batches it had not seen. Every device gets its share of each batch, and as many batches. The
-    molecules are shuffled, those of every ``WINDOW`` batches sorted by size and cut into batches,
-    and these shuffled: batches of similar sizes need little padding.
+    The order depends on the seed and the epoch only. Where training stands is read from its step count, so a
+    resumed run continues with exactly the batches it had not seen. Every batch is divided among the devices, so
+    all of them get the same number of batches. The molecules are shuffled, sorted by size within every ``WINDOW``
+    batches and cut into batches, whose order is shuffled again: batches of similar sizes need little padding.
 
     Args:
         sizes: ``int64 [R]``, the number of atoms of each molecule.
-        batch_size: molecules of one step, over all devices.
-        seed: of the order.
-        rank, world: which of how many devices this is.
-        step: gives the number of optimiser steps done so far.
+        batch_size: molecules per step, over all devices.
+        seed: random seed of the order.
+        rank: index of this device.
+        world: number of devices.
+        step: returns the number of optimiser steps done so far.
+
+    Raises:
+        InputError: if an epoch would have no batch, or a batch fewer molecules than there are devices.
     """
 
     WINDOW = 32
@@ -62,8 +66,8 @@ class TrainBatches:
         self.rank, self.world, self.step = rank, world, step
         if batch_size < world or len(self) == 0:
             raise InputError(
-                f"{world} devices need at least as many molecules in a batch: there are {len(sizes)} training "
-                f"molecules, and trainer.batch_size is {batch_size}"
+                f"{world} devices need at least {world} molecules per batch, but there are {len(sizes)} training "
+                f"molecules and trainer.batch_size is {batch_size}: use fewer devices or a larger batch size"
             )
 
     def __len__(self) -> int:
@@ -75,42 +79,43 @@ class TrainBatches:
             yield rows[self.rank :: self.world].tolist()
 
     def widths(self, multiple: int) -> set[int]:
-        """The numbers of rows, graph token included, that the whole batches of an epoch have when padded.
+        """Padded widths (atoms plus graph token) of the full batches of the first epoch.
 
         Args:
-            multiple: as of :func:`~graphslice.data.collate.collate_rows`.
+            multiple: widths are padded to a multiple of it, as in :func:`~graphslice.data.collate.collate_rows`.
         """
-        whole = [rows[self.rank :: self.world] for rows in self._epoch(0) if len(rows) == self.batch_size]
-        return {-(-(int(self.sizes[rows].max()) + 1) // multiple) * multiple for rows in whole}
+        full_batches = [rows[self.rank :: self.world] for rows in self._epoch(0) if len(rows) == self.batch_size]
+        return {-(-(int(self.sizes[rows].max()) + 1) // multiple) * multiple for rows in full_batches}
 
     def _epoch(self, epoch: int) -> list[np.ndarray]:
         random = np.random.default_rng((self.seed, epoch))
         order = random.permutation(len(self.sizes))[: len(self) * self.batch_size]
         window = self.WINDOW * self.batch_size
         batches: list[np.ndarray] = []
-        for begin in range(0, len(order), window):
-            rows = order[begin : begin + window]
+        for start in range(0, len(order), window):
+            rows = order[start : start + window]
             rows = rows[np.argsort(self.sizes[rows], kind="stable")]
-            cut = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
-            batches += [cut[i] for i in random.permutation(len(cut))]
+            sorted_batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+            batches += [sorted_batches[i] for i in random.permutation(len(sorted_batches))]
         return batches
 
 
 class EvalBatches:
-    """Every molecule once, in batches of similar sizes, shared among the devices.
+    """Evaluation batches: every molecule once, sorted by size, divided among the devices.
 
-    Where there are more devices than molecules, those left over get the first one again.
+    If there are more devices than molecules, the surplus devices evaluate the smallest molecule again.
 
     Args:
         sizes: ``int64 [R]``, the number of atoms of each molecule.
-        batch_size: the most molecules in a batch of one device; fewer when they are large, so that
-            a batch never holds more than as many pairs of atoms as ``batch_size`` of 32 atoms.
-        rank, world: which of how many devices this is.
+        batch_size: maximum number of molecules in a batch of one device. Batches of large molecules are smaller: a
+            padded batch never has more pairs of atoms than ``batch_size`` molecules of 32 atoms.
+        rank: index of this device.
+        world: number of devices.
     """
 
     def __init__(self, sizes: np.ndarray, batch_size: int = 256, rank: int = 0, world: int = 1) -> None:
         order = np.argsort(sizes, kind="stable")
-        order = order[rank::world] if rank < len(order) else order[:1]  # no device may have none
+        order = order[rank::world] if rank < len(order) else order[:1]  # every device needs a molecule
         self.batches: list[list[int]] = []
         budget = batch_size * 33**2
         batch: list[int] = []
@@ -130,33 +135,33 @@ class EvalBatches:
 
 
 class Batches(Protocol):
-    """Lists of indices, one a batch."""
+    """Sequence of batches, each a list of indices."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[list[int]]: ...
 
 
 class BatchLoader:
-    """Batches of a store, in order, prepared by threads while the last one is used.
+    """Data loader that collates batches of a store in background threads, in order.
 
-    Threads and not processes: the compiled code that makes a batch lets go of Python's lock, and
-    nothing has to be sent from one process to another.
+    It uses threads, not processes: the compiled code that makes a batch releases the global interpreter lock, and no
+    data have to be sent between processes.
 
     Args:
-        store: of molecules.
-        rows: ``int64 [R]``, those that the batches choose from.
+        store: the molecules.
+        rows: ``int64 [R]``, rows of the store that the batches index.
         batches: :class:`TrainBatches`, :class:`EvalBatches` or lists of indices into ``rows``.
         settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
-        targets: ``float [rows of the store, T]``, or those of the atoms or bonds of all rows.
-        auxiliary: labels of the atoms and of the bonds of all rows, by level, that are learned beside them.
-        threads: how many; 0 prepares each batch when it is asked for.
-        pin_memory: put the batches where a GPU can fetch them by itself.
+        targets: ``float [rows of the store, T]``, or the atom- or bond-level targets of all rows.
+        auxiliary: atom- and bond-level labels of all rows, by level, that are trained on with the targets.
+        threads: number of threads; 0 collates each batch when it is requested.
+        pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
 
     Attributes:
-        waited: seconds spent waiting for the threads so far.
+        wait_seconds: seconds spent waiting for the threads so far.
     """
 
-    PREFETCH = 2  # batches a thread may be ahead
+    PREFETCH = 2  # batches that each thread may be ahead
 
     def __init__(
         self,
@@ -179,13 +184,13 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[GraphBatch]:
         if self.threads == 0:
-            yield from map(self._make, self.batches)
+            yield from map(self._make_batch, self.batches)
             return
         pending: deque[Future[GraphBatch]] = deque()
         with ThreadPoolExecutor(self.threads, "batches") as pool:
             try:
                 for indices in self.batches:
-                    pending.append(pool.submit(self._make, indices))
+                    pending.append(pool.submit(self._make_batch, indices))
                     if len(pending) > self.PREFETCH * self.threads:
                         yield self._wait(pending.popleft())
                 while pending:
@@ -195,12 +200,12 @@ class BatchLoader:
                     future.cancel()
 
     def _wait(self, batch: Future[GraphBatch]) -> GraphBatch:
-        begin = time.perf_counter()
-        made = batch.result()
-        self.wait_seconds += time.perf_counter() - begin
-        return made
+        start = time.perf_counter()
+        result = batch.result()
+        self.wait_seconds += time.perf_counter() - start
+        return result
 
-    def _make(self, indices: list[int]) -> GraphBatch:
+    def _make_batch(self, indices: list[int]) -> GraphBatch:
         rows = self.rows[indices]
         batch = collate_rows(self.store, rows, targets=self.targets, auxiliary=self.auxiliary, **self.settings)
         return batch.pin_memory() if self.pin_memory else batch

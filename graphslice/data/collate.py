@@ -1,4 +1,4 @@
-"""From rows of a store to a :class:`~graphslice.batch.GraphBatch`."""
+"""Collation of molecules of a store into a :class:`~graphslice.batch.GraphBatch`."""
 
 from __future__ import annotations
 
@@ -35,38 +35,40 @@ def collate_rows(
     bonds: bool = False,
     auxiliary: Mapping[str, AtomBondLabels] | None = None,
 ) -> GraphBatch:
-    """Make one batch of some molecules of a store.
+    """Collate rows of a store into a batch.
 
     Args:
-        store: of molecules.
-        rows: ``int [B]``, at least one; each a molecule with at least one atom.
-        path_ties: what the edge encoding reads where several shortest paths exist: ``"mean"`` of
-            all of them, or the one of ``"floyd-warshall"``, as the original code does.
-        max_path: how many bonds of a path count, from its start.
-        multiple: pad the atoms so that with the graph token there is a multiple of so many rows.
-        targets: ``float [R, T]`` of all rows of the store, nan where unknown; or those of their atoms or bonds.
-        descriptors: names of those that the model reads.
-        level: what the model answers about: molecule, atom or bond.
-        bonds: whether the model reads bonds beside paths.
-        auxiliary: labels of the atoms and of the bonds of all rows of the store, by level, that are learned beside
-            the targets.
+        store: the molecules.
+        rows: ``int [B]``, at least one row; each needs a molecule with at least one atom.
+        path_ties: edge encoding of pairs of atoms with several shortest paths: the ``"mean"`` over all of them, or
+            the single path that ``"floyd-warshall"`` finds, as in the original Graphormer code.
+        max_path: number of bonds of a path that are encoded, from its start.
+        multiple: pad so that the number of atoms plus the graph token is a multiple of this number.
+        targets: ``float [R, T]`` of all rows of the store, nan where unknown; or their atom- or bond-level labels.
+        descriptors: names of the descriptors that the model reads.
+        level: level of the model's targets: molecule, atom or bond.
+        bonds: include the matrix of bonds, for message passing along bonds.
+        auxiliary: atom- and bond-level labels of all rows of the store, by level, that are trained on with the
+            targets.
 
     Raises:
-        InputError: for a row without a molecule, settings out of their range, and descriptors that the store has not.
+        InputError: if a row has no molecule, a setting is out of range, or the store lacks a descriptor.
     """
     if not 1 <= max_path <= MAX_DISTANCE:
         raise InputError(f"max_path must be from 1 to {MAX_DISTANCE}, not {max_path}")
     if path_ties not in _TIE_RULES:
-        raise InputError(f"path_ties is {' or '.join(_TIE_RULES)}, not {shown(path_ties)}")
+        raise InputError(f"path_ties must be {' or '.join(_TIE_RULES)}, not {shown(path_ties)}")
     if multiple < 1:
         raise InputError(f"multiple must be at least 1, not {multiple}")
     if level not in LEVELS:
-        raise InputError(f"level is {', '.join(LEVELS)}, not {shown(level)}")
+        raise InputError(f"level must be one of {', '.join(LEVELS)}, not {shown(level)}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)
     if len(rows) and not lengths.all():
-        raise InputError(f"row {rows[lengths.argmin()]} of {store.name} has no molecule to make a batch of")
+        raise InputError(
+            f"row {rows[lengths.argmin()]} of {store.name} has no molecule: leave it out of the batch"
+        )
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))
@@ -76,7 +78,7 @@ def collate_rows(
     if len(distances) <= np.iinfo(np.int16).max:
         path_types = path_types.astype(np.int16)
     ends = atom_ptr, bond_ptr, pairs, bond_type_ids
-    return GraphBatch.unchecked(  # of a store, which was checked
+    return GraphBatch.unchecked(  # the store was checked when it was opened
         atoms=torch.from_numpy(atoms),
         degrees=torch.from_numpy(degrees),
         lengths=torch.from_numpy(lengths),
@@ -95,20 +97,20 @@ def collate_rows(
 
 
 def _auxiliary(labels: Mapping[str, AtomBondLabels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, torch.Tensor]:
-    """``atom_index`` and their like: of the molecules of some rows that have labels of these."""
-    found = {}
-    for level, some in labels.items():
+    """Compute ``atom_index``, ``atom_targets``, ``bond_index``, ``bond_targets`` of the rows with such labels."""
+    fields = {}
+    for level, level_labels in labels.items():
         atom_bond_index = _atom_bond_index(level, *ends)
-        labelled = torch.from_numpy(some.counts_of(rows) > 0)
-        found[f"{level}_index"] = atom_bond_index[labelled[atom_bond_index[:, 0]]]
-        found[f"{level}_targets"] = torch.from_numpy(some[rows].astype(np.float32))
-    return found
+        labelled = torch.from_numpy(level_labels.counts_of(rows) > 0)
+        fields[f"{level}_index"] = atom_bond_index[labelled[atom_bond_index[:, 0]]]
+        fields[f"{level}_targets"] = torch.from_numpy(level_labels[rows].astype(np.float32))
+    return fields
 
 
 def _atom_bond_index(
     level: str, atom_ptr: np.ndarray, bond_ptr: np.ndarray, bonds: np.ndarray, bond_type_ids: np.ndarray
 ) -> torch.Tensor:
-    """``atom_bond_index`` of a batch of the molecules that :meth:`GraphStore.gather` gives."""
+    """Compute ``atom_bond_index``, ``int64 [M, 4]``, from the arrays that :meth:`GraphStore.gather` returns."""
     counts = np.diff(atom_ptr if level == ATOM else bond_ptr)
     molecules = np.repeat(np.arange(len(counts)), counts)
     if level == ATOM:
@@ -120,9 +122,15 @@ def _atom_bond_index(
 
 
 def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None = None, **settings) -> GraphBatch:
-    """Make one batch of some molecules: :func:`collate_rows` of a store of them.
+    """Collate graphs into a batch.
 
-    ``values``: their descriptors by name, as :meth:`GraphStore.from_arrays` takes them.
+    Args:
+        graphs: molecules, each with at least one atom.
+        values: their descriptors by name, as for :meth:`GraphStore.from_arrays`.
+        settings: keyword arguments of :func:`collate_rows`.
+
+    Raises:
+        InputError: as :func:`collate_rows`, or if a molecule is invalid.
     """
     store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), descriptors=values)
     return collate_rows(store, np.arange(len(graphs)), **settings)

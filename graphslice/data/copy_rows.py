@@ -1,4 +1,4 @@
-"""Molecules copied out of the bytes of a store by compiled code."""
+"""Compiled code that copies molecules out of the memory map of a store."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-# The columns of the array that column_starts makes the rows of.
+# Order of the byte offsets that column_starts returns.
 ATOM_OFFSETS, ATOM_VALUES, BOND_OFFSETS, BOND_BEGINS, BOND_ENDS, BOND_KINDS = range(6)
 NUM_STARTS = 6
-# Bytes of what the columns hold: numbers are read as numbers, from where they begin.
+# Item sizes of these columns in bytes; the columns must be aligned to them.
 _ITEM_BYTES = (4, 1, 4, 2, 2, 1)
 
 
 def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
-    """The byte of a file at which each column that :func:`copy_rows` reads begins in a record batch.
+    """Compute the byte offsets, in the file, of the columns that :func:`copy_rows` reads.
+
+    Args:
+        batch: a record batch of a store.
+        file: memory map of the file.
+
+    Returns:
+        ``NUM_STARTS`` offsets.
 
     Raises:
-        ValueError: for a column that does not lie in the file as it is read: one that is compressed, or begins in
-            the middle of a number.
+        ValueError: if a column is compressed, or not aligned to the size of its items.
     """
     atoms, bonds = batch.column("atoms"), batch.column("bonds")
     buffers = [
@@ -31,20 +37,22 @@ def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
     for start, buffer, size in zip(starts, buffers, _ITEM_BYTES, strict=True):
         end = start + (0 if buffer is None else buffer.size)
         if start % size or not 0 <= start <= end <= file.size:
-            raise ValueError("a column is compressed, or begins in the middle of a number")
+            raise ValueError("a column is compressed or misaligned")
     return starts
 
 
 @njit(cache=True, nogil=True)
 def copy_rows(data, starts, batch_rows, rows, features):
-    """Copy some molecules, padded to the largest; what the store says of them was checked when it was opened.
+    """Copy molecules out of a store, padded to the largest.
+
+    There are no bounds checks: the contents of a store are checked when it is opened.
 
     Args:
         data: ``uint8``, the bytes of a store.
-        starts: ``int64 [record batches, 6]`` of :func:`column_starts`.
-        batch_rows: rows of each record batch but the last.
-        rows: ``int64 [B]``, the molecules, each with at least one atom.
-        features: of an atom.
+        starts: ``int64 [record batches, 6]``, byte offsets computed by :func:`column_starts`.
+        batch_rows: rows of every record batch except the last.
+        rows: ``int64 [B]``, rows of molecules with at least one atom.
+        features: number of features of an atom.
 
     Returns:
         As :meth:`graphslice.data.store.GraphStore.gather`.

@@ -231,5 +231,5 @@ def test_batch_with_invalid_indices_is_rejected():
     values = {**vars(batch), "atom_bond_index": batch.atom_bond_index + 3}
     with pytest.raises(ValueError, match="atom_bond_index of the batch"):
         type(batch)(**values)
-    with pytest.raises(InputError, match="level is"):
+    with pytest.raises(InputError, match="level must be"):
         collate([smiles_to_graph("CCO")], level="ring")

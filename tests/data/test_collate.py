@@ -135,7 +135,7 @@ def test_pinned_memory_goes_to_the_gpu(graphs):
     [
         ({"max_path": 0}, "max_path must be from 1 to 509, not 0"),
         ({"max_path": 2**40}, "max_path must be from 1 to 509"),
-        ({"path_ties": "first"}, "path_ties is mean or floyd-warshall, not 'first'"),
+        ({"path_ties": "first"}, "path_ties must be mean or floyd-warshall, not 'first'"),
         ({"multiple": 0}, "multiple must be at least 1"),
         ({"multiple": -8}, "multiple must be at least 1"),
     ],

@@ -1,6 +1,7 @@
-"""Whether a store's file holds what compiled code takes for granted, row by row: asked once, when it is opened.
+"""Validation of a store's contents, row by row, when it is opened.
 
-A right checksum says that nobody changed the file since, not that who wrote it wrote a store.
+The compiled code has no bounds checks and relies on it. A valid checksum shows that the file is unchanged since it was
+written, not that its contents were valid.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from graphslice.data.splits import SPLITS
 from graphslice.data.store_schema import atom_bond_column, descriptor_column
 from graphslice.hardware import cores
 
-# Each has a record batch in memory, some 20 MB.
+# Each thread holds a record batch in memory, about 20 MB.
 _MOST_THREADS = 4
 
 
 class StoreFault(ValueError):
-    """What is wrong with a store, in one clause."""
+    """Invalid contents of a store; its message is a clause."""
 
 
 def check_contents(path: Path, batches: int, batch_rows: int, max_atoms: int) -> None:
-    """Check every row of a store whose schema is that of a store, some record batches at a time.
+    """Validate every row of a store, in parallel over record batches.
 
-    They are read, not looked at through a memory map: so that a large file does not fill the memory.
+    The batches are read from the file, not through the memory map, so that a large file does not fill the memory.
 
     Args:
-        path: of the file.
-        batches: how many record batches it has.
-        batch_rows: rows of each but the last.
-        max_atoms: the largest molecule that the store says it holds.
+        path: the file, whose schema was validated.
+        batches: number of record batches.
+        batch_rows: rows of every record batch except the last.
+        max_atoms: maximum number of atoms of a molecule, from the metadata of the store.
 
     Raises:
-        StoreFault: if there is anything that compiled code must not read.
+        StoreFault: if the compiled code must not read the contents.
     """
     if batches:
         with ThreadPoolExecutor(min(batches, cores(), _MOST_THREADS)) as pool:
@@ -58,7 +59,7 @@ def _check_batch(path: Path, number: int, first_row: int, max_atoms: int) -> Non
 
 
 def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
-    """Arrow's own rules (how long buffers are, which texts a number stands for), and which values may be null."""
+    """Check the columns: buffer sizes and dictionary indices, nulls, splits, number of atom- and bond-level targets."""
     batch.validate()
     atoms, bonds, split = batch.column("atoms"), batch.column("bonds"), batch.column("split")
     for column in (batch.column("error"), split):
@@ -68,26 +69,27 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
         values.append(batch.column("targets"))
     for column in (batch.column(name) for name in batch.schema.names if name.startswith(descriptor_column(""))):
         values += [column, column.values] if pa.types.is_fixed_size_list(column.type) else [column]
-    sites = {
+    label_columns = {
         level: batch.column(atom_bond_column(level))
         for level in LEVELS
         if atom_bond_column(level) in batch.schema.names
     }
-    for column in sites.values():
+    for column in label_columns.values():
         column.validate(full=True)
         values += [column, column.values, column.values.values]
     if any(array.null_count for array in values):
-        raise StoreFault("values of its molecules, targets or descriptors are null")
+        raise StoreFault("it has null values in molecules, targets or descriptors")
     if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
         raise StoreFault(f"its splits are not {', '.join(SPLITS)}")
     for column, name in ((atoms, "atoms"), (bonds, "bonds")):
         present = np.diff(_offsets(column)) > 0
         if (wrong := present & ~valid_rows(column)).any():
-            raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} has {name} where it says null")
-    for level, column in sites.items():
-        lengths, there = np.diff(_offsets(column)), np.diff(_offsets(atoms if level == ATOM else bonds))
-        if (wrong := (lengths != 0) & (lengths != there)).any():
-            raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} has not as many {level} targets as {level}s")
+            raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} is null but has {name}")
+    for level, column in label_columns.items():
+        lengths, counts = np.diff(_offsets(column)), np.diff(_offsets(atoms if level == ATOM else bonds))
+        if (wrong := (lengths != 0) & (lengths != counts)).any():
+            row = first_row + int(wrong.argmax()) + 1
+            raise StoreFault(f"the number of {level} targets in row {row} differs from its number of {level}s")
 
 
 def _molecule_fault(batch: pa.RecordBatch, max_atoms: int) -> tuple[int, str] | None:
@@ -101,7 +103,7 @@ def _molecule_fault(batch: pa.RecordBatch, max_atoms: int) -> tuple[int, str] | 
 
 
 def _offsets(column: pa.ListArray) -> np.ndarray:
-    """``int32 [R + 1]``, where each row begins; of no rows too, where Arrow need not have any."""
+    """Offsets of the rows, ``int32 [R + 1]``; also for an empty column, for which Arrow may omit the buffer."""
     buffer = column.buffers()[1]
     return np.frombuffer(buffer, np.int32, len(column) + 1) if len(column) else np.zeros(1, np.int32)
 

@@ -1,4 +1,4 @@
-"""What the file of a store looks like: its columns, and what it says of itself in the metadata of its schema."""
+"""Arrow schema and metadata of a store."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.tasks import Task
 
-#: Changes whenever the same SMILES would give other numbers.
+#: Version of the features; it changes whenever the same SMILES would give other features.
 FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
 
-#: Of the file; a file of another one is not read.
+#: Version of the file format; files of other versions are rejected.
 FORMAT = "1"
 _ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
 _BOND = pa.struct(
@@ -41,18 +41,20 @@ _FORMAT_NOTES = {
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store says of itself, in the metadata of its schema.
+    """Metadata of a store, saved in its Arrow schema.
 
     Attributes:
-        source: name of the data.
+        source: name of the dataset.
         fingerprint: hash of molecules, labels and splits.
-        targets: names of the labels.
-        tasks: of those labels that are places of classes.
-        atom_targets, bond_targets: names of the labels of atoms, and of bonds.
-        atom_order, max_atoms: how molecules became graphs (see :class:`~graphslice.config.GraphConfig`).
-        features: :data:`FEATURES` of the code that wrote it.
-        descriptors: names of the numbers beside the graph: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`,
-            and columns of the user's own.
+        targets: names of the molecule-level targets.
+        tasks: the classification tasks among the targets, whose labels are class indices.
+        atom_targets: names of the atom-level targets.
+        bond_targets: names of the bond-level targets.
+        atom_order: atom order of the graphs (see :class:`~graphslice.config.GraphConfig`).
+        max_atoms: maximum number of atoms of a molecule (see :class:`~graphslice.config.GraphConfig`).
+        features: :data:`FEATURES` of the version that wrote the store.
+        descriptors: names of the molecular descriptors: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, and
+            columns of the user's own.
     """
 
     source: str = ""
@@ -68,10 +70,11 @@ class StoreInfo:
 
     @property
     def atom_bond_targets(self) -> dict[str, tuple[str, ...]]:
-        """The names of the labels of atoms and of bonds, by level; of those levels that have some."""
+        """Names of the atom- and bond-level targets, by level; levels without targets are omitted."""
         return {level: names for level, names in ((ATOM, self.atom_targets), (BOND, self.bond_targets)) if names}
 
     def to_metadata(self) -> dict[str, str]:
+        """Convert to metadata of an Arrow schema."""
         return {
             "graphslice.format": FORMAT,
             "graphslice.features": self.features,
@@ -89,23 +92,24 @@ class StoreInfo:
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
-        """Raises KeyError or ValueError for what :meth:`to_metadata` does not write."""
+        """Parse the output of :meth:`to_metadata`; raises KeyError or ValueError for any other metadata."""
         names = ("source", "fingerprint", "atom_order", "features")
         text = {name: metadata[f"graphslice.{name}".encode()].decode() for name in names}
         targets, max_atoms = (json.loads(metadata[f"graphslice.{name}".encode()]) for name in ("targets", "max_atoms"))
-        others = ("descriptors", "atom_targets", "bond_targets")
-        lists = {name: json.loads(metadata.get(f"graphslice.{name}".encode(), b"[]")) for name in others}
-        for name, found in (("targets", targets), *lists.items()):
-            if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-                raise ValueError(f"graphslice.{name} is no list of names")
+        optional = ("descriptors", "atom_targets", "bond_targets")
+        lists = {name: json.loads(metadata.get(f"graphslice.{name}".encode(), b"[]")) for name in optional}
+        for name, values in (("targets", targets), *lists.items()):
+            if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+                raise ValueError(f"graphslice.{name} is not a list of names")
         if type(max_atoms) is not int:
-            raise ValueError("graphslice.max_atoms is no whole number")
-        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # refuses others
+            raise ValueError("graphslice.max_atoms is not an integer")
+        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # validates both
         tasks = tuple(Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]")))
-        named = {"targets": tuple(targets)} | {name: tuple(found) for name, found in lists.items()}
+        named = {"targets": tuple(targets)} | {name: tuple(values) for name, values in lists.items()}
         return cls(**text, max_atoms=max_atoms, tasks=tasks, **named)  # type: ignore[arg-type]
 
     def schema(self) -> pa.Schema:
+        """Build the Arrow schema of a store with this metadata."""
         columns = [("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
         if self.targets:
             columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
@@ -118,12 +122,12 @@ class StoreInfo:
 
 
 def descriptor_column(descriptor: str) -> str:
-    """The column of a store that holds a kind of descriptors, or a column of the user's own."""
+    """Name of the store's column for a kind of descriptors or a column of the user's own."""
     return f"descriptor {descriptor}"
 
 
 def atom_bond_column(level: str) -> str:
-    """The column of a store that holds the labels of atoms, or of bonds: in each row a list, which may be empty."""
+    """Name of the store's column of atom- or bond-level labels: one list per row, which may be empty."""
     return f"{level} targets"
 
 
@@ -146,18 +150,22 @@ def record_batch(
     split: np.ndarray | None = None,
     descriptors: Mapping[str, np.ndarray] | None = None,
 ) -> pa.RecordBatch:
-    """Rows of a store.
+    """Create a record batch of a store.
 
     Args:
-        schema: of :meth:`StoreInfo.schema`.
+        schema: as built by :meth:`StoreInfo.schema`.
         arrays: G molecules; those without atoms are null.
-        errors: G times None or a reason.
+        errors: for each of the G rows None or an error message.
         targets: ``float64 [G, T]``, nan where unknown.
-        split: ``int8 [G]``, each row's number in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
-        descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype and ``[G]`` of a column.
+        split: ``int8 [G]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, or ``NO_SPLIT``.
+        descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype, or ``[G]`` of a column of the user's
+            own.
+
+    Raises:
+        InputError: if the rows have more than 2,147,483,647 atoms or bonds.
     """
     if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
-        raise InputError(f"{len(arrays):,} rows hold more than 2,147,483,647 atoms: lower graph.max_atoms")
+        raise InputError(f"{len(arrays):,} rows have more than 2,147,483,647 atoms or bonds: lower graph.max_atoms")
     absent = bool_array(np.diff(arrays.atom_ptr) == 0)
     atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
     begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))

@@ -1,4 +1,4 @@
-"""Labels of a store as a model or a run takes them: a class has the place there that it has among theirs."""
+"""Conversion of stored labels to the class order of a model or a run."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from graphslice.tasks import Task
 
 
 def recode_labels(
-    labels: np.ndarray, stored: Sequence[Task], asked: Sequence[Task]
+    labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task]
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Labels that say of another task's classes, or of numbers, what they say of their own.
+    """Convert labels from the stored tasks to the requested tasks.
 
     Args:
-        labels: ``float64 [R, T]``, numbers or places among the classes of ``stored``; nan where unknown.
-        stored: T tasks, as the store has them.
-        asked: T tasks, as the labels are wanted.
+        labels: ``float64 [R, T]``, numbers, or class indices of the ``stored`` tasks; nan where unknown.
+        stored: the T tasks of the store.
+        requested: the T tasks of the model or run.
 
     Returns:
-        ``float64 [R, T]``, nan where there is no such class or number; and why a row has none, by row.
+        ``float64 [R, T]``, numbers or class indices of the ``requested`` tasks, nan where there is no such class or
+        number; and by row the reason, for rows with such a label.
     """
-    found, rejected = labels, dict[int, str]()
-    for t, (own, wanted) in enumerate(zip(stored, asked, strict=True)):
-        if own.classes == wanted.classes:
+    recoded, rejected = labels, dict[int, str]()
+    for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
+        if source.classes == target.classes:
             continue
         known = np.flatnonzero(~np.isnan(labels[:, t]))
         values, which = np.unique(labels[known, t], return_inverse=True)
-        words = [own.classes[int(value)] if own.classes else number_key(value) for value in values.tolist()]
-        if wanted.classes:
-            places = class_indices(wanted.classes)
-            new, why = [places.get(class_key(word), np.nan) for word in words], f"none of its {len(places)} classes"
+        texts = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
+        if target.classes:
+            indices = class_indices(target.classes)
+            new, fault = [indices.get(class_key(text), np.nan) for text in texts], f"none of its {len(indices)} classes"
         else:
-            new, why = [parse_number(word) for word in words], "not a finite number"
-        found = found.copy() if found is labels else found
-        found[known, t] = np.array(new, np.float64)[which]
-        for row, word in zip(known.tolist(), which.tolist(), strict=True):
-            if np.isnan(new[word]):
-                rejected.setdefault(row, f"target {wanted.name!r} is {why}: {words[word]!r}")
-    return found, rejected
+            new, fault = [parse_number(text) for text in texts], "not a finite number"
+        recoded = recoded.copy() if recoded is labels else recoded
+        recoded[known, t] = np.array(new, np.float64)[which]
+        for row, index in zip(known.tolist(), which.tolist(), strict=True):
+            if np.isnan(new[index]):
+                rejected.setdefault(row, f"target {target.name!r} is {fault}: {texts[index]!r}")
+    return recoded, rejected

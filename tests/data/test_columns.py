@@ -154,7 +154,7 @@ def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch)
     assert batch.to("cpu").descriptors is not None and collate_rows(store, rows).descriptors is None
     with pytest.raises(IndexError):
         store.descriptors(np.array([-1]), ["t"])
-    with pytest.raises(InputError, match=r"no descriptors u, which the model reads: make it again .* --features t,u"):
+    with pytest.raises(InputError, match=r"no descriptors u, which the model reads: recreate it .* --features t,u"):
         store.descriptors(rows, ["t", "u"])
 
 

@@ -83,7 +83,7 @@ def test_errors_and_sizes(stored):
 
 @pytest.mark.parametrize("index", [8, -9, 10**12])
 def test_no_such_row(stored, index):
-    with pytest.raises(IndexError, match=f"molecule {index} of 8"):
+    with pytest.raises(IndexError, match=f"molecule {index} is out of range: there are 8 rows"):
         stored[index]
 
 
@@ -163,7 +163,7 @@ def test_graphs_of_any_size():
 
 def test_it_is_not_sent_between_processes(stored):
     for send in (pickle.dumps, copy.copy):
-        with pytest.raises(TypeError, match="open its file"):
+        with pytest.raises(TypeError, match="open its file in each process"):
             send(stored)
 
 
@@ -259,7 +259,7 @@ def test_every_flipped_bit_is_noticed(bit, content, tmp_path):
         damaged = bytearray(content)
         damaged[place] ^= bit
         message = assert_rejected(tmp_path / f"{n}.arrow", bytes(damaged))
-        assert any(word in message for word in ("damaged", "truncated", "no Arrow file")), place
+        assert any(word in message for word in ("damaged", "truncated", "not an Arrow file")), place
 
 
 @pytest.mark.parametrize("kind", ["longer", "ends well", "twice", "zeros within", "shifted", "text", "zeros"])
@@ -275,7 +275,7 @@ def test_more_damage(kind, content, tmp_path):
         "zeros": bytes(4096),
     }
     message = assert_rejected(tmp_path / "s.arrow", damaged[kind])
-    assert any(word in message for word in ("damaged", "truncated", "no Arrow file"))
+    assert any(word in message for word in ("damaged", "truncated", "not an Arrow file"))
 
 
 def test_what_is_no_store(content, tmp_path):
@@ -289,11 +289,11 @@ def test_what_is_no_store(content, tmp_path):
         writer.write_table(table)
     (tmp_path / "folder.arrow").mkdir()
     for name, reason in {
-        "parquet": "no Arrow file",
-        "csv": "no Arrow file",
-        "stream": "no Arrow file",
-        "feather": "is no GraphStore: an Arrow file that GraphSlice did not write",
-        "plain": "is no GraphStore: an Arrow file that GraphSlice did not write",
+        "parquet": "not an Arrow file",
+        "csv": "not an Arrow file",
+        "stream": "not an Arrow file",
+        "feather": "is not a preprocessed dataset: GraphSlice did not write this Arrow file",
+        "plain": "is not a preprocessed dataset: GraphSlice did not write this Arrow file",
         "absent": "cannot read .*o such file",
         "folder": "cannot read",
     }.items():
@@ -304,7 +304,10 @@ def test_what_is_no_store(content, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
-    [("FORMAT", "0", "by another version of GraphSlice: make it again"), ("FEATURES", None, "has features of older")],
+    [
+        ("FORMAT", "0", "by another version of GraphSlice: recreate it"),
+        ("FEATURES", None, "has features computed by older"),
+    ],
 )
 def test_of_another_version(name, value, reason, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:

@@ -45,7 +45,7 @@ def error_message(path: Path) -> str:
         GraphStore.open(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and "\n" not in message
-    assert message.endswith("make it again with graphslice featurize")
+    assert message.endswith("recreate it with graphslice featurize")
     return message.removeprefix(f"{path} ")
 
 
@@ -101,12 +101,18 @@ def split_of(texts: list) -> pa.Array:
 
 
 BATCHES = {
-    "null": (with_null_rows, "row 2 has atoms where it says null"),
-    "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "are null"),
+    "null": (with_null_rows, "row 2 is null but has atoms"),
+    "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "null values"),
     "other splits": (lambda: replaced("split", split_of(["valid", "train"])), f"splits are not {', '.join(SPLITS)}"),
-    "another type": (lambda: replaced("error", pa.nulls(3, pa.int64())), "no GraphStore that this version reads"),
-    "a wider target": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))), "no GraphStore"),
-    "a column less": (lambda: batch_of(arrays()).drop_columns("error"), "no GraphStore"),
+    "another type": (
+        lambda: replaced("error", pa.nulls(3, pa.int64())),
+        "not a preprocessed dataset that this version can read",
+    ),
+    "a wider target": (
+        lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))),
+        "not a preprocessed dataset",
+    ),
+    "a column less": (lambda: batch_of(arrays()).drop_columns("error"), "not a preprocessed dataset"),
 }
 
 
@@ -143,8 +149,8 @@ def test_labels_of_atoms_and_bonds(tmp_path):
 @pytest.mark.parametrize(
     ("atoms", "bonds", "reason"),
     [
-        ([[[1, 2]], [], []], [[], [], []], "row 1 has not as many atom targets as atoms"),
-        ([[], [], []], [[], [], [[1]]], "row 3 has not as many bond targets as bonds"),
+        ([[[1, 2]], [], []], [[], [], []], "the number of atom targets in row 1 differs from its number of atoms"),
+        ([[], [], []], [[], [], [[1]]], "the number of bond targets in row 3 differs from its number of bonds"),
         ([None, [], []], [[], [], []], "null"),
     ],
 )
@@ -162,17 +168,19 @@ def test_fewer_splits_are_fine(tmp_path):
 def test_a_split_that_has_no_name(number, tmp_path):
     numbers = pa.array([0, number, 0], pa.int8())
     split = pa.DictionaryArray.from_arrays(numbers, pa.array(SPLITS), safe=False)
-    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", replaced("split", split)))
+    assert "not a preprocessed dataset" in error_message(write(tmp_path / "s.arrow", replaced("split", split)))
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_columns_lie_outside_the_file(codec, tmp_path):
-    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec))
+    assert "not a preprocessed dataset" in error_message(
+        write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec)
+    )
 
 
 def test_batches_of_other_sizes(tmp_path):
     batch = batch_of(arrays())
-    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch, batch))
+    assert "not a preprocessed dataset" in error_message(write(tmp_path / "s.arrow", batch, batch))
     assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
 
 
@@ -184,7 +192,9 @@ def test_batches_of_other_sizes(tmp_path):
 )
 def test_metadata_of_another_type(name, value, tmp_path):
     metadata = {f"graphslice.{name}": value.encode(errors="surrogateescape")}
-    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
+    assert "not a preprocessed dataset" in error_message(
+        write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
+    )
 
 
 @pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
@@ -201,7 +211,7 @@ def test_arrays_of_a_length_that_cannot_be(length, tmp_path):
         assert content.count(nodes) == 1
         (tmp_path / "t.arrow").write_bytes(content.replace(nodes, changed))
         write_checksum(tmp_path / "t.arrow")
-        assert "no GraphStore" in error_message(tmp_path / "t.arrow")
+        assert "not a preprocessed dataset" in error_message(tmp_path / "t.arrow")
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
@@ -216,10 +226,10 @@ def test_numbers_that_begin_at_odd_places_are_not_read(shift, tmp_path):
 @pytest.mark.parametrize(
     ("name", "array", "reason"),
     [
-        ("morgan", pa.nulls(3, pa.list_(pa.field("item", pa.uint8(), nullable=False), 2048)), "are null"),
-        ("own", pa.array([1, None, 3], pa.float32()), "are null"),
-        ("own", pa.array([1, 2, 3], pa.float64()), "no GraphStore"),
-        ("morgan", pa.array([b""] * 3), "no GraphStore"),
+        ("morgan", pa.nulls(3, pa.list_(pa.field("item", pa.uint8(), nullable=False), 2048)), "null values"),
+        ("own", pa.array([1, None, 3], pa.float32()), "null values"),
+        ("own", pa.array([1, 2, 3], pa.float64()), "not a preprocessed dataset"),
+        ("morgan", pa.array([b""] * 3), "not a preprocessed dataset"),
     ],
 )
 def test_descriptors_that_are_none(name, array, reason, tmp_path):
@@ -236,4 +246,6 @@ def test_descriptors_that_are_none(name, array, reason, tmp_path):
 @pytest.mark.parametrize("value", ["7", "[1]", '{"a": 1}', "x", '["morgan"]'])
 def test_names_of_descriptors_that_are_none(value, tmp_path):
     metadata = {"graphslice.descriptors": value}
-    assert "no GraphStore" in error_message(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
+    assert "not a preprocessed dataset" in error_message(
+        write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
+    )

@@ -140,7 +140,7 @@ def test_predict_preprocessed_dataset(demo_smiles, tmp_path):
     predict_file(model, tmp_path / "with.arrow", tmp_path / "out.csv")
     expected = model.predict(smiles, columns={"t": range(10)})[:, 0]
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["y_pred"], expected, rtol=1e-5)
-    with pytest.raises(InputError, match=r"without\.arrow has no descriptors t, which the model reads: make it again"):
+    with pytest.raises(InputError, match=r"without\.arrow has no descriptors t, which the model reads: recreate it"):
         predict_file(model, tmp_path / "without.arrow", tmp_path / "none.csv")
 
 

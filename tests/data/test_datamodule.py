@@ -107,9 +107,9 @@ def test_batches_have_labels_of_their_rows(table):
         (
             {"smiles": ["C", "N"], "y": [1, 2]},
             None,
-            r"no usable row is for training \(2 of 2 rows.*2 of 2 molecules are too few",
+            r"the training set would be empty \(2 of 2 rows.*2 rows of 2 molecules cannot be split",
         ),
-        ({"smiles": ["C", "N"], "y": [1, 2], "split": ["test", "valid"]}, None, "no usable row is for training"),
+        ({"smiles": ["C", "N"], "y": [1, 2], "split": ["test", "valid"]}, None, "the training set would be empty"),
         (
             {"smiles": list("CNO"), "y": [1, 2, 3], "z": [None, 1, 1], "split": ["train", "valid", "test"]},
             None,
@@ -130,7 +130,7 @@ def test_pyg_graphs_are_loaded():
     data = MoleculeData(dataset_from_pyg(items), config(max_atoms=10))
     assert set(data.rejected) == {10, 11} and "11 atoms" in data.rejected[10]
     assert [data.store[i].num_atoms for i in data.usable_rows] == list(range(1, 11))
-    with pytest.raises(InputError, match="12 of 1 scaffold are too few to be split: give --split random"):
+    with pytest.raises(InputError, match="12 rows of 1 scaffold cannot be split: use --split random"):
         MoleculeData(dataset_from_pyg(items), config("scaffold"))
 
 

@@ -1,4 +1,4 @@
-"""The splits of a data set: which molecules train, which choose the best model, and which judge it."""
+"""Training, validation and test splits of a dataset."""
 
 from __future__ import annotations
 
@@ -6,36 +6,48 @@ from collections.abc import Iterable
 
 import numpy as np
 
-#: Names of the splits. A store keeps the place of a name in this tuple, so its order never changes.
+#: Names of the splits. Stores contain indices into this tuple, so its order must never change.
 SPLITS = ("train", "valid", "test", "test-dev", "test-challenge")
-#: In place of a number of :data:`SPLITS`: the row belongs to no split.
+#: Value in place of an index into :data:`SPLITS`: the row belongs to no split.
 NO_SPLIT = -1
-#: Ways to split that are made, not read from a column.
+#: Built-in split methods, in contrast to a split that is read from a column.
 SPLIT_METHODS = ("random", "scaffold", "cluster")
 
-#: The rows of each split by its name, ``int64``.
+#: Rows of each split by name, ``int64``.
 Splits = dict[str, np.ndarray]
 
 
 def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
-    """``int8 [rows]``: the number of each row's split in :data:`SPLITS`, ``NO_SPLIT`` for none."""
-    numbers = np.full(rows, NO_SPLIT, np.int8)
-    for name, members in (splits or {}).items():
-        numbers[members] = SPLITS.index(name)
-    return numbers
-
-
-def decode_splits(numbers: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
-    """The usable rows of some splits: the inverse of :func:`encode_splits`.
+    """Encode splits as an index per row.
 
     Args:
-        numbers: ``int8 [R]``, each row's number in :data:`SPLITS`.
-        usable: ``bool [R]``; the other rows are left out.
-        names: of the splits.
+        splits: rows of each split by name.
+        rows: number of rows of the dataset.
+
+    Returns:
+        ``int8 [rows]``, index of each row's split in :data:`SPLITS`, or ``NO_SPLIT``.
     """
-    return {name: np.flatnonzero((numbers == SPLITS.index(name)) & usable) for name in names}
+    codes = np.full(rows, NO_SPLIT, np.int8)
+    for name, members in (splits or {}).items():
+        codes[members] = SPLITS.index(name)
+    return codes
 
 
-def present_splits(numbers: np.ndarray) -> list[str]:
-    """The names of the splits that any row is in. ``numbers``: ``int8 [R]`` of :func:`encode_splits`."""
-    return [name for number, name in enumerate(SPLITS) if (numbers == number).any()]
+def decode_splits(codes: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
+    """Return the usable rows of the named splits: the inverse of :func:`encode_splits`.
+
+    Args:
+        codes: ``int8 [R]``, index of each row's split in :data:`SPLITS`.
+        usable: ``bool [R]``; other rows are omitted.
+        names: names of the splits.
+    """
+    return {name: np.flatnonzero((codes == SPLITS.index(name)) & usable) for name in names}
+
+
+def present_splits(codes: np.ndarray) -> list[str]:
+    """Return the names of the splits that have rows.
+
+    Args:
+        codes: ``int8 [R]``, as returned by :func:`encode_splits`.
+    """
+    return [name for code, name in enumerate(SPLITS) if (codes == code).any()]

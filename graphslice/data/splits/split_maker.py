@@ -1,4 +1,4 @@
-"""The splits of some usable rows: those that the data bring, or those that are made."""
+"""Splitting of a dataset into training, validation and test sets, or into cross-validation folds."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from graphslice.errors import InputError
 from graphslice.tasks import Task
 
 _VALID_SHARE = _TEST_SHARE = 0.1
-# Of the rows for training, the largest part that becomes validation where the data names none.
+# Maximum share of the training rows that is taken for validation if the dataset names no validation set.
 _MAX_VALID_SHARE = 0.25
-_PURPOSES = {"train": "training", "valid": "validation", "test": "test"}
+_SET_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
 
 class SplitMaker:
-    """Splits the usable rows of a data set.
+    """Splits the usable rows of a dataset.
 
-    All rows of a family (see :class:`~graphslice.chem.molecule_hash.MoleculeHashes`) stay in one split of those that
-    are made (:meth:`~graphslice.data.splits.grouped_split.GroupedRows.partition`). By method:
+    Built-in splits never separate the rows of a family (see :class:`~graphslice.chem.molecule_hash.MoleculeHashes`;
+    :meth:`~graphslice.data.splits.grouped_split.GroupedRows.partition` assigns them). The methods are:
 
-    - random: 80 / 10 / 10 percent, with the same shares of the values of targets that are classes; of several
-      such targets a row's rarest value counts.
-    - scaffold: no Bemis-Murcko scaffold in two splits. MoleculeNet's (Wu et al. 2018) sorts the groups by size and
-      has one result, with all that is rare in the test. Here the groups above half of the test's size go to training
-      and the others where the seed says: seeds can be averaged over, and the test is not of singletons alone.
-    - cluster: no cluster of :func:`~graphslice.data.splits.clusters.butina_clusters` in two splits.
+    - random: 80 / 10 / 10 percent, stratified by the classes of classification targets. With several such targets,
+      the rarest class of a row counts.
+    - scaffold: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the groups
+      by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of the test
+      set go to the training set, and the seed decides about the others: results can be averaged over seeds, and the
+      test set does not consist of singletons only.
+    - cluster: every cluster of :func:`~graphslice.data.splits.clusters.butina_clusters` is in one split only.
 
     Args:
-        name: of the data, for messages.
+        name: name of the dataset, for messages.
         store: all molecules.
-        rows: ``int64 [R]``, those that can be used, ascending.
-        families: ``uint64 [R]`` of these rows.
-        labels: ``float64 [R, K]``, their values of the targets that are classes.
-        config: how to split.
+        rows: ``int64 [R]``, usable rows, ascending.
+        families: ``uint64 [R]``, family of each of these rows.
+        labels: ``float64 [R, K]``, their class indices of the classification targets, nan where unknown.
+        config: split method, seed and folds.
     """
 
     def __init__(
@@ -60,29 +61,32 @@ class SplitMaker:
         self.fold, self.carve = config.fold or 0, config.carve
 
     def make(self, own: Splits | None) -> Splits:
-        """The splits by name.
+        """Split the rows.
 
-        Where the data has its own, they stay as they are, but for validation that it lacks: this is carved from
-        the rows for training. It is a tenth of all usable rows, as many as in the splits that are made, so that the
-        error that chooses a model is as sure; and a quarter of the training rows at most, where the test is large.
+        A split that comes with the dataset is kept. If it has no validation set, one is taken from the training rows:
+        a tenth of all usable rows, as in built-in splits, so that the validation error is equally precise, but at most
+        a quarter of the training rows, in case the test set is large.
 
         Args:
-            own: rows of each split by name where the data says so, among the usable ones.
+            own: usable rows of each split by name, if the dataset comes with a split.
+
+        Returns:
+            Rows of each split by name.
 
         Raises:
-            InputError: if they cannot be made, or one of those that training needs is empty.
+            InputError: if the rows cannot be split as configured, or the training or validation set would be empty.
         """
         if own is not None and self.folds:
             raise InputError(
-                f"{self.name} has its own split, and folds need another one: leave out folds, or say how to "
-                f"make them with --split {', '.join(SPLIT_METHODS)}"
+                f"{self.name} has its own split, which folds would replace: leave out folds, or choose "
+                f"a split method with --split {', '.join(SPLIT_METHODS)}"
             )
         if own is None:
             grouped = self._grouped()
             splits = self._fold(grouped) if self.folds else self._train_valid_test(grouped)
             self._check_not_empty(splits, grouped)
         elif len(own.get("train", ())) == 0:
-            raise self._empty_split_error("training", "some rows must be named train")
+            raise self._empty_split_error("training", "mark some rows as train")
         elif "valid" not in own:
             grouped = self._grouped().subset(own["train"])
             train, valid = self._split_off_validation(
@@ -94,7 +98,7 @@ class SplitMaker:
             splits = own
             if len(splits["valid"]) == 0:
                 raise self._empty_split_error(
-                    "validation", "name other rows valid, or none: then some are taken from training"
+                    "validation", "mark other rows as valid, or none to take them from the training set"
                 )
         return splits
 
@@ -103,7 +107,7 @@ class SplitMaker:
         valid, test = (max(1, int(rows * share)) for share in (_VALID_SHARE, _TEST_SHARE))
         parts = grouped.partition([max(0, rows - valid - test), valid, test], np.random.default_rng(self.seed))
         splits = dict(zip(("train", "valid", "test"), parts, strict=True))
-        if self.carve > 0 and len(splits["train"]):  # the same test, other validation
+        if self.carve > 0 and len(splits["train"]):  # the same test set, another validation set
             rest = grouped.subset(np.sort(np.concatenate([splits["train"], splits["valid"]])))
             splits["train"], splits["valid"] = rest.partition(
                 [rows - valid - test, valid], self._validation_rng(self.seed)
@@ -111,31 +115,33 @@ class SplitMaker:
         return splits
 
     def _validation_rng(self, *seeds: int) -> np.random.Generator:
-        """What deals validation; another one for each choice of it."""
+        """Random generator of the validation set; ``data.carve`` selects another one."""
         return np.random.default_rng([*seeds, self.carve] if self.carve else seeds[0])
 
     def _fold(self, grouped: GroupedRows) -> Splits:
-        """One fold as test, validation carved from the rest. A repeat deals the folds anew."""
+        """Use one fold as test set and split a validation set off the rest; every repeat draws new folds."""
         repeat, held_out = divmod(self.fold, self.folds)
         rows = len(self.rows)
         want = [rows // self.folds + (fold < rows % self.folds) for fold in range(self.folds)]
         folds = grouped.partition(want, np.random.default_rng([self.seed, repeat]), training=False)
         if (empty := sum(len(fold) == 0 for fold in folds)) > 0:
             raise InputError(
-                f"{self.name}: {empty} of {self.folds} folds would be empty, for its {rows} usable rows are "
-                f"{len(np.unique(grouped.groups))} {self._group_noun(2)}: choose fewer folds"
+                f"{self.name}: {empty} of {self.folds} folds would be empty, because its {rows} usable rows have only "
+                f"{len(np.unique(grouped.groups))} different {self._group_noun(2)}: choose fewer folds"
             )
-        rest = grouped.subset(np.concatenate([fold for number, fold in enumerate(folds) if number != held_out]))
+        rest = grouped.subset(np.concatenate([fold for index, fold in enumerate(folds) if index != held_out]))
         train, valid = self._split_off_validation(rest, rows, np.random.default_rng([self.seed, repeat, 1 + held_out]))
         return {"train": train, "valid": valid, "test": folds[held_out]}
 
-    def _split_off_validation(self, grouped: GroupedRows, of_all: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Rows for training and for validation."""
+    def _split_off_validation(
+        self, grouped: GroupedRows, total_rows: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Split rows into training and validation set; the latter is a share of ``total_rows``."""
         rows = len(grouped.rows)
-        valid = max(1, min(int(of_all * _VALID_SHARE), int(rows * _MAX_VALID_SHARE)))
+        valid = max(1, min(int(total_rows * _VALID_SHARE), int(rows * _MAX_VALID_SHARE)))
         return grouped.partition([max(0, rows - valid), valid], rng)
 
-    # --- which rows stay together -----------------------------------------------------------------
+    # --- groups of rows that are not separated ----------------------------------------------------
 
     def _grouped(self) -> GroupedRows:
         groups = self.families
@@ -144,47 +150,49 @@ class SplitMaker:
         elif self.method == "cluster":
             if len(self.rows) > MAX_CLUSTERED:
                 raise InputError(
-                    f"{self.name}: a split by clusters compares all pairs of molecules, and {len(self.rows):,} "
-                    f"are more than {MAX_CLUSTERED:,}: give --split scaffold"
+                    f"{self.name}: a cluster split compares all pairs of molecules and supports at most "
+                    f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use --split scaffold"
                 )
             groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
-        _, numbers = np.unique(groups, return_inverse=True)
-        return GroupedRows(self.rows, numbers, self.labels, stratified=self.method == "random")
+        _, group_ids = np.unique(groups, return_inverse=True)
+        return GroupedRows(self.rows, group_ids, self.labels, stratified=self.method == "random")
 
     def _group_noun(self, count: int) -> str:
         noun = {"random": "molecule", "scaffold": "scaffold", "cluster": "cluster"}[self.method]
         return noun + "s" * (count != 1)
 
-    # --- what is wrong ----------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------
 
     def _check_not_empty(self, splits: Splits, grouped: GroupedRows) -> None:
         for split, members in splits.items():
             if len(members) == 0:
                 groups = len(np.unique(grouped.groups))
-                instead = (
-                    "other molecules (salts and isomers count as one)" if self.method == "random" else "--split random"
+                advice = (
+                    "add molecules (salts and isomers count as one)"
+                    if self.method == "random"
+                    else "use --split random"
                 )
-                of_what = f"{len(grouped.rows)} of {groups} {self._group_noun(groups)}"
-                raise self._empty_split_error(_PURPOSES[split], f"{of_what} are too few to be split: give {instead}")
+                problem = f"{len(grouped.rows)} rows of {groups} {self._group_noun(groups)} cannot be split"
+                raise self._empty_split_error(_SET_NAMES[split], f"{problem}: {advice}")
 
-    def _empty_split_error(self, purpose: str, advice: str) -> InputError:
+    def _empty_split_error(self, set_name: str, advice: str) -> InputError:
         usable = f"{len(self.rows)} of {len(self.store)} rows can be used"
-        return InputError(f"{self.name}: no usable row is for {purpose} ({usable}): {advice}")
+        return InputError(f"{self.name}: the {set_name} set would be empty ({usable}): {advice}")
 
     def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
-        """Refuse a split whose training rows lack a value of a target that is a class.
+        """Check that the training set has every class of every classification target.
 
         Args:
-            train: ``int64``, the rows for training.
-            tasks: of the K targets.
+            train: ``int64``, rows of the training set.
+            tasks: tasks of the K targets.
 
         Raises:
-            InputError: if one is lacking.
+            InputError: if it lacks a class.
         """
         for k, value in missing_classes(self.labels, np.isin(self.rows, train)):
-            having = int((self.labels[:, k] == value).sum())
+            count = int((self.labels[:, k] == value).sum())
             raise InputError(
                 f"{self.name}: no training row has the class {tasks[k].classes[int(value)]!r} of the target "
-                f"{tasks[k].name!r}, which {having} other row{'s have' if having > 1 else ' has'}: give more rows with "
-                f"it, or split otherwise (--split {', '.join(SPLIT_METHODS)}, --seed)"
+                f"{tasks[k].name!r}, which {count} other row{'s have' if count > 1 else ' has'}: add rows with it, "
+                f"or use another split (--split {', '.join(SPLIT_METHODS)}, --seed)"
             )

@@ -93,7 +93,7 @@ def test_clusters_are_farther_from_training(make, demo_smiles):
 
 def test_too_many_rows_for_clusters(make, monkeypatch):
     monkeypatch.setattr(split_maker, "MAX_CLUSTERED", 599)
-    with pytest.raises(InputError, match=r"t\.csv: .* 600 are more than 599: give --split scaffold"):
+    with pytest.raises(InputError, match=r"t\.csv: .* supports at most 599 rows, not 600: use --split scaffold"):
         make(split="cluster")
 
 
@@ -108,11 +108,27 @@ def test_few_rows(method, rows, make, demo_smiles):
 @pytest.mark.parametrize(
     ("smiles", "method", "reason"),
     [
-        (["CCO", "CCN"], "random", r"no usable row is for training \(2 of 2 rows.*2 of 2 molecules are too few"),
-        (["CCO"] * 50, "random", r"for validation \(50 of 50 rows.*50 of 1 molecule are.*give other molecules"),
-        (SALTS, "random", "for test .4 of 4.*4 of 2 molecules .*salts and isomers count as one"),
-        (["C" * n for n in range(1, 40)], "scaffold", "39 of 1 scaffold are too few to be split: give --split random"),
-        (["C" * n for n in range(20, 40)], "cluster", "20 of 1 cluster are too few to be split: give --split random"),
+        (
+            ["CCO", "CCN"],
+            "random",
+            r"the training set would be empty \(2 of 2 rows.*2 rows of 2 molecules cannot be split",
+        ),
+        (
+            ["CCO"] * 50,
+            "random",
+            r"validation set .* \(50 of 50 rows.*50 rows of 1 molecule .*: add molecules",
+        ),
+        (SALTS, "random", "test set .* .4 of 4.*4 rows of 2 molecules .*salts and isomers count as one"),
+        (
+            ["C" * n for n in range(1, 40)],
+            "scaffold",
+            "39 rows of 1 scaffold cannot be split: use --split random",
+        ),
+        (
+            ["C" * n for n in range(20, 40)],
+            "cluster",
+            "20 rows of 1 cluster cannot be split: use --split random",
+        ),
     ],
 )
 def test_too_few_groups(smiles, method, reason, make):
@@ -147,7 +163,9 @@ def test_folds(method, make):
 
 
 def test_more_folds_than_molecules(make):
-    with pytest.raises(InputError, match="2 of 4 folds would be empty, for its 4 usable rows are 2 molecules"):
+    with pytest.raises(
+        InputError, match="2 of 4 folds would be empty, because its 4 usable rows have only 2 different molecules"
+    ):
         make(SALTS, folds="4")
 
 
@@ -200,10 +218,13 @@ def test_validation_is_of_other_molecules(make):
 @pytest.mark.parametrize(
     ("own", "reason"),
     [
-        ({"valid": [1], "test": [0]}, "no usable row is for training .600 of 600.*some rows must be named train"),
-        ({"train": [], "test": [0]}, "no usable row is for training"),
-        ({"train": [0], "valid": []}, "no usable row is for validation .*name other rows valid, or none"),
-        ({"train": [0], "test": [1]}, "no usable row is for training.*1 of 1 molecule are too few"),
+        ({"valid": [1], "test": [0]}, "the training set would be empty .600 of 600.*mark some rows as train"),
+        ({"train": [], "test": [0]}, "the training set would be empty"),
+        ({"train": [0], "valid": []}, "the validation set would be empty .*mark other rows as valid, or none"),
+        (
+            {"train": [0], "test": [1]},
+            "the training set would be empty.*1 rows of 1 molecule cannot be split",
+        ),
     ],
 )
 def test_own_splits_of_no_use(own, reason, make):

@@ -192,7 +192,7 @@ REFUSED = {
     "featurize-unknown": (["featurize", "dmeo", "-o", "{tmp}/new.arrow"], "did you mean 'demo'"),
     "featurize-table-suffix": (featurize_of("table.xlsx"), "GraphSlice reads .csv"),
     "featurize-empty-folder": (featurize_of("folder"), "the folder .* has no"),
-    "featurize-already": (featurize_of("text.arrow"), "is featurized already"),
+    "featurize-already": (featurize_of("text.arrow"), "is already a preprocessed dataset"),
     "featurize-empty": (featurize_of("empty.csv"), "is empty"),
     "featurize-missing-column": (featurize_of("no-column.csv"), "--smiles-column"),
     "featurize-target": (featurize_of("good.csv", "--targets", "yy"), "did you mean 'y'"),

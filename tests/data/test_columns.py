@@ -137,7 +137,7 @@ def test_ogb_and_pyg_have_no_feature_columns(make_ogb, tmp_path):
 def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch):
     for module in ("store", "featurize.build"):
         monkeypatch.setattr(f"graphslice.data.{module}.BATCH_ROWS", 4)  # two record batches
-    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIBED_ROWS", 1)
+    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIPTOR_TASK_ROWS", 1)
     names = ["t", "rdkit2d", "t2", "morgan"]
     data = DataConfig(str(table), targets="y", features=",".join(names))
     featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=workers)

@@ -111,7 +111,7 @@ def test_smiles_descriptors_reject_graphs(demo_smiles):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_predict_file_with_feature_columns(workers, demo_smiles, tmp_path, monkeypatch):
-    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIBED_ROWS", 2)
+    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIPTOR_TASK_ROWS", 2)
     model = predictor_of("t,morgan", demo_smiles[:40])
     smiles = [*demo_smiles[:12], "oops"]
     temperatures = [1, 2, "", "hot", 5, 6, 7, 8, "nan", 10, 11, 12, 13]

@@ -1,4 +1,4 @@
-"""SMILES to GraphStore on every core: in memory, into a file that survives an interruption, or from a cache."""
+"""Parallel conversion of SMILES to a GraphStore: in memory, into a file (resumable), or from a cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from graphslice.data.featurize.pool import Pool, featurize, featurize_stream, featurizer_pool
     from graphslice.data.featurize.preprocess import FeaturizeReport, featurize_dataset
 
-# Imported when first used: whoever predicts a few SMILES needs neither tables nor locks on files.
+# Imported on first use: predicting a few SMILES needs neither table readers nor file locks.
 _LAZY_EXPORTS = {
     "FeaturizeReport": "preprocess",
     "Pool": "pool",

@@ -1,4 +1,4 @@
-"""A store file made of labelled rows: by one process at a time, in shards that outlast an interruption."""
+"""Building of a store file from labelled rows: by one process at a time, in shards that survive an interruption."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ def build_store(
     progress: Progress = None,
     check: Check = None,
 ) -> GraphStore:
-    """Featurize labelled molecules into a file.
+    """Featurize labelled molecules into a store file.
 
-    The file is written in shards of :data:`~graphslice.data.store.BATCH_ROWS` rows beside it, and appears
-    under its name when whole. After an interruption the same call goes on where that one was: a
-    shard is used again if it was made of the same rows. Of several processes that want the same
-    file, one makes it and the others wait.
+    Shards of :data:`~graphslice.data.store.BATCH_ROWS` rows are written to a directory next to the file and joined at
+    the end; the file is replaced atomically. After an interruption the same call resumes: a shard is reused if it was
+    made from the same rows. If several processes request the same file, one writes it and the others wait.
 
     Args:
-        path: of the file; another one there is replaced.
-        chunks: the rows, in chunks of any sizes.
-        info: what the file shall say of itself; an empty fingerprint becomes the hash of its contents.
-        workers: processes that parse; every core by default.
-        rows: how many there are, if known: few of them need no processes.
-        progress: called with the number of rows done, from time to time.
-        check: called with what was made before that takes the place of another file; may raise InputError.
+        path: the file; an existing file is replaced.
+        chunks: the rows, in chunks of any size.
+        info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
+        workers: number of parser processes; by default one per core.
+        rows: number of rows, if known; few rows are parsed in this process.
+        progress: called with the number of newly finished rows.
+        check: called with the new store before the file is replaced; may raise InputError.
+
+    Returns:
+        The store, opened.
 
     Raises:
-        InputError: if the file cannot be written.
+        InputError: if the file cannot be written, or ``check`` rejects it.
     """
     with _file_lock(path) as waited:
-        # Another process may have made this very file just now. Where the fingerprint is known beforehand, the file
-        # tells by it what it was made of; where not, only a file that this process has waited for can be that one.
-        if (waited or info.fingerprint) and (made := _built_meanwhile(path, info)) is not None:
-            return made
+        # Another process may just have written this file. A fingerprint that is known in advance identifies its
+        # source; otherwise only a file whose writer this process waited for can be the same.
+        if (waited or info.fingerprint) and (store := _built_meanwhile(path, info)) is not None:
+            return store
         with featurizer_pool(rows, workers, descriptor_kinds(info.descriptors)) as pool:
             return _assemble(path, info, _shards_from_rows(path, chunks, info, pool, progress), check)
 
@@ -66,9 +68,22 @@ def build_store(
 def build_store_from_tables(
     path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
 ) -> GraphStore:
-    """:func:`build_store` of rows that :func:`to_record_batch` has made elsewhere; an interrupted call begins anew.
+    """Build a store file from rows that :func:`to_record_batch` converted elsewhere, such as on a cluster.
 
-    ``tables``: in the columns of ``info.schema()``, of any sizes.
+    An interrupted call starts over.
+
+    Args:
+        path: the file; an existing file is replaced.
+        tables: tables of any size, with the columns of ``info.schema()``.
+        info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
+        progress: called with the number of newly finished rows.
+        check: called with the new store before the file is replaced; may raise InputError.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        InputError: if the file cannot be written, or ``check`` rejects it.
     """
     with _file_lock(path):
         return _assemble(path, info, _shards_from_tables(path, tables, info, progress), check)
@@ -77,15 +92,22 @@ def build_store_from_tables(
 def to_record_batch(
     rows: LabelledRows, info: StoreInfo, pool: Pool = None, progress: Progress = None
 ) -> pa.RecordBatch:
-    """Parse some rows into rows of a store."""
-    arrays, reasons, found = parse(rows.smiles, info, pool, progress, descriptor_kinds(info.descriptors))
-    own = feature_column_names(info.descriptors)
-    if own and rows.columns is not None:
-        found |= dict(zip(own, rows.columns.T, strict=True))
+    """Parse labelled rows into a record batch of a store.
+
+    Args:
+        rows: SMILES, labels and splits.
+        info: metadata of the store, with the graph settings and the descriptors.
+        pool: processes from :func:`featurizer_pool`; None to parse in this process.
+        progress: called with the number of newly finished rows.
+    """
+    arrays, reasons, computed = parse(rows.smiles, info, pool, progress, descriptor_kinds(info.descriptors))
+    columns = feature_column_names(info.descriptors)
+    if columns and rows.columns is not None:
+        computed |= dict(zip(columns, rows.columns.T, strict=True))
     for row, reason in rows.rejected.items():
-        if rows.smiles[row] == "" or reasons[row] is None:  # of a bad label and a bad SMILES, the SMILES
+        if rows.smiles[row] == "" or reasons[row] is None:  # an invalid SMILES takes precedence over an invalid label
             reasons[row] = reason
-    descriptors = {name: found[name] for name in info.descriptors}
+    descriptors = {name: computed[name] for name in info.descriptors}
     return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split, descriptors)
 
 
@@ -94,7 +116,7 @@ def to_record_batch(
 
 @contextmanager
 def _file_lock(path: Path) -> Iterator[bool]:
-    """Hold the right to write a file; yields whether another process had it and was waited for."""
+    """Lock a file for writing; yields True if another process held the lock and this one waited."""
     waited = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +125,7 @@ def _file_lock(path: Path) -> Iterator[bool]:
             lock.acquire(timeout=0.1)
         except Timeout:
             waited = True
-            print(f"waiting for another process that writes {path}", file=sys.stderr)
+            print(f"waiting for another process that is writing {path}", file=sys.stderr)
             lock.acquire()
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
@@ -114,7 +136,7 @@ def _file_lock(path: Path) -> Iterator[bool]:
 
 
 def _built_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
-    """The file, if it is there and was made of the same source in the same way."""
+    """Open the file if it exists and was made from the same source with the same settings."""
     with suppress(InputError):
         store = GraphStore.open(path)
         if store.info == (info if info.fingerprint else replace(info, fingerprint=store.info.fingerprint)):
@@ -130,10 +152,10 @@ def _shards_from_rows(
 ) -> Iterator[Path]:
     for number, rows in enumerate(rechunk_rows(chunks, BATCH_ROWS)):
         shard = _shard(path, number)
-        of_these_rows = replace(info, fingerprint=rows.digest())
-        if not _is_current_shard(shard, of_these_rows):
+        shard_info = replace(info, fingerprint=rows.digest())
+        if not _is_current_shard(shard, shard_info):
             with atomic_write(shard) as temporary:
-                _write(temporary, of_these_rows.schema(), [to_record_batch(rows, of_these_rows, pool, progress)])
+                _write(temporary, shard_info.schema(), [to_record_batch(rows, shard_info, pool, progress)])
         elif progress:
             progress(len(rows))
         yield shard
@@ -143,8 +165,8 @@ def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo,
     schema = info.schema()
     for number, table in enumerate(_resize_tables(tables, schema, progress)):
         shard = _shard(path, number)
-        # A table of one chunk would be left as it is: a view, whose buffers hold other rows too. Cut in two, it is
-        # copied, so that the same rows make the same bytes however they come.
+        # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it in
+        # two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
         table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
         with atomic_write(shard) as temporary:
             _write(temporary, schema, table.to_batches())
@@ -152,29 +174,29 @@ def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo,
 
 
 def _resize_tables(tables: Iterable[pa.Table], schema: pa.Schema, progress: Progress) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly ``BATCH_ROWS`` rows, but for the last."""
-    waiting: list[pa.Table] = []
+    """Regroup rows into tables of exactly ``BATCH_ROWS`` rows, except the last."""
+    pending: list[pa.Table] = []
     for table in tables:
-        waiting.append(table.cast(schema))
+        pending.append(table.cast(schema))
         if progress:
             progress(len(table))
-        while sum(map(len, waiting)) >= BATCH_ROWS:
-            joined = pa.concat_tables(waiting)
+        while sum(map(len, pending)) >= BATCH_ROWS:
+            joined = pa.concat_tables(pending)
             yield joined.slice(0, BATCH_ROWS)
-            waiting = [joined.slice(BATCH_ROWS)]
-    if sum(map(len, waiting)):
-        yield pa.concat_tables(waiting)
+            pending = [joined.slice(BATCH_ROWS)]
+    if sum(map(len, pending)):
+        yield pa.concat_tables(pending)
 
 
 def _is_current_shard(shard: Path, info: StoreInfo) -> bool:
-    """Whether the shard of an interrupted call is there, made of the same rows in the same way."""
+    """True if an interrupted call left this shard, made from the same rows with the same settings."""
     if not shard.exists():
         return False
     try:
-        found = GraphStore.open(shard).info
+        shard_info = GraphStore.open(shard).info
     except InputError:
         return False
-    return found == replace(info, source=found.source)
+    return shard_info == replace(info, source=shard_info.source)
 
 
 def _shard(path: Path, number: int) -> Path:
@@ -189,18 +211,18 @@ def _shard_folder(path: Path) -> Path:
 
 
 def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check = None) -> GraphStore:
-    """Join shards to the file, in one go. The shards are made when they are iterated over."""
+    """Join the shards into the file, which is replaced atomically. Iterating over ``shards`` creates them."""
     folder = _shard_folder(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shards = list(shards)
         if not info.fingerprint:
             info = replace(info, fingerprint=_shards_digest(shards))
-        with atomic_write(path) as whole:
-            _write(whole, info.schema(), _batches(shards))
+        with atomic_write(path) as temporary:
+            _write(temporary, info.schema(), _batches(shards))
             try:
                 if check is not None:
-                    check(GraphStore.open(whole))
+                    check(GraphStore.open(temporary))
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
@@ -209,12 +231,12 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check 
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         with suppress(OSError):
-            folder.rmdir()  # where nothing was begun
+            folder.rmdir()  # succeeds only if there are no shards to resume from
     return GraphStore.open(path)
 
 
 def _batches(shards: list[Path]) -> Iterator[pa.RecordBatch]:
-    """One shard mapped at a time."""
+    """Iterate over the record batches of all shards, mapping one shard at a time."""
     for shard in shards:
         yield from GraphStore.open(shard).batches
 

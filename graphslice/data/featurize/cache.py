@@ -1,4 +1,4 @@
-"""Featurized molecules kept for the next time."""
+"""Cache of featurized datasets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 def default_cache() -> Path:
-    """Where featurized molecules are kept: ``$GRAPHSLICE_CACHE``, else the user's cache folder."""
-    if given := os.environ.get("GRAPHSLICE_CACHE"):
-        return Path(given)
+    """Return the cache directory: ``$GRAPHSLICE_CACHE``, else one in the user's cache directory.
+
+    If that is not writable, it is a directory for temporary files.
+    """
+    if directory := os.environ.get("GRAPHSLICE_CACHE"):
+        return Path(directory)
     base = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base else Path.home() / ".cache") / "graphslice"
     with suppress(OSError):
@@ -41,18 +44,21 @@ def cached_store(
     progress: Callable[[int], None] | None = None,
     descriptors: Sequence[str] = (),
 ) -> GraphStore:
-    """The molecules of a source, row by row: from the cache, where they are put when first asked for.
+    """Return the store of a dataset, from the cache if possible; featurize it on first use.
 
     Args:
-        source: of SMILES, of graphs, or a store itself.
-        config: how molecules become graphs.
-        cache: folder; :func:`default_cache` when not given.
-        progress: called with the number of rows done, from time to time.
-        descriptors: names of those that the store shall have.
+        dataset: a dataset of SMILES, of graphs, or of a store, which is returned as it is.
+        config: settings of the graphs.
+        cache: cache directory; by default :func:`default_cache`.
+        progress: called with the number of newly finished rows.
+        descriptors: names of the descriptors that the store must have.
+
+    Returns:
+        A store with one row for every row of the dataset.
 
     Raises:
-        InputError: if the cache cannot be written, the source is a store of other graphs or without the descriptors, or
-            one of graphs, which have none.
+        InputError: if the cache is not writable, the dataset is a store with other graph settings or without the
+            descriptors, or descriptors are requested for a dataset of graphs.
     """
     if dataset.store is not None:
         check_graphs(dataset.store, config)
@@ -61,12 +67,12 @@ def cached_store(
     if dataset.graphs is not None:
         if descriptors:
             raise InputError(
-                f"descriptors such as {descriptors[0]} are made of SMILES and of columns of tables, and graphs have "
-                "neither: leave out data.features"
+                f"descriptors such as {descriptors[0]} are computed from SMILES or read from columns of a table, and "
+                "graphs have neither: leave out data.features"
             )
         return GraphStore.from_graphs(dataset.graphs)
     info = StoreInfo(
-        safe_file_name(Path(dataset.name).name),  # the same file is the same wherever it is named from
+        safe_file_name(Path(dataset.name).name),  # independent of the directory of the file
         dataset.fingerprint(),
         tuple(dataset.target_names),
         config.atom_order,
@@ -76,12 +82,12 @@ def cached_store(
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
-    found = _cached(path, info)
-    return build_store(path, dataset.chunks(), info, rows=len(dataset), progress=progress) if found is None else found
+    store = _cached(path, info)
+    return build_store(path, dataset.chunks(), info, rows=len(dataset), progress=progress) if store is None else store
 
 
 def safe_file_name(name: str) -> str:
-    """The name of a file, of which some bytes may be no text."""
+    """Replace bytes of a file name that are not valid text by question marks."""
     return name.encode(errors="replace").decode()
 
 
@@ -91,17 +97,17 @@ def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
     try:
         store = GraphStore.open(path)
     except InputError as error:
-        print(f"{str(error).split(':')[0]}: making it again", file=sys.stderr)
+        print(f"{str(error).split(':')[0]}: recreating it", file=sys.stderr)
         return None
     return store if store.info == info else None
 
 
 def check_graphs(store: GraphStore, config: GraphConfig) -> None:
-    """Raise :class:`InputError` if a store's molecules were made otherwise than a model wants them."""
+    """Raise :class:`InputError` if the graph settings of a store differ from those of a model."""
     info = store.info
     if (info.atom_order, info.max_atoms) != (config.atom_order, config.max_atoms):
         raise InputError(
             f"{store.name} has atoms in {info.atom_order} order and molecules of at most {info.max_atoms} atoms; "
-            f"the model wants {config.atom_order} and {config.max_atoms}: featurize with "
+            f"the model requires {config.atom_order} order and {config.max_atoms} atoms: featurize with "
             f"--graph.atom_order {config.atom_order} --graph.max_atoms {config.max_atoms}"
         )

@@ -1,4 +1,4 @@
-"""SMILES to molecules on every core: the processes, and what each of them gets at a time."""
+"""Parallel parsing of SMILES in a pool of processes."""
 
 from __future__ import annotations
 
@@ -22,32 +22,35 @@ from graphslice.hardware import cores
 if TYPE_CHECKING:
     from graphslice.data.featurize.workers import Workers
 
-# SMILES that a process gets at a time; fewer where their descriptors are asked for too, which take longer.
-_TASK_ROWS, _DESCRIBED_ROWS = 512, 64
+# SMILES per task of a process; fewer with descriptors, which take longer to compute.
+_TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
 
-#: Processes of :func:`featurizer_pool`; None where this process does the work itself.
+#: Processes from :func:`featurizer_pool`; None if this process does the work itself.
 Pool: TypeAlias = Union["Workers", None]
 
-# Molecules, for each None or the reason why it is none, and descriptors by kind.
+# Molecules, for each None or the reason why it is invalid, and descriptors by kind.
 _Parsed: TypeAlias = tuple[MolArrays, list[str | None], dict[str, np.ndarray]]
-# Of rows in the processes of a pool.
+# Results of one task of a pool.
 _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 
 
 @contextmanager
 def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
-    """Processes for :func:`featurize`.
+    """Start a pool of processes for :func:`featurize`.
 
-    A SMILES that crashes one of them, or takes longer than a minute, costs its row alone, which gets the reason.
-    Without them it crashes this process; :func:`~graphslice.chem.parse.parse_molecule` refuses those known to do so.
+    If a SMILES crashes a process or takes longer than a minute, only its row fails, with the reason. Without a pool it
+    crashes this process; :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
 
     Args:
-        rows: how many there will be, if known: few of them are not worth the start of a process.
-        workers: how many processes; one a core by default.
-        kinds: of descriptors that they shall compute.
+        rows: number of rows, if known; few rows are not worth starting processes.
+        workers: number of processes; by default one per core.
+        kinds: kinds of descriptors that will be computed.
+
+    Yields:
+        The pool, or None if this process should do the work: with one worker, few rows, or in a daemon process.
 
     Raises:
-        InputError: for less than one worker.
+        InputError: if ``workers`` is less than 1.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
@@ -55,12 +58,12 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
     if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)):
         yield None
         return
-    # Imported here: a few SMILES are predicted without them.
+    # Imported here: predicting a few SMILES does not need them.
     from multiprocessing import current_process
 
     from graphslice.data.featurize.workers import Workers
 
-    if current_process().daemon:  # such as one of a multiprocessing.Pool: it may start none
+    if current_process().daemon:  # such as a worker of a multiprocessing.Pool: it may not start processes
         yield None
         return
     pool = Workers(workers)
@@ -77,16 +80,16 @@ def featurize(
     pool: Pool = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[GraphStore, list[str | None]]:
-    """Parse SMILES into memory.
+    """Parse SMILES into a store in memory.
 
     Args:
-        smiles: any texts.
-        config: atom order and largest molecule.
-        pool: of :func:`featurizer_pool`; in this process without one.
-        progress: called with the number of rows done, from time to time.
+        smiles: any strings.
+        config: atom order and maximum number of atoms.
+        pool: processes from :func:`featurizer_pool`; None to parse in this process.
+        progress: called with the number of newly finished rows.
 
     Returns:
-        A store with a row for each, and for every row None or the reason why it has no molecule.
+        A store with one row per SMILES, and for every row None or the reason why it has no molecule.
     """
     arrays, reasons, _ = parse(smiles, config, pool, progress)
     return GraphStore.from_arrays(arrays, reasons), reasons
@@ -101,19 +104,24 @@ def featurize_stream(
     kinds: Sequence[str] = (),
     columns: Iterable[Mapping[str, np.ndarray]] | None = None,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
-    """:func:`featurize` chunk by chunk.
-
-    With ``prefetch`` the processes of the pool parse the next chunk while the caller uses the last: good
-    where that is a GPU's work, bad where both want the same cores.
+    """Parse SMILES chunk by chunk, as :func:`featurize`.
 
     Args:
-        kinds: of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, which the stores shall have too.
+        chunks: SMILES.
+        config: atom order and maximum number of atoms.
+        pool: processes from :func:`featurizer_pool`; None to parse in this process.
+        prefetch: let the pool parse the next chunk while the caller uses the last one. This is faster if the caller
+            works on a GPU, and slower if both compete for the same cores.
+        kinds: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS` to compute for the stores.
         columns: for every chunk its descriptors that are columns of a table, by name ``float32 [R]``.
+
+    Yields:
+        For every chunk the results of :func:`featurize`.
     """
-    given = itertools.repeat({}) if columns is None else columns
+    chunk_columns = itertools.repeat({}) if columns is None else columns
     parsed = _parse_chunks(chunks, config, pool, prefetch=prefetch, kinds=kinds)
-    for (arrays, reasons, descriptors), more in zip(parsed, given, strict=False):
-        yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **more}), reasons
+    for (arrays, reasons, descriptors), values in zip(parsed, chunk_columns, strict=False):
+        yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **values}), reasons
 
 
 def parse(
@@ -123,17 +131,17 @@ def parse(
     progress: Callable[[int], None] | None = None,
     kinds: Sequence[str] = (),
 ) -> _Parsed:
-    """:func:`~graphslice.chem.molecule.read_smiles` in the processes of a pool; arguments as :func:`featurize`.
+    """Parse SMILES and compute descriptors in the processes of a pool; arguments as :func:`featurize`.
 
     Returns:
-        Its molecules and reasons, and by each of ``kinds`` the descriptors of
-        :func:`~graphslice.chem.descriptors.compute_descriptors`.
+        The molecules and reasons of :func:`~graphslice.chem.molecule.read_smiles`, and the descriptors of
+        :func:`~graphslice.chem.descriptors.compute_descriptors` by kind.
     """
     (parsed,) = _parse_chunks([smiles], config, pool, progress, kinds=kinds)
     return parsed
 
 
-def _read(smiles: Sequence[str], atom_order: str, max_atoms: int, kinds: Sequence[str]) -> _Parsed:
+def _parse_task(smiles: Sequence[str], atom_order: str, max_atoms: int, kinds: Sequence[str]) -> _Parsed:
     arrays, reasons = read_smiles(smiles, atom_order=atom_order, max_atoms=max_atoms)
     if not kinds:
         return arrays, reasons, {}
@@ -149,21 +157,21 @@ def _parse_chunks(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
-    work = partial(_read, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds))
+    work = partial(_parse_task, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds))
     if pool is None:
         for chunk in chunks:
             yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)
         return
-    begun: deque[list[_Futures]] = deque()
+    pending: deque[list[_Futures]] = deque()
     try:
         for chunk in chunks:
-            begun.append([pool.submit(work, task) for task in _tasks(chunk, kinds)])
-            if len(begun) > prefetch:
-                yield _join(_results(begun.popleft()), kinds, progress)
-        while begun:
-            yield _join(_results(begun.popleft()), kinds, progress)
+            pending.append([pool.submit(work, task) for task in _tasks(chunk, kinds)])
+            if len(pending) > prefetch:
+                yield _join(_results(pending.popleft()), kinds, progress)
+        while pending:
+            yield _join(_results(pending.popleft()), kinds, progress)
     finally:
-        for future in (future for futures in begun for future in futures):
+        for future in (future for futures in pending for future in futures):
             future.cancel()
 
 
@@ -174,23 +182,23 @@ def _results(futures: Iterable[_Futures]) -> Iterator[_Parsed]:
 
 
 def _task_rows(kinds: Sequence[str]) -> int:
-    return _DESCRIBED_ROWS if kinds else _TASK_ROWS
+    return _DESCRIPTOR_TASK_ROWS if kinds else _TASK_ROWS
 
 
 def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str]]:
     size = _task_rows(kinds)
-    return (smiles[begin : begin + size] for begin in range(0, len(smiles), size))
+    return (smiles[start : start + size] for start in range(0, len(smiles), size))
 
 
 def _join(results: Iterable[_Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> _Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
     descriptors: dict[str, list[np.ndarray]] = {kind: [compute_descriptors([], [kind])[kind]] for kind in kinds}
-    for arrays, some_reasons, some_descriptors in results:
+    for arrays, task_reasons, task_descriptors in results:
         molecules.append(arrays)
-        reasons += some_reasons
-        for kind, values in some_descriptors.items():
+        reasons += task_reasons
+        for kind, values in task_descriptors.items():
             descriptors[kind].append(values)
         if progress:
-            progress(len(some_reasons))
+            progress(len(task_reasons))
     return MolArrays.join(molecules), reasons, {kind: np.concatenate(parts) for kind, parts in descriptors.items()}

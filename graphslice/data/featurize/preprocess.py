@@ -1,4 +1,4 @@
-"""A whole data set into a store: what ``graphslice featurize`` does, on this machine or on a Ray cluster."""
+"""Preprocessing of a dataset into a store (``graphslice featurize``), on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from graphslice.errors import InputError
 
 @dataclass
 class FeaturizeReport:
-    """How it went: the store, rows without a molecule or label, the first reason."""
+    """Result of :func:`featurize_dataset`.
+
+    Attributes:
+        store: the store.
+        failed: number of rows without a valid molecule or label.
+        first_error: error message of the first of them, or None.
+    """
 
     store: GraphStore
     failed: int
@@ -43,38 +49,40 @@ def featurize_dataset(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FeaturizeReport:
-    """Featurize a data set into a file that training, evaluation and prediction read in place of it.
+    """Preprocess a dataset into a file that training, evaluation and prediction read in its place.
 
-    Tables and folders of tables are streamed, twice where they have labels, whose kinds are found first: memory does
-    not grow with them.
+    Tables and folders of tables are streamed, so memory does not grow with their size. Those with labels are read
+    twice: the first pass infers the tasks.
 
     Args:
-        data: which; of a table, those columns become labels that ``data.targets`` names.
-        graph: how molecules become graphs.
+        data: the dataset; ``data.targets`` names the columns of a table that become labels.
+        graph: settings of the graphs.
         out: the file, whose name must end in ``.arrow``.
-        workers: processes that parse; every core by default.
-        engine: ``"local"``, or ``"ray"`` for tables whose files every machine of a Ray cluster can read;
-            an interruption of Ray itself begins anew.
-        overwrite: replace a file of that name.
-        progress: called with the number of rows done, from time to time.
+        workers: number of parser processes; by default one per core.
+        engine: ``"local"``, or ``"ray"`` for tables whose files every machine of a Ray cluster can read. An interrupted
+            Ray run starts over.
+        overwrite: replace an existing file.
+        progress: called with the number of newly finished rows.
 
     Raises:
-        InputError: if the data cannot be used or the file not be written.
+        InputError: if the dataset cannot be used or the file cannot be written.
     """
     out = Path(out)
     if not out.name.endswith(STORE_SUFFIX):
-        raise InputError(f"cannot write {out}: the name of a store must end in {STORE_SUFFIX}")
+        raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
+        raise InputError(f"{out} exists already: choose another --out, or use --overwrite")
     info = StoreInfo(
         safe_file_name(data.dataset), "", (), graph.atom_order, graph.max_atoms, descriptors=data.descriptors
     )
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
         if data.split is not None:
-            raise InputError(f"{data.dataset} has its own split; give --split {data.split} when you train on the store")
-        source = load_dataset(data)
-        info = replace(info, targets=tuple(source.target_names))
-        store = build_store(out, source.chunks(), info, workers=workers, progress=progress, check=_check_usable)
+            raise InputError(
+                f"{data.dataset} has its own split: use --split {data.split} when training on the preprocessed dataset"
+            )
+        dataset = load_dataset(data)
+        info = replace(info, targets=tuple(dataset.target_names))
+        store = build_store(out, dataset.chunks(), info, workers=workers, progress=progress, check=_check_usable)
     else:
         path = dataset_path(data.dataset)
         columns = table_columns(path, data)
@@ -93,22 +101,28 @@ def featurize_dataset(
 
 
 def table_columns(path: Path, data: DataConfig) -> LabelColumns:
-    """The columns of a table that a store keeps.
+    """Find the columns of a table that become part of a store, and infer its tasks.
+
+    Args:
+        path: a table or a folder of tables.
+        data: the dataset.
 
     Raises:
-        InputError: if the table is a store itself, cannot be read, or has no such column.
+        InputError: if the table is already a store, cannot be read, or lacks a column.
     """
     if path.is_file() and path.name.endswith(STORE_SUFFIX):
-        raise InputError(f"{path} is featurized already")
+        raise InputError(f"{path} is already a preprocessed dataset")
     if data.split in SPLIT_METHODS:
-        raise InputError(f"a store keeps the split of a column; give --split {data.split} when you train on it")
+        raise InputError(
+            f"a preprocessed dataset can only keep the split of a column: use --split {data.split} when training on it"
+        )
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
         return replace(columns, tasks=tuple(infer_tasks(table.chunks, columns.targets, data, str(path))))
 
 
 def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:
-    """What a process of a cluster does with each chunk of a table."""
+    """Return the function with which a process of a Ray cluster converts chunks of a table."""
     columns, info = shared
 
     def featurize_chunk(chunk: pa.Table) -> pa.Table:
@@ -118,9 +132,9 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
 
 
 def _check_usable(store: GraphStore) -> None:
-    """Raise :class:`InputError` if a store has no row that can be used, or a column of descriptors no number."""
+    """Raise :class:`InputError` if a store has no usable row, or a column of descriptors has no number."""
     if len(store.errors) == len(store):
         first = next(iter(store.errors.values()), None)
         raise InputError(f"none of the {len(store):,} rows can be used; the first: {first}")
-    own = feature_column_names(store.info.descriptors)
-    check_feature_columns(store.descriptors(np.arange(len(store)), own), own, store.info.source)
+    columns = feature_column_names(store.info.descriptors)
+    check_feature_columns(store.descriptors(np.arange(len(store)), columns), columns, store.info.source)

@@ -1,4 +1,4 @@
-"""Processes that work on SMILES: one that crashes, or does not end, costs the row that it was reading and no other."""
+"""Pool of processes that read SMILES; if one crashes or hangs, only the row that it was reading is lost."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Any, TypeAlias, TypeVar
 from graphslice.errors import InputError
 
 _Result = TypeVar("_Result")
-_Comparison: TypeAlias = Callable[[Sequence[str]], _Result]
+_Work: TypeAlias = Callable[[Sequence[str]], _Result]
 
-#: The seconds that one SMILES may take; some that are given together may take as long before they are read singly.
+#: Time limit in seconds for one SMILES, and for a task of several SMILES before they are retried one by one.
 ROW_SECONDS = 60
-# Those in which a process that takes the place of another has to begin: kernels may have to be compiled.
+# Time limit in seconds for the start of a replacement process, which may have to compile kernels.
 _START_SECONDS = 600
 
-# Held while a process starts: another one that starts meanwhile would keep the pipe of the first open.
+# Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
 _starting = threading.Lock()
 
 
 class Workers:
-    """Processes, each of which a thread of this process gives work and waits for.
+    """Pool of worker processes, each controlled by a thread of this process.
 
     Args:
-        count: how many.
+        count: number of processes.
     """
 
     def __init__(self, count: int) -> None:
-        # Forked where that exists: the children touch neither torch nor a GPU.
+        # Forking is safe: the child processes use neither torch nor a GPU.
         method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
         self._context = multiprocessing.get_context(method)
         self._closed = False
@@ -43,38 +43,38 @@ class Workers:
         self._idle = list(self._processes)
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
-    def submit(self, work: _Comparison[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
-        """Begin work on some SMILES.
+    def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
+        """Submit a task.
 
         Args:
-            work: of rows that do not depend on each other; pickled.
-            smiles: of the rows.
+            work: function of SMILES that treats every row independently; it is pickled.
+            smiles: SMILES of the rows.
 
         Returns:
-            The future results of consecutive rows, of all of them together or of one each. One comes with a reason if
-            its row has crashed the process or taken too long; it is then the result of an empty SMILES.
+            A future of pairs of result and reason: one pair for all rows, or one per row. The reason is None unless the
+            row crashed the process or took too long; the result is then that of an empty SMILES.
         """
         return self._threads.submit(self._run, work, smiles)
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
+        """Kill the processes, even if they are busy."""
         with _starting:
             self._closed = True
             for process in self._processes:
                 process.kill()
         self._threads.shutdown(cancel_futures=True)
 
-    def _run(self, work: _Comparison[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
+    def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
         process = self._idle.pop()
         try:
             try:
-                return [(process.ask(work, smiles), None)]
+                return [(process.run(work, smiles), None)]
             except _LostError:
                 process, empty = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
             for text in smiles:
                 try:
-                    results.append((process.ask(work, [text]), None))
+                    results.append((process.run(work, [text]), None))
                 except _LostError as lost:
                     process, empty = self._replace(process, work)
                     results.append((empty, str(lost)))
@@ -82,8 +82,8 @@ class Workers:
         finally:
             self._idle.append(process)
 
-    def _replace(self, lost: _Process, work: _Comparison[_Result]) -> tuple[_Process, _Result]:
-        """Another process in place of one, and the result of an empty SMILES, for which it has loaded what it needs."""
+    def _replace(self, lost: _Process, work: _Work[_Result]) -> tuple[_Process, _Result]:
+        """Replace a process; return the new one and its result for an empty SMILES, which also loads its libraries."""
         lost.kill()
         process = _Process(self._context)
         with _starting:
@@ -92,37 +92,37 @@ class Workers:
                 process.kill()
                 raise CancelledError
         try:
-            return process, process.ask(work, [""], _START_SECONDS)
+            return process, process.run(work, [""], _START_SECONDS)
         except _LostError:
             raise InputError(
-                "the processes that read SMILES end as soon as they begin: give --workers 1, or in a script put what "
-                'it does under if __name__ == "__main__":'
+                "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
+                'code with if __name__ == "__main__":'
             ) from None
 
 
 class _LostError(Exception):
-    """Why a process gave no result."""
+    """A process was lost; the message is the reason."""
 
 
 class _Process:
     def __init__(self, context: Any) -> None:
         with _starting:
-            self._pipe, other = context.Pipe()
-            self._process = context.Process(target=_serve, args=(other, os.getpid()), daemon=True)
+            self._pipe, child_pipe = context.Pipe()
+            self._process = context.Process(target=_serve, args=(child_pipe, os.getpid()), daemon=True)
             self._process.start()
-            other.close()
+            child_pipe.close()
 
-    def ask(self, work: _Comparison[_Result], smiles: Sequence[str], seconds: float | None = None) -> _Result:
-        """The result of some work; raises :class:`_LostError` if the process has ended or takes too long."""
+    def run(self, work: _Work[_Result], smiles: Sequence[str], seconds: float | None = None) -> _Result:
+        """Run a task and return its result; raises :class:`_LostError` if the process has died or takes too long."""
         seconds = ROW_SECONDS if seconds is None else seconds
-        with suppress(OSError):  # of one that has ended, which is seen below
+        with suppress(OSError):  # of a process that has died, which is detected below
             self._pipe.send((work, smiles))
         try:
             if not self._pipe.poll(seconds):
                 raise _LostError(f"RDKit took longer than {seconds} s")
             result, error = self._pipe.recv()
         except (EOFError, OSError):
-            raise _LostError("RDKit crashed on it") from None
+            raise _LostError("RDKit crashed on this SMILES") from None
         if error is not None:
             raise error
         return result
@@ -133,22 +133,22 @@ class _Process:
 
 
 def _serve(pipe: Connection, parent: int) -> None:
-    """What a process does, until its parent closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too; the parent ends it
+    """Run tasks from the pipe until the parent closes it: the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to all processes; the parent kills this one
     _exit_with_parent(parent)
     with suppress(EOFError, OSError):
         while True:
             work, smiles = pipe.recv()
-            answer: tuple[Any, Exception | None]
+            result: tuple[Any, Exception | None]
             try:
-                answer = work(smiles), None
+                result = work(smiles), None
             except Exception as error:
-                answer = None, error
-            pipe.send(answer)
+                result = None, error
+            pipe.send(result)
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Let this process end when its parent is gone, however that was killed."""
+    """Exit this process when its parent is gone, even if that was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

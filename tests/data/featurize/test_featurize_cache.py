@@ -63,7 +63,7 @@ def test_a_damaged_file_is_made_again(damage, source, tmp_path, capsys, no_parsi
     capsys.readouterr()
     assert len(cached_store(source, GraphConfig(), tmp_path)) == 60
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(str(path)) and "making it again" in err and len(err.splitlines()) <= 2
+    assert out == "" and err.startswith(str(path)) and "recreating it" in err and len(err.splitlines()) <= 2
     assert path.read_bytes() == content
     no_parsing()
     cached_store(source, GraphConfig(), tmp_path)

@@ -16,14 +16,14 @@ from graphslice.errors import InputError
 
 @pytest.mark.parametrize("name", ["s.csv", "s", "s.ARROW", "s.arrow.gz"])
 def test_the_name_of_a_store(name, tmp_path):
-    with pytest.raises(InputError, match=r"the name of a store must end in \.arrow"):
+    with pytest.raises(InputError, match=r"the file name of a preprocessed dataset must end in \.arrow"):
         featurize_dataset(DataConfig(), GraphConfig(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_is_featurized_already(demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
-    with pytest.raises(InputError, match=r"s\.arrow is featurized already"):
+    with pytest.raises(InputError, match=r"s\.arrow is already a preprocessed dataset"):
         featurize_dataset(DataConfig(str(tmp_path / "s.arrow")), GraphConfig(), tmp_path / "t.arrow")
 
 
@@ -37,7 +37,7 @@ def test_a_name_that_is_no_text(demo_csv, tmp_path):
 
 def test_a_file_that_is_there_stays(demo_csv, tmp_path):
     (tmp_path / "s.arrow").write_text("mine")
-    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or give --overwrite"):
+    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or use --overwrite"):
         featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
     assert (tmp_path / "s.arrow").read_text() == "mine"
 
@@ -45,8 +45,8 @@ def test_a_file_that_is_there_stays(demo_csv, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"split": "random"}, "a store keeps the split of a column; give --split random when you train on it"),
-        ({"split": "scaffold"}, "give --split scaffold when you train on it"),
+        ({"split": "random"}, "a preprocessed dataset can only keep the split of a column: use --split random when"),
+        ({"split": "scaffold"}, "use --split scaffold when training on it"),
         ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
         ({"split": "smiles"}, "row 1: 'smiles' is .*; it must be train, valid or test"),
         ({"targets": "gap"}, r"demo60\.csv has no column 'gap' .did you mean 'gap_ev'"),
@@ -61,7 +61,9 @@ def test_columns_of_no_use(settings, reason, demo_csv, tmp_path):
 
 
 def test_the_demo_set_has_its_own_split(tmp_path):
-    with pytest.raises(InputError, match="demo has its own split; give --split random when you train on the store"):
+    with pytest.raises(
+        InputError, match="demo has its own split: use --split random when training on the preprocessed dataset"
+    ):
         featurize_dataset(DataConfig(split="random"), GraphConfig(), tmp_path / "s.arrow")
 
 

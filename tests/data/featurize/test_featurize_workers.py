@@ -55,7 +55,7 @@ def test_a_crash_or_an_endless_row_costs_that_row_alone(deadly_rows, request):
     with featurizer_pool(workers=2) as processes:
         found, reasons = featurize(smiles, GraphConfig(), pool=processes)
         again, _ = featurize(smiles[10:400], GraphConfig(), pool=processes)
-    said = {CRASH: "RDKit crashed on it", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
+    said = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
     assert {row: reason for row, reason in enumerate(reasons) if reason} == {r: said[text] for r, text in bad.items()}
     others = [row for row in range(1300) if row not in bad]
     np.testing.assert_array_equal(found.sizes[others], expected.sizes[others])
@@ -71,8 +71,8 @@ def test_a_file_with_a_row_that_crashes_is_predicted(deadly, cli, run_directory,
     code, _, err = cli("predict", run_directory, table, "-o", out, "--workers", "2")
     assert code == 0 and "1 of 100" in err
     rows = out.read_text().splitlines()
-    assert len(rows) == 101 and rows[-1].endswith("RDKit crashed on it")
-    assert not any(row.endswith("crashed on it") for row in rows[:-1])
+    assert len(rows) == 101 and rows[-1].endswith("RDKit crashed on this SMILES")
+    assert not any(row.endswith("crashed on this SMILES") for row in rows[:-1])
 
 
 def test_a_dataset_with_a_row_that_crashes_is_featurized(deadly, cli, tmp_path, demo_smiles, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_dataset_with_a_row_that_crashes_is_featurized(deadly, cli, tmp_path, 
     table, out = tmp_path / "in.csv", tmp_path / "out.arrow"
     table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
     assert cli("featurize", table, "-o", out, "--workers", "2")[0] == 0
-    assert GraphStore.open(out).errors == {99: "RDKit crashed on it"}
+    assert GraphStore.open(out).errors == {99: "RDKit crashed on this SMILES"}
 
 
 def test_orders_of_atoms_outlast_a_crash(monkeypatch, demo_smiles):
@@ -109,7 +109,7 @@ def test_processes_that_cannot_begin_are_no_fault_of_the_rows(monkeypatch):
 def test_closing_does_not_wait_for_an_endless_row(deadly, monkeypatch):
     monkeypatch.setattr(workers, "ROW_SECONDS", 1000)
     with featurizer_pool(workers=2) as processes:
-        future = processes.submit(pool._read, [NO_STEP_LIMIT])
+        future = processes.submit(pool._parse_task, [NO_STEP_LIMIT])
     assert future.done()
 
 

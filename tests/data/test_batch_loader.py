@@ -23,19 +23,19 @@ def batches(size: int = 8, step: int = 0, rank: int = 0, world: int = 1, seed: i
 @pytest.mark.parametrize(
     ("rows", "size", "world", "steps"), [(103, 8, 1, 13), (104, 8, 2, 13), (97, 8, 2, 12), (3, 8, 2, 1)]
 )
-def test_number_of_steps(rows, size, world, steps):
+def test_number_of_batches_per_epoch(rows, size, world, steps):
     assert batches_per_epoch(rows, size, world) == steps
     assert len(TrainBatches(SIZES[:1].repeat(rows), size, 0, world=world)) == steps
     for rank in range(world):
         assert len(batches(size, rank=rank, world=world, sizes=SIZES[:1].repeat(rows))) == steps
 
 
-def test_an_epoch_has_every_molecule_once():
+def test_epoch_has_every_molecule_once():
     epoch = batches()
     assert sorted(chain(*epoch)) == list(range(103)) and sorted(map(len, epoch)) == [7] + [8] * 12
 
 
-def test_every_epoch_and_seed_has_its_own_order():
+def test_order_depends_on_epoch_and_seed():
     assert batches() == batches() and batches(step=13) != batches() and batches(seed=1) != batches()
 
 
@@ -45,38 +45,38 @@ def test_batches_hold_similar_sizes():
 
 
 @pytest.mark.parametrize("step", [1, 5, 12, 14, 25])
-def test_from_any_step_onwards(step):
+def test_train_batches_resume_at_any_step(step):
     epoch = batches(step=step // 13 * 13)
     assert batches(step=step) == epoch[step % 13 :]
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_devices_share_the_batches_of_one(world):
+def test_devices_share_the_batches_of_a_single_device(world):
     ranks = [batches(rank=rank, world=world) for rank in range(world)]
-    for alone, *shares in zip(batches(), *ranks, strict=True):
-        assert sorted(chain(*shares)) == sorted(alone) and all(shares)
+    for single, *shares in zip(batches(), *ranks, strict=True):
+        assert sorted(chain(*shares)) == sorted(single) and all(shares)
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 @pytest.mark.parametrize(("rank", "world"), [(0, 1), (1, 2)])
-def test_widths_of_the_whole_batches(rank, world):
-    """What is left over makes a smaller batch, which is not counted."""
-    made = TrainBatches(SIZES, 8, 0, rank, world)
-    whole = [rows for rows in made if len(rows) == 8 // world]
-    assert len(whole) == 12
-    assert made.widths(1) == {int(SIZES[rows].max()) + 1 for rows in whole}
-    assert made.widths(4) == {width + -width % 4 for width in made.widths(1)}
+def test_widths_are_those_of_full_batches(rank, world):
+    """The last, incomplete batch is not counted."""
+    order = TrainBatches(SIZES, 8, 0, rank, world)
+    full_batches = [rows for rows in order if len(rows) == 8 // world]
+    assert len(full_batches) == 12
+    assert order.widths(1) == {int(SIZES[rows].max()) + 1 for rows in full_batches}
+    assert order.widths(4) == {width + -width % 4 for width in order.widths(1)}
 
 
 @pytest.mark.parametrize(("rows", "size", "world"), [(1, 8, 2), (0, 8, 1), (100, 1, 2)])
-def test_too_few_molecules_for_the_devices(rows, size, world):
-    """No device may be left without a molecule."""
+def test_too_few_molecules_for_the_devices_raise(rows, size, world):
+    """Every device needs a molecule."""
     with pytest.raises(InputError, match="devices"):
         TrainBatches(np.ones(rows, np.int64), size, 0, world=world)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_batches(world):
+def test_evaluation_batches_have_every_molecule_once_within_the_size_limit(world):
     ranks = [list(EvalBatches(SIZES, 8, rank, world)) for rank in range(world)]
     assert sorted(chain(*chain(*ranks))) == list(range(103))
     for rows in chain(*ranks):
@@ -84,12 +84,12 @@ def test_evaluation_batches(world):
     assert [len(EvalBatches(SIZES, 8, rank, world)) for rank in range(world)] == list(map(len, ranks))
 
 
-def test_evaluation_batches_of_giants_and_of_nothing():
+def test_evaluation_batches_of_large_molecules_and_of_none():
     assert list(EvalBatches(np.array([500, 500]), 4)) == [[0], [1]]
     assert list(EvalBatches(np.array([], np.int64), 4)) == []
 
 
-# --- batches made by threads --------------------------------------------------------------------
+# --- loading in threads -------------------------------------------------------------------------
 
 SETTINGS = {"path_ties": "mean", "max_path": 5}
 
@@ -110,10 +110,10 @@ def threads_of_loaders() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def test_batches_of_the_rows_asked_for(store):
-    found = list(loader(store))
-    assert len(found) == len(loader(store)) == 9
-    for batch, indices in zip(found, loader(store).batches, strict=True):
+def test_loader_returns_the_requested_rows(store):
+    loaded = list(loader(store))
+    assert len(loaded) == len(loader(store)) == 9
+    for batch, indices in zip(loaded, loader(store).batches, strict=True):
         assert batch.rows.tolist() == [39 - index for index in indices]
         assert batch.targets[:, 0].tolist() == batch.rows.tolist()
         assert batch.lengths.tolist() == store.sizes[batch.rows].tolist()
@@ -121,25 +121,25 @@ def test_batches_of_the_rows_asked_for(store):
 
 @pytest.mark.parametrize("threads", [1, 3, 20])
 @pytest.mark.parametrize("step", [0, 4, 9])
-def test_threads_do_not_matter(threads, step, store):
-    alone, together = list(loader(store, 0, step)), list(loader(store, threads, step))
-    assert len(alone) == len(together) == 9 - step % 9
-    for one, other in zip(alone, together, strict=True):
-        tensors = {name: value for name, value in vars(one).items() if value is not None}
-        assert all(torch.equal(value, getattr(other, name)) for name, value in tensors.items())
+def test_threads_match_serial_loading(threads, step, store):
+    serial, threaded = list(loader(store, 0, step)), list(loader(store, threads, step))
+    assert len(serial) == len(threaded) == 9 - step % 9
+    for expected, batch in zip(serial, threaded, strict=True):
+        tensors = {name: value for name, value in vars(expected).items() if value is not None}
+        assert all(torch.equal(value, getattr(batch, name)) for name, value in tensors.items())
     assert threads_of_loaders() == []
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_from_a_step_onwards(threads, store):
+def test_loader_resumes_at_any_step(threads, store):
     epoch = [batch.rows.tolist() for batch in loader(store, threads)]
     assert [batch.rows.tolist() for batch in loader(store, threads, step=5)] == epoch[5:]
     assert [batch.rows.tolist() for batch in loader(store, threads, step=9)] != epoch
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_an_error_comes_out(threads, store, monkeypatch):
-    """In its place, after the batches before it."""
+def test_error_of_a_thread_is_raised(threads, store, monkeypatch):
+    """It is raised in place of its batch, after the earlier batches."""
 
     def fails(store, rows, **settings):
         if rows[0] == wrong:
@@ -156,11 +156,11 @@ def test_an_error_comes_out(threads, store, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_leaving_early_ends_the_threads(threads, store, monkeypatch):
-    made = []
+def test_leaving_the_loop_early_stops_the_threads(threads, store, monkeypatch):
+    collated = []
 
     def counted(store, rows, **settings):
-        made.append(rows)
+        collated.append(rows)
         return collate_rows(store, rows, **settings)
 
     monkeypatch.setattr("graphslice.data.batch_loader.collate_rows", counted)
@@ -168,7 +168,7 @@ def test_leaving_early_ends_the_threads(threads, store, monkeypatch):
     large.batches = [[n % 36] for n in range(500)]
     for _ in large:
         break
-    assert threads_of_loaders() == [] and len(made) <= 1 + BatchLoader.PREFETCH * threads + threads
+    assert threads_of_loaders() == [] and len(collated) <= 1 + BatchLoader.PREFETCH * threads + threads
     with pytest.raises(KeyboardInterrupt):
         for _ in large:
             raise KeyboardInterrupt
@@ -176,13 +176,13 @@ def test_leaving_early_ends_the_threads(threads, store, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_every_epoch_can_be_read_again(threads, store):
+def test_loader_can_be_iterated_twice(threads, store):
     loaded = loader(store, threads)
     first, second = ([batch.rows.tolist() for batch in loaded] for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_no_batches(threads, store):
-    nothing = BatchLoader(store, np.arange(0), EvalBatches(np.arange(0)), SETTINGS, threads=threads)
-    assert len(nothing) == 0 and list(nothing) == []
+def test_loader_without_rows_has_no_batches(threads, store):
+    empty = BatchLoader(store, np.arange(0), EvalBatches(np.arange(0)), SETTINGS, threads=threads)
+    assert len(empty) == 0 and list(empty) == []

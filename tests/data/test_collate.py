@@ -1,4 +1,4 @@
-"""collate: what stands where, whatever else is in the batch."""
+"""Contents and padding of collated batches, independent of the other molecules of the batch."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def pair_contents(batch: GraphBatch, row: int) -> dict:
     return {(i, j): contents[batch.path_types[row, i, j]] for i in range(n) for j in range(n)}
 
 
-def test_the_atoms_are_padded(graphs):
+def test_atoms_are_padded(graphs):
     batch = collate(graphs)
     assert len(batch) == len(SMILES)
     assert batch.lengths.tolist() == [7, 1, 5, 20, 8, 1]
@@ -41,8 +41,8 @@ def test_the_atoms_are_padded(graphs):
     for row, graph in enumerate(graphs):
         n = graph.num_atoms
         np.testing.assert_array_equal(batch.atoms[row, :n], graph.atoms)
-        whole = nx.Graph(graph.bonds.tolist())
-        assert batch.degrees[row, :n].tolist() == [whole.degree(i) if i in whole else 0 for i in range(n)]
+        reference = nx.Graph(graph.bonds.tolist())
+        assert batch.degrees[row, :n].tolist() == [reference.degree(i) if i in reference else 0 for i in range(n)]
         assert not batch.atoms[row, n:].any()
         assert not batch.degrees[row, n:].any()
         assert (batch.path_types[row, :n, :n] >= 0).all()
@@ -51,49 +51,49 @@ def test_the_atoms_are_padded(graphs):
 
 
 @pytest.mark.parametrize("ties", ["mean", "floyd-warshall"])
-def test_a_molecule_is_the_same_in_any_batch(graphs, ties):
-    together = collate(graphs, path_ties=ties)
+def test_collated_molecule_does_not_depend_on_the_batch(graphs, ties):
+    batch = collate(graphs, path_ties=ties)
     for row, graph in enumerate(graphs):
-        alone = collate([graph], path_ties=ties)
+        single = collate([graph], path_ties=ties)
         n = graph.num_atoms
         for name in ("atoms", "degrees"):
-            assert torch.equal(getattr(together, name)[row, :n], getattr(alone, name)[0])
-        assert pair_contents(together, row) == pair_contents(alone, 0)
+            assert torch.equal(getattr(batch, name)[row, :n], getattr(single, name)[0])
+        assert pair_contents(batch, row) == pair_contents(single, 0)
 
 
-def test_distances_are_those_of_networkx(graphs):
+def test_distances_match_networkx(graphs):
     batch = collate(graphs)
     for row, graph in enumerate(graphs):
-        whole = nx.Graph(graph.bonds.tolist())
-        whole.add_nodes_from(range(graph.num_atoms))
-        lengths = dict(nx.all_pairs_shortest_path_length(whole))
-        found = {pair: distance for pair, (distance, _) in pair_contents(batch, row).items()}
-        assert found == {(i, j): lengths[i].get(j, 510) for i in whole for j in whole}
+        reference = nx.Graph(graph.bonds.tolist())
+        reference.add_nodes_from(range(graph.num_atoms))
+        lengths = dict(nx.all_pairs_shortest_path_length(reference))
+        distances = {pair: distance for pair, (distance, _) in pair_contents(batch, row).items()}
+        assert distances == {(i, j): lengths[i].get(j, 510) for i in reference for j in reference}
 
 
 @pytest.mark.parametrize("max_path", [1, 3, 5])
-def test_only_the_first_bonds_count_and_weights_sum_to_one(graphs, max_path):
+def test_only_the_first_bonds_are_encoded_and_weights_sum_to_one(graphs, max_path):
     batch = collate(graphs, max_path=max_path)
     for row in range(len(graphs)):
         for (i, j), (distance, weights) in pair_contents(batch, row).items():
-            joined = i != j and distance < 510
-            assert sum(weights.values()) == pytest.approx(int(joined), abs=1e-5)
-            assert {code // 60 for code in weights} == set(range(min(distance, max_path) if joined else 0))
+            connected = i != j and distance < 510
+            assert sum(weights.values()) == pytest.approx(int(connected), abs=1e-5)
+            assert {code // 60 for code in weights} == set(range(min(distance, max_path) if connected else 0))
 
 
-def test_the_two_rules_differ_in_rings_alone():
+def test_path_ties_rules_differ_in_rings_only():
     ring, chain = ([smiles_to_graph(smiles)] for smiles in ("C1CC=CC=N1", "CC=CC=N"))
     assert pair_contents(collate(ring), 0) != pair_contents(collate(ring, path_ties="floyd-warshall"), 0)
     assert pair_contents(collate(chain), 0) == pair_contents(collate(chain, path_ties="floyd-warshall"), 0)
 
 
-def test_batches_without_a_bond():
+def test_batch_without_bonds():
     batch = collate([smiles_to_graph("C"), smiles_to_graph("[Na+].[Cl-]")])
     assert not batch.degrees.any()
     assert [distance for distance, _ in pair_contents(batch, 1).values()] == [0, 510, 510, 0]
 
 
-def test_targets_and_rows_come_along(graphs):
+def test_batch_has_targets_and_rows(graphs):
     targets = np.array([[1.5, np.nan]] * len(graphs))
     store = GraphStore.from_graphs(graphs)
     batch = collate_rows(store, [5, 4, 3, 2, 1, 0], targets=targets)
@@ -104,26 +104,26 @@ def test_targets_and_rows_come_along(graphs):
     assert plain.targets is None and plain.rows.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_views_of_larger_arrays_are_taken(graphs):
+def test_views_of_larger_arrays_are_accepted(graphs):
     targets = np.arange(12.0).reshape(6, 2)[::-1, :1]
     batch = collate_rows(GraphStore.from_graphs(graphs), np.arange(6)[::-1], targets=targets)
     assert batch.targets.tolist() == [[0], [2], [4], [6], [8], [10]]
     assert batch.lengths.tolist() == [graph.num_atoms for graph in graphs[::-1]]
 
 
-def test_moving_keeps_everything(graphs):
+def test_moving_to_another_device_keeps_every_field(graphs):
     batch = collate(graphs, targets=np.zeros((6, 1)))
     moved = batch.to("meta")
     for field in dataclasses.fields(batch):
-        value, other = getattr(batch, field.name), getattr(moved, field.name)
-        assert (value is None) == (other is None)
+        value, moved_value = getattr(batch, field.name), getattr(moved, field.name)
+        assert (value is None) == (moved_value is None)
         if value is not None:
-            assert (other.device.type, other.shape, other.dtype) == ("meta", value.shape, value.dtype)
+            assert (moved_value.device.type, moved_value.shape, moved_value.dtype) == ("meta", value.shape, value.dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_pinned_memory_goes_to_the_gpu(graphs):
+def test_pinned_batch_moves_to_the_gpu(graphs):
     batch = collate(graphs).pin_memory()
     assert batch.atoms.is_pinned()
     moved = batch.to("cuda", non_blocking=True)
@@ -140,18 +140,18 @@ def test_pinned_memory_goes_to_the_gpu(graphs):
         ({"multiple": -8}, "multiple must be at least 1"),
     ],
 )
-def test_settings_out_of_range_are_refused(graphs, settings, message):
+def test_settings_out_of_range_raise(graphs, settings, message):
     with pytest.raises(InputError, match=message):
         collate(graphs, **settings)
 
 
-def test_rows_without_a_molecule_are_refused():
+def test_rows_without_a_molecule_raise():
     store = GraphStore.from_arrays(*read_smiles(["C", "oops", "CC"]))
     with pytest.raises(InputError, match="row 1 of the store has no molecule"):
         collate_rows(store, [0, 2, 1])
 
 
-def test_a_molecule_that_is_none_is_named(graphs):
+def test_error_names_the_invalid_molecule(graphs):
     bad = dataclasses.replace(graphs[0], bonds=graphs[0].bonds + 1)
     with pytest.raises(InputError, match="the molecule at index 6 has a bond to atom 7 of 7"):
         collate([*graphs, bad])

@@ -35,13 +35,13 @@ def build(path, smiles: list[str] | None = None, targets: tuple[str, ...] = ("y"
     return build_store(path, chunks, StoreInfo("some data", "", targets), workers=1)
 
 
-def same(one: MolGraph, other: MolGraph) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in MolGraph.__slots__)
+def same(first: MolGraph, second: MolGraph) -> bool:
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in MolGraph.__slots__)
 
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    """Three rows a record batch."""
+    """Three rows per record batch."""
     monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 3)
     monkeypatch.setattr("graphslice.data.featurize.build.BATCH_ROWS", 3)
 
@@ -52,15 +52,15 @@ def stored(request, tmp_path):
         request.getfixturevalue("small_batches")
     if request.param == "memory":
         return GraphStore.from_arrays(*read_smiles(SMILES))
-    found = build(tmp_path / "s.arrow")
-    assert [batch.num_rows for batch in found.batches] == ([3, 3, 2] if request.param == "batches" else [8])
-    return found
+    store = build(tmp_path / "s.arrow")
+    assert [batch.num_rows for batch in store.batches] == ([3, 3, 2] if request.param == "batches" else [8])
+    return store
 
 
-# --- what went in comes out ---------------------------------------------------------------------
+# --- contents -----------------------------------------------------------------------------------
 
 
-def test_molecules_by_row(stored):
+def test_items_match_the_molecules(stored):
     assert len(stored) == len(SMILES)
     for row, smiles in enumerate(SMILES):
         if row in BAD:
@@ -75,19 +75,19 @@ def test_molecules_by_row(stored):
         assert same(stored[row - len(SMILES)], expected) and same(stored[np.int64(row)], expected)
 
 
-def test_errors_and_sizes(stored):
+def test_errors_and_sizes_by_row(stored):
     assert sorted(stored.errors) == BAD and stored.errors[4] == "empty SMILES"
     assert stored.sizes.dtype == np.int32
     assert stored.sizes.tolist() == [7, 0, 1, 5, 0, 90, 8, 1]
 
 
 @pytest.mark.parametrize("index", [8, -9, 10**12])
-def test_no_such_row(stored, index):
+def test_row_out_of_range_raises(stored, index):
     with pytest.raises(IndexError, match=f"molecule {index} is out of range: there are 8 rows"):
         stored[index]
 
 
-def test_slices_and_iteration(stored):
+def test_slices_and_iteration_match_items(stored):
     assert [graph.num_atoms for graph in stored[2:4]] == [1, 5]
     assert [graph.num_atoms for graph in stored[:4:-1]] == [1, 8, 90]
     assert stored[3:3] == [] and stored[20:] == []
@@ -97,7 +97,7 @@ def test_slices_and_iteration(stored):
 
 
 @pytest.mark.parametrize("chosen", [[0], [2], [7, 2], [5, 0, 3, 6, 7, 2, 0, 0], []])
-def test_gather_is_item_by_item(stored, chosen):
+def test_gather_matches_items(stored, chosen):
     atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids = stored.gather(np.array(chosen, np.int64))
     assert len(atom_ptr) == len(bond_ptr) == len(chosen) + 1
     assert atoms.shape == (len(chosen), max([smiles_to_graph(SMILES[row]).num_atoms for row in chosen], default=1), 9)
@@ -114,7 +114,7 @@ def test_gather_is_item_by_item(stored, chosen):
         assert not atoms[b, n:].any() and not degrees[b, n:].any()
 
 
-def test_gather_takes_views(stored):
+def test_gather_accepts_views(stored):
     views = stored.gather(np.array([5, 1, 3, 1, 2], np.int32)[::-2])
     for one, other in zip(views, stored.gather(np.array([2, 3, 5])), strict=True):
         np.testing.assert_array_equal(one, other, strict=True)
@@ -122,46 +122,46 @@ def test_gather_takes_views(stored):
 
 @pytest.mark.parametrize("targets", [("y",), ("y", "dipole, D", "µ"), ()])
 @pytest.mark.parametrize("batches", [False, True])
-def test_labels_and_split(targets, batches, request, tmp_path):
+def test_labels_and_splits_are_kept(targets, batches, request, tmp_path):
     if batches:
         request.getfixturevalue("small_batches")
-    found, expected = build(tmp_path / "s.arrow", targets=targets), rows(SMILES, len(targets))
-    assert found.info.targets == targets
-    np.testing.assert_array_equal(found.targets, expected.targets, strict=True)
-    np.testing.assert_array_equal(found.split, [NO_SPLIT, 0, 1, 2, NO_SPLIT, 0, 1, 2])
-    assert found.split.dtype == np.int8 and found.name == str(tmp_path / "s.arrow")
+    store, expected = build(tmp_path / "s.arrow", targets=targets), rows(SMILES, len(targets))
+    assert store.info.targets == targets
+    np.testing.assert_array_equal(store.targets, expected.targets, strict=True)
+    np.testing.assert_array_equal(store.split, [NO_SPLIT, 0, 1, 2, NO_SPLIT, 0, 1, 2])
+    assert store.split.dtype == np.int8 and store.name == str(tmp_path / "s.arrow")
 
 
-def test_a_rejected_label_leaves_the_molecule(tmp_path):
-    found = build(tmp_path / "s.arrow", rejected={0: "no number", 1: "no number"})
-    assert found[0].num_atoms == 7 and found.errors[0] == "no number" and "no number" not in found.errors[1]
+def test_row_with_a_rejected_label_keeps_its_molecule(tmp_path):
+    store = build(tmp_path / "s.arrow", rejected={0: "no number", 1: "no number"})
+    assert store[0].num_atoms == 7 and store.errors[0] == "no number" and "no number" not in store.errors[1]
 
 
-def test_every_split_has_a_number(tmp_path):
+def test_every_split_is_kept(tmp_path):
     numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
     chunks = [LabelledRows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
-    found = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
-    np.testing.assert_array_equal(found.split, numbers)
+    store = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
+    np.testing.assert_array_equal(store.split, numbers)
     assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)
 
 
 @pytest.mark.parametrize("smiles", [[], ["oops"], ["C"], ["oops", "C"]])
-def test_few_molecules(smiles, tmp_path):
-    for found in (build(tmp_path / "s.arrow", smiles), GraphStore.from_arrays(*read_smiles(smiles))):
-        assert len(found) == len(smiles) == len(found.sizes) == len(found.split)
-        assert found.targets.shape == (len(smiles), len(found.info.targets))
-        assert sorted(found.errors) == [row for row, text in enumerate(smiles) if text == "oops"]
-        assert not smiles or smiles[-1] == "oops" or found[-1].num_atoms == 1
-        assert len(found.gather(np.array([], np.int64))[2]) == 0
+def test_stores_of_few_molecules(smiles, tmp_path):
+    for store in (build(tmp_path / "s.arrow", smiles), GraphStore.from_arrays(*read_smiles(smiles))):
+        assert len(store) == len(smiles) == len(store.sizes) == len(store.split)
+        assert store.targets.shape == (len(smiles), len(store.info.targets))
+        assert sorted(store.errors) == [row for row, text in enumerate(smiles) if text == "oops"]
+        assert not smiles or smiles[-1] == "oops" or store[-1].num_atoms == 1
+        assert len(store.gather(np.array([], np.int64))[2]) == 0
 
 
-def test_graphs_of_any_size():
+def test_graphs_of_any_size_are_kept():
     graphs = [smiles_to_graph("C" * n, max_atoms=65_535) for n in (700, 1)]
-    found = GraphStore.from_graphs(graphs)
-    assert all(same(one, other) for one, other in zip(found, graphs, strict=True)) and found.errors == {}
+    store = GraphStore.from_graphs(graphs)
+    assert all(same(one, other) for one, other in zip(store, graphs, strict=True)) and store.errors == {}
 
 
-def test_it_is_not_sent_between_processes(stored):
+def test_pickling_raises(stored):
     for send in (pickle.dumps, copy.copy):
         with pytest.raises(TypeError, match="open its file in each process"):
             send(stored)
@@ -170,7 +170,7 @@ def test_it_is_not_sent_between_processes(stored):
 # --- the file -----------------------------------------------------------------------------------
 
 
-def test_readable_by_others(tmp_path, small_batches):
+def test_file_is_readable_by_pandas(tmp_path, small_batches):
     build(tmp_path / "s.arrow")
     table = pd.read_feather(tmp_path / "s.arrow")
     assert list(table) == ["atoms", "bonds", "error", "targets", "split"] and len(table) == 8
@@ -185,17 +185,17 @@ def test_readable_by_others(tmp_path, small_batches):
     assert table["split"].tolist()[1:4] == ["train", "valid", "test"] and table["split"].isna()[0]
 
 
-def test_the_file_explains_itself(tmp_path):
-    found = build(tmp_path / "s.arrow", targets=("y", "z"))
+def test_metadata_describes_the_file(tmp_path):
+    store = build(tmp_path / "s.arrow", targets=("y", "z"))
     with pa.ipc.open_file(str(tmp_path / "s.arrow")) as reader:
         metadata = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
     assert metadata["graphslice.targets"] == '["y", "z"]' and metadata["graphslice.source"] == "some data"
-    assert metadata["graphslice.features"] == FEATURES and metadata["graphslice.fingerprint"] == found.info.fingerprint
+    assert metadata["graphslice.features"] == FEATURES and metadata["graphslice.fingerprint"] == store.info.fingerprint
     assert "hybridization" in metadata["graphslice.atoms"] and "stereo" in metadata["graphslice.bonds"]
-    assert StoreInfo.from_metadata({k.encode(): v.encode() for k, v in metadata.items()}) == found.info
+    assert StoreInfo.from_metadata({k.encode(): v.encode() for k, v in metadata.items()}) == store.info
 
 
-def test_the_checksum_is_crc_32_of_the_file(tmp_path):
+def test_checksum_is_the_crc_32_of_the_file(tmp_path):
     build(tmp_path / "s.arrow")
     content = (tmp_path / "s.arrow").read_bytes()
     first, *middle, last = content.split(b"graphslice-crc32:")
@@ -204,23 +204,23 @@ def test_the_checksum_is_crc_32_of_the_file(tmp_path):
     assert len(blank) == len(content) and last[:8] == b"%08x" % zlib.crc32(blank)
 
 
-def test_the_map_is_read_without_a_copy(tmp_path, small_batches):
-    found = build(tmp_path / "s.arrow")
-    assert len(found.data) == (tmp_path / "s.arrow").stat().st_size
-    for batch in found.batches:
+def test_memory_map_is_read_without_a_copy(tmp_path, small_batches):
+    store = build(tmp_path / "s.arrow")
+    assert len(store.data) == (tmp_path / "s.arrow").stat().st_size
+    for batch in store.batches:
         values = np.asarray(batch.column("atoms").values.values)
         kinds = np.asarray(batch.column("bonds").values.field("kind"))
-        assert np.shares_memory(values, found.data) and np.shares_memory(kinds, found.data)
-        starts = column_starts(batch, pa.py_buffer(found.data))
-        assert values.ctypes.data - found.data.ctypes.data == starts[ATOM_VALUES]
-        assert kinds.ctypes.data - found.data.ctypes.data == starts[BOND_KINDS]
+        assert np.shares_memory(values, store.data) and np.shares_memory(kinds, store.data)
+        starts = column_starts(batch, pa.py_buffer(store.data))
+        assert values.ctypes.data - store.data.ctypes.data == starts[ATOM_VALUES]
+        assert kinds.ctypes.data - store.data.ctypes.data == starts[BOND_KINDS]
 
 
-def test_bytes_of_a_molecule(demo_smiles, tmp_path):
-    """The demo set's molecules are of the size of PCQM4M-LSC's, a little larger."""
-    found = build(tmp_path / "s.arrow", demo_smiles)
-    assert found.sizes.mean() > 14.1
-    assert (tmp_path / "s.arrow").stat().st_size <= 250 * len(found)
+def test_bytes_per_molecule(demo_smiles, tmp_path):
+    """Molecules of the demo set are slightly larger than those of PCQM4M-LSC."""
+    store = build(tmp_path / "s.arrow", demo_smiles)
+    assert store.sizes.mean() > 14.1
+    assert (tmp_path / "s.arrow").stat().st_size <= 250 * len(store)
 
 
 # --- damage -------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def assert_rejected(path, content: bytes) -> str:
     return message
 
 
-def test_every_truncation_is_noticed(content, tmp_path):
+def test_every_truncation_is_detected(content, tmp_path):
     lengths = {*range(40), *range(40, len(content), 37), *range(len(content) - 40, len(content))}
     for n, length in enumerate(sorted(lengths)):
         message = assert_rejected(tmp_path / f"{n}.arrow", content[:length])
@@ -250,8 +250,8 @@ def test_every_truncation_is_noticed(content, tmp_path):
 
 
 @pytest.mark.parametrize("bit", [0x01, 0x80])
-def test_every_flipped_bit_is_noticed(bit, content, tmp_path):
-    """In the marks at both ends, the schema with its checksum, the columns, the padding and the footer."""
+def test_every_flipped_bit_is_detected(bit, content, tmp_path):
+    """In the magic bytes at both ends, the schema with its checksum, the columns, the padding and the footer."""
     marks = [at for at in range(len(content)) if content.startswith(b"graphslice-", at)]
     places = {*range(0, len(content), 29), *range(24), *range(len(content) - 24, len(content))}
     places |= {at + k for at in marks for k in (0, 11, 17, 24)}
@@ -263,7 +263,7 @@ def test_every_flipped_bit_is_noticed(bit, content, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["longer", "ends well", "twice", "zeros within", "shifted", "text", "zeros"])
-def test_more_damage(kind, content, tmp_path):
+def test_other_damage_is_detected(kind, content, tmp_path):
     middle = len(content) // 2
     damaged = {
         "longer": content + bytes(8),
@@ -278,7 +278,7 @@ def test_more_damage(kind, content, tmp_path):
     assert any(word in message for word in ("damaged", "truncated", "not an Arrow file"))
 
 
-def test_what_is_no_store(content, tmp_path):
+def test_files_other_than_stores_raise(content, tmp_path):
     table = pa.table({"smiles": ["C", "N"], "y": [1.0, 2.0]})
     pq.write_table(table, tmp_path / "parquet.arrow")
     table.to_pandas().to_csv(tmp_path / "csv.arrow", index=False)
@@ -309,7 +309,7 @@ def test_what_is_no_store(content, tmp_path):
         ("FEATURES", None, "has features computed by older"),
     ],
 )
-def test_of_another_version(name, value, reason, tmp_path, monkeypatch):
+def test_store_of_another_version_raises(name, value, reason, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         for module in ("store", "store_schema"):
             patch.setattr(f"graphslice.data.{module}.{name}", value or "older")
@@ -319,7 +319,7 @@ def test_of_another_version(name, value, reason, tmp_path, monkeypatch):
         GraphStore.open(tmp_path / "s.arrow")
 
 
-def test_a_reason_that_reads_like_a_checksum(tmp_path):
+def test_error_message_that_resembles_a_checksum_is_kept(tmp_path):
     reason = "target 'y' is not a finite number: 'graphslice-crc32:abcdefgh'"
-    found = build(tmp_path / "s.arrow", rejected={0: reason})
-    assert found.errors[0] == reason
+    store = build(tmp_path / "s.arrow", rejected={0: reason})
+    assert store.errors[0] == reason

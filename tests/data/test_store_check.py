@@ -1,4 +1,4 @@
-"""Stores whose checksum is right and whose contents are not."""
+"""Stores with a valid checksum and invalid contents."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def error_message(path: Path) -> str:
     return message.removeprefix(f"{path} ")
 
 
-def test_what_is_right_opens(tmp_path):
-    found = GraphStore.open(write(tmp_path / "s.arrow", batch_of(arrays())))
-    assert [graph.num_atoms for graph in found] == [3, 7, 1]
+def test_valid_store_opens(tmp_path):
+    store = GraphStore.open(write(tmp_path / "s.arrow", batch_of(arrays())))
+    assert [graph.num_atoms for graph in store] == [3, 7, 1]
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_what_is_right_opens(tmp_path):
         ("bond_ptr", (1,), -1, "row 1 has bond rows that are out of range"),
     ],
 )
-def test_rows_that_are_no_molecules(name, index, value, reason, tmp_path):
+def test_invalid_molecules_raise(name, index, value, reason, tmp_path):
     changed = arrays()
     if name == "bonds" and len(index) == 1:
-        changed.bonds[0] = value  # of the two of the first molecule
+        changed.bonds[0] = value  # one of the two bonds of the first molecule
     getattr(changed, name)[index] = value
     assert f"is damaged: {reason}" in error_message(write(tmp_path / "s.arrow", batch_of(changed)))
 
 
-def test_more_atoms_than_the_store_says(tmp_path):
+def test_more_atoms_than_max_atoms_raise(tmp_path):
     metadata = {"graphslice.max_atoms": "6"}
     path = write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
     assert "row 2 has 7 atoms, more than the limit of 6" in error_message(path)
@@ -117,28 +117,31 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_columns_that_are_not_those_of_a_store(kind, tmp_path):
+def test_invalid_columns_raise(kind, tmp_path):
     make, reason = BATCHES[kind]
     assert reason in error_message(write(tmp_path / "s.arrow", make()))
 
 
-SITES = replace(INFO, atom_targets=("charge", "spin"), bond_targets=("order",))
+ATOM_BOND_INFO = replace(INFO, atom_targets=("charge", "spin"), bond_targets=("order",))
 
 
-def with_sites(atoms: list, bonds: list) -> pa.RecordBatch:
-    """The three molecules, of 3, 7 and 1 atoms and 2, 7 and 0 bonds, with labels of these."""
-    schema, plain = SITES.schema(), batch_of(arrays())
+def with_atom_bond_labels(atoms: list, bonds: list) -> pa.RecordBatch:
+    """Three molecules, with 3, 7 and 1 atoms and 2, 7 and 0 bonds, and atom- and bond-level labels."""
+    schema, plain = ATOM_BOND_INFO.schema(), batch_of(arrays())
     columns = [
-        pa.array(each, schema.field(f"{level} targets").type) for level, each in (("atom", atoms), ("bond", bonds))
+        pa.array(values, schema.field(f"{level} targets").type) for level, values in (("atom", atoms), ("bond", bonds))
     ]
     return pa.RecordBatch.from_arrays([*plain.columns, *columns], schema=schema)
 
 
-def test_labels_of_atoms_and_bonds(tmp_path):
+def test_atom_and_bond_labels_are_read(tmp_path):
     nan = float("nan")
-    batch = with_sites([[[1, 2], [3, nan], [5, 6]], [], [[7, 8]]], [[], [[float(i)] for i in range(7)], []])
-    store = GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=SITES.to_metadata()))
-    assert store.info == SITES and store.info.atom_bond_targets == {"atom": ("charge", "spin"), "bond": ("order",)}
+    batch = with_atom_bond_labels([[[1, 2], [3, nan], [5, 6]], [], [[7, 8]]], [[], [[float(i)] for i in range(7)], []])
+    store = GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=ATOM_BOND_INFO.to_metadata()))
+    assert store.info == ATOM_BOND_INFO and store.info.atom_bond_targets == {
+        "atom": ("charge", "spin"),
+        "bond": ("order",),
+    }
     atoms, bonds = store.atom_bond_labels("atom"), store.atom_bond_labels("bond")
     np.testing.assert_array_equal(atoms.values, [[1, 2], [3, nan], [5, 6], [7, 8]])
     assert atoms.ptr.tolist() == [0, 3, 3, 4] and atoms.names == ("charge", "spin")
@@ -154,31 +157,31 @@ def test_labels_of_atoms_and_bonds(tmp_path):
         ([None, [], []], [[], [], []], "null"),
     ],
 )
-def test_labels_of_other_atoms_and_bonds(atoms, bonds, reason, tmp_path):
-    path = write(tmp_path / "s.arrow", with_sites(atoms, bonds), metadata=SITES.to_metadata())
+def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, reason, tmp_path):
+    path = write(tmp_path / "s.arrow", with_atom_bond_labels(atoms, bonds), metadata=ATOM_BOND_INFO.to_metadata())
     assert reason in error_message(path)
 
 
-def test_fewer_splits_are_fine(tmp_path):
-    found = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split_of(["train", "valid"]))))
-    assert found.split.tolist() == [0, 1, -1]
+def test_fewer_splits_are_accepted(tmp_path):
+    store = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split_of(["train", "valid"]))))
+    assert store.split.tolist() == [0, 1, -1]
 
 
 @pytest.mark.parametrize("number", [5, 100, -7])
-def test_a_split_that_has_no_name(number, tmp_path):
+def test_invalid_split_index_raises(number, tmp_path):
     numbers = pa.array([0, number, 0], pa.int8())
     split = pa.DictionaryArray.from_arrays(numbers, pa.array(SPLITS), safe=False)
     assert "not a preprocessed dataset" in error_message(write(tmp_path / "s.arrow", replaced("split", split)))
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_columns_lie_outside_the_file(codec, tmp_path):
+def test_compressed_columns_raise(codec, tmp_path):
     assert "not a preprocessed dataset" in error_message(
         write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec)
     )
 
 
-def test_batches_of_other_sizes(tmp_path):
+def test_record_batches_of_the_wrong_size_raise(tmp_path):
     batch = batch_of(arrays())
     assert "not a preprocessed dataset" in error_message(write(tmp_path / "s.arrow", batch, batch))
     assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
@@ -190,7 +193,7 @@ def test_batches_of_other_sizes(tmp_path):
     + [("targets", v) for v in ("7", '"y"', "[1]", "{}", "[]", '["y", "z"]', "\udcff")]
     + [("atom_order", "random")],
 )
-def test_metadata_of_another_type(name, value, tmp_path):
+def test_invalid_metadata_raises(name, value, tmp_path):
     metadata = {f"graphslice.{name}": value.encode(errors="surrogateescape")}
     assert "not a preprocessed dataset" in error_message(
         write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
@@ -198,8 +201,8 @@ def test_metadata_of_another_type(name, value, tmp_path):
 
 
 @pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
-def test_arrays_of_a_length_that_cannot_be(length, tmp_path):
-    """Arrow ends the process when a child of an array of negative length is asked for."""
+def test_impossible_array_lengths_raise(length, tmp_path):
+    """Arrow aborts the process when a child of an array of negative length is read."""
     rows = LabelledRows(SMILES, np.zeros((4, 1)), np.zeros(4, np.int8), {})
     build_store(tmp_path / "s.arrow", [rows], INFO, workers=1)
     content = (tmp_path / "s.arrow").read_bytes()
@@ -215,7 +218,7 @@ def test_arrays_of_a_length_that_cannot_be(length, tmp_path):
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
-def test_numbers_that_begin_at_odd_places_are_not_read(shift, tmp_path):
+def test_misaligned_columns_raise(shift, tmp_path):
     content = write(tmp_path / "s.arrow", batch_of(arrays())).read_bytes()
     outer = pa.py_buffer(bytes(shift) + content)
     batch = pa.ipc.open_file(outer[shift:]).get_batch(0)
@@ -232,7 +235,7 @@ def test_numbers_that_begin_at_odd_places_are_not_read(shift, tmp_path):
         ("morgan", pa.array([b""] * 3), "not a preprocessed dataset"),
     ],
 )
-def test_descriptors_that_are_none(name, array, reason, tmp_path):
+def test_invalid_descriptors_raise(name, array, reason, tmp_path):
     info = StoreInfo("some data", "", ("y",), descriptors=("morgan", "own"))
     values = {"morgan": np.zeros((3, 2048), np.uint8), "own": np.zeros(3, np.float32)}
     batch = record_batch(info.schema(), arrays(), [None] * 3, np.zeros((3, 1)), descriptors=values)
@@ -244,7 +247,7 @@ def test_descriptors_that_are_none(name, array, reason, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["7", "[1]", '{"a": 1}', "x", '["morgan"]'])
-def test_names_of_descriptors_that_are_none(value, tmp_path):
+def test_invalid_descriptor_names_raise(value, tmp_path):
     metadata = {"graphslice.descriptors": value}
     assert "not a preprocessed dataset" in error_message(
         write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)

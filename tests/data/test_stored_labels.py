@@ -1,4 +1,4 @@
-"""A store says of its labels what the table says that it was made of, whichever task is asked for."""
+"""Labels of a store match those of the table from which it was made, whatever task is requested."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def table_and_store(folder, labels, task=None, tasks=None):
         (LEVELS, Task("k", "multiclass", ("-1.0", "0", "1"))),
     ],
 )
-def test_of_a_models_task(labels, task, tmp_path):
+def test_stored_labels_match_the_table_for_the_tasks_of_a_model(labels, task, tmp_path):
     table, store = table_and_store(tmp_path, labels, tasks=[task])
     np.testing.assert_array_equal(store.targets, table.targets)
     assert store.tasks == table.tasks == [replace(task, name="y")]
     assert set(store.rejected) == set(table.rejected)
-    assert {why.split(":")[0] for why in store.rejected.values()} == {w.split(":")[0] for w in table.rejected.values()}
+    assert {reason.split(":")[0] for reason in store.rejected.values()} == {
+        w.split(":")[0] for w in table.rejected.values()
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,27 +72,27 @@ def test_of_a_models_task(labels, task, tmp_path):
         (NUMBERS, None),
     ],
 )
-def test_of_a_run(labels, task, tmp_path):
+def test_stored_labels_match_the_table_for_the_task_option(labels, task, tmp_path):
     table, store = table_and_store(tmp_path, labels, task)
     np.testing.assert_array_equal(store.targets, table.targets)
     assert store.tasks == table.tasks and store.rejected == table.rejected
 
 
-def test_what_is_asked_of_some_targets(tmp_path):
-    """Of classes and numbers side by side; a name may have a comma."""
+def test_task_option_of_some_targets_matches_the_table(tmp_path):
+    """With classes and numbers in one table, and a name with a comma."""
     frame = pd.DataFrame({"smiles": ["C", "N", "O", "F"], "word": list("abab"), "n": [1, 2, 1, 2], "x,y": [0, 1, 1, 0]})
     frame.to_csv(tmp_path / "t.csv", index=False)
     data = DataConfig(str(tmp_path / "t.csv"), targets='word,n,"x,y"')
     featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)
     for task in ('"x,y"=regression', "word=binary,n=binary", 'n=binary,"x,y"=binary', None):
-        found = [
+        tasks_by_file = [
             load_dataset(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
         ]
-        assert found[0] == found[1]
-    for task, words in (
+        assert tasks_by_file[0] == tasks_by_file[1]
+    for task, message in (
         ("word=regression", "'word' of .* is binary with the classes 'a', 'b', not regression"),
         ("word=multiclass", "and not multiclass"),
         ("none=binary", "target 'none' .*that is not predicted"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=message):
             load_dataset(replace(data, task=task, dataset=str(tmp_path / "t.arrow")))

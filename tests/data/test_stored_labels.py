@@ -91,7 +91,7 @@ def test_task_option_of_some_targets_matches_the_table(tmp_path):
         assert tasks_by_file[0] == tasks_by_file[1]
     for task, message in (
         ("word=regression", "'word' of .* is binary with the classes 'a', 'b', not regression"),
-        ("word=multiclass", "and not multiclass"),
+        ("word=multiclass", "not multiclass"),
         ("none=binary", "target 'none' .*that is not predicted"),
     ):
         with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""What the tests of featurizing share."""
+"""Fixtures of the tests of featurization."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from graphslice.data.featurize import build, pool
 
 @pytest.fixture
 def names() -> Callable[[Path], list[str]]:
-    """``names(folder)``: what a folder shows of itself."""
+    """``names(folder)``: the names of the files in a folder, without hidden ones."""
     return lambda folder: sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 @pytest.fixture
 def shards_of_four(monkeypatch):
-    """Four rows a shard and a record batch."""
+    """Four rows per shard and per record batch."""
     monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 4)
     monkeypatch.setattr(build, "BATCH_ROWS", 4)
 
 
 @pytest.fixture
 def parsed(monkeypatch) -> list[str]:
-    """Every SMILES that is parsed in this process."""
-    found: list[str] = []
+    """List that collects every SMILES parsed in this process."""
+    smiles_parsed: list[str] = []
     read = pool.read_smiles
 
-    def listed(smiles, **settings):
-        found.extend(smiles)
+    def read_and_list(smiles, **settings):
+        smiles_parsed.extend(smiles)
         return read(smiles, **settings)
 
-    monkeypatch.setattr(pool, "read_smiles", listed)
-    return found
+    monkeypatch.setattr(pool, "read_smiles", read_and_list)
+    return smiles_parsed
 
 
 @pytest.fixture
 def no_parsing(monkeypatch) -> Callable[[], None]:
-    """``no_parsing()``: from now on a SMILES that is parsed fails the test."""
+    """``no_parsing()``: from then on, parsing a SMILES fails the test."""
 
     def fails(*_, **__):
         raise AssertionError("parsed again")

@@ -1,4 +1,4 @@
-"""Files of molecules that survive an interruption, and processes that want the same file."""
+"""Building of store files: interruptions, damaged shards and concurrent processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(smiles: list[str], first: float = 0.0) -> LabelledRows:
 
 
 def chunks(stop: int | None = None):
-    """The rows in chunks of two; Ctrl-C before the chunk of that number."""
+    """Yield the rows in chunks of two; raise KeyboardInterrupt before chunk ``stop``."""
     for begin in range(0, len(SMILES), 2):
         if begin // 2 == stop:
             raise KeyboardInterrupt
@@ -40,23 +40,23 @@ def complete_store(tmp_path, shards_of_four) -> bytes:
     return (tmp_path / "whole" / "s.arrow").read_bytes()
 
 
-def test_nothing_is_left_beside_the_file(complete_store, tmp_path, names):
+def test_finished_build_leaves_only_the_file(complete_store, tmp_path, names):
     assert names(tmp_path / "whole") == ["s.arrow"]
     assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
-    found = GraphStore.open(tmp_path / "whole" / "s.arrow")
-    assert [batch.num_rows for batch in found.batches] == [4, 4, 2] and sorted(found.errors) == [1, 3]
+    store = GraphStore.open(tmp_path / "whole" / "s.arrow")
+    assert [batch.num_rows for batch in store.batches] == [4, 4, 2] and sorted(store.errors) == [1, 3]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="of POSIX")
-def test_a_replaced_file_keeps_its_permissions(complete_store, tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+def test_replaced_file_keeps_its_permissions(complete_store, tmp_path):
     path = tmp_path / "whole" / "s.arrow"
     path.chmod(0o600)
     build_store(path, chunks(), INFO, workers=1)
     assert path.read_bytes() == complete_store and path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(os.name != "posix", reason="of POSIX")
-def test_a_link_planted_among_the_shards_is_not_followed(complete_store, tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+def test_symbolic_links_among_the_shards_are_not_followed(complete_store, tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".s.arrow.parts").mkdir()
     for name in ("000000.arrow.writing", "whole.arrow.writing", "000000.arrow"):
@@ -66,7 +66,7 @@ def test_a_link_planted_among_the_shards_is_not_followed(complete_store, tmp_pat
 
 
 def interrupted(path: Path, stop: int) -> Path:
-    """A call that was stopped, and its folder of shards."""
+    """Interrupt a build before chunk ``stop`` and return its folder of shards."""
     with pytest.raises(KeyboardInterrupt):
         build_store(path, chunks(stop), INFO, workers=1)
     assert not path.exists()
@@ -74,7 +74,7 @@ def interrupted(path: Path, stop: int) -> Path:
 
 
 @pytest.mark.parametrize(("stop", "again"), [(0, 0), (1, 0), (2, 4), (3, 4), (4, 8)])
-def test_an_interrupted_call_is_continued(stop, again, complete_store, tmp_path, parsed, names):
+def test_interrupted_build_resumes(stop, again, complete_store, tmp_path, parsed, names):
     interrupted(tmp_path / "s.arrow", stop)
     assert names(tmp_path) == ["whole"]
     parsed.clear()
@@ -85,7 +85,7 @@ def test_an_interrupted_call_is_continued(stop, again, complete_store, tmp_path,
     assert names(tmp_path) == ["s.arrow", "whole"]
 
 
-def test_an_old_file_stands_until_the_new_one_is_whole(tmp_path, shards_of_four):
+def test_existing_file_is_kept_until_the_new_one_is_complete(tmp_path, shards_of_four):
     (tmp_path / "s.arrow").write_bytes(b"the old file")
     with pytest.raises(KeyboardInterrupt):
         build_store(tmp_path / "s.arrow", chunks(3), INFO, workers=1)
@@ -94,7 +94,7 @@ def test_an_old_file_stands_until_the_new_one_is_whole(tmp_path, shards_of_four)
 
 
 @pytest.mark.parametrize("change", ["smiles", "label", "split", "rejected", "order", "limit", "target"])
-def test_a_shard_of_something_else_is_made_again(change, tmp_path, shards_of_four, parsed):
+def test_shard_of_other_rows_or_settings_is_rebuilt(change, tmp_path, shards_of_four, parsed):
     interrupted(tmp_path / "s.arrow", 2)
     changed, info = rows(SMILES), INFO
     if change == "smiles":
@@ -114,14 +114,14 @@ def test_a_shard_of_something_else_is_made_again(change, tmp_path, shards_of_fou
         }[change]
         info = StoreInfo(**{**vars(INFO), name: value})
     parsed.clear()
-    found = build_store(tmp_path / "s.arrow", [changed], info, workers=1)
+    store = build_store(tmp_path / "s.arrow", [changed], info, workers=1)
     assert parsed == changed.smiles
     build_store(tmp_path / "fresh.arrow", [changed], info, workers=1)
-    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes() and len(found) == len(SMILES)
+    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes() and len(store) == len(SMILES)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "text"])
-def test_a_damaged_shard_is_made_again(damage, complete_store, tmp_path, parsed):
+def test_damaged_shard_is_rebuilt(damage, complete_store, tmp_path, parsed):
     shards = sorted(interrupted(tmp_path / "s.arrow", 4).glob("*.arrow"))
     assert len(shards) == 2
     content = bytearray(shards[0].read_bytes())
@@ -134,40 +134,40 @@ def test_a_damaged_shard_is_made_again(damage, complete_store, tmp_path, parsed)
     assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == complete_store
 
 
-def test_shards_of_a_longer_call_are_no_part_of_it(complete_store, tmp_path, names):
+def test_surplus_shards_of_an_interrupted_build_are_ignored(complete_store, tmp_path, names):
     interrupted(tmp_path / "s.arrow", 4)
-    found = build_store(tmp_path / "s.arrow", [rows(SMILES[:4])], INFO, workers=1)
-    assert len(found) == 4 and names(tmp_path) == ["s.arrow", "whole"]
+    store = build_store(tmp_path / "s.arrow", [rows(SMILES[:4])], INFO, workers=1)
+    assert len(store) == 4 and names(tmp_path) == ["s.arrow", "whole"]
 
 
-def test_how_rows_come_does_not_matter(complete_store, tmp_path):
+def test_file_does_not_depend_on_chunks_and_workers(complete_store, tmp_path):
     build_store(tmp_path / "s.arrow", [rows(SMILES)], INFO, workers=2)
     assert (tmp_path / "s.arrow").read_bytes() == complete_store
 
 
-def test_the_fingerprint_sees_everything(tmp_path):
+def test_fingerprint_depends_on_molecules_labels_and_splits(tmp_path):
     def fingerprint(change=None, info=INFO) -> str:
-        made = rows(SMILES)
+        data = rows(SMILES)
         if change:
-            change(made)
-        return build_store(tmp_path / "s.arrow", [made], info, workers=1).info.fingerprint
+            change(data)
+        return build_store(tmp_path / "s.arrow", [data], info, workers=1).info.fingerprint
 
-    def molecule(made):
-        made.smiles = ["CCN", *SMILES[1:]]
+    def molecule(data):
+        data.smiles = ["CCN", *SMILES[1:]]
 
-    def label(made):
-        made.targets[0] = 7
+    def label(data):
+        data.targets[0] = 7
 
-    def part(made):
-        made.split[0] = 1
+    def part(data):
+        data.split[0] = 1
 
-    found = [fingerprint(), *(fingerprint(change) for change in (molecule, label, part))]
-    assert len(set(found)) == 4 and all(found) and fingerprint() == found[0]
+    fingerprints = [fingerprint(), *(fingerprint(change) for change in (molecule, label, part))]
+    assert len(set(fingerprints)) == 4 and all(fingerprints) and fingerprint() == fingerprints[0]
     assert fingerprint(info=StoreInfo("some data", "given", ("y",))) == "given"
 
 
 @pytest.mark.parametrize("name", ["file/s.arrow", "file/deep/s.arrow", "folder.arrow"])
-def test_where_nothing_can_be_written(name, tmp_path, names):
+def test_unwritable_path_raises(name, tmp_path, names):
     (tmp_path / "file").write_text("a file")
     (tmp_path / "folder.arrow").mkdir()
     with pytest.raises(InputError, match=r"cannot write .*\.arrow"):
@@ -185,7 +185,7 @@ def _sizes(path: Path) -> list[int]:
     return build_store(path, _slowly(), INFO, workers=1).sizes.tolist()
 
 
-def test_two_processes_make_the_same_file(tmp_path, shards_of_four, names):
+def test_concurrent_builds_write_one_file(tmp_path, shards_of_four, names):
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
         sizes = [size for begin in range(0, 24, 2) for size in (begin + 1, 0)]
@@ -196,12 +196,12 @@ def test_two_processes_make_the_same_file(tmp_path, shards_of_four, names):
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10])
-def test_a_file_of_rows_that_were_parsed_elsewhere(size, complete_store, tmp_path):
-    """As a cluster does: in tables of any sizes."""
+def test_build_from_tables_matches_build_from_rows(size, complete_store, tmp_path):
+    """A cluster delivers tables of any size."""
     everything = pa.Table.from_batches([to_record_batch(rows(SMILES), INFO)]).replace_schema_metadata(None)
     tables = (everything.slice(begin, size) for begin in range(0, len(SMILES), size))
     done: list[int] = []
-    found = build_store_from_tables(tmp_path / "s.arrow", tables, INFO, done.append)
-    assert [batch.num_rows for batch in found.batches] == [4, 4, 2] and sum(done) == len(SMILES)
-    assert found.info == GraphStore.open(tmp_path / "whole" / "s.arrow").info
+    store = build_store_from_tables(tmp_path / "s.arrow", tables, INFO, done.append)
+    assert [batch.num_rows for batch in store.batches] == [4, 4, 2] and sum(done) == len(SMILES)
+    assert store.info == GraphStore.open(tmp_path / "whole" / "s.arrow").info
     assert (tmp_path / "s.arrow").read_bytes() == complete_store

@@ -1,4 +1,4 @@
-"""Featurized molecules kept for the next time."""
+"""Cache of featurized datasets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def source(demo_csv):
     return load_dataset(DataConfig(dataset=str(demo_csv)))
 
 
-def test_the_second_time_nothing_is_parsed(source, tmp_path, no_parsing, names):
+def test_cached_store_is_reused_without_parsing(source, tmp_path, no_parsing, names):
     first = cached_store(source, GraphConfig(), tmp_path)
     no_parsing()
     again = cached_store(source, GraphConfig(), tmp_path)
@@ -33,7 +33,7 @@ def test_the_second_time_nothing_is_parsed(source, tmp_path, no_parsing, names):
     assert first.sizes.tolist() == [smiles_to_graph(smiles).num_atoms for smiles in source.smiles]
 
 
-def test_path_ties_share_a_file_and_other_settings_do_not(source, tmp_path, names):
+def test_cache_depends_on_settings_except_path_ties(source, tmp_path, names):
     for settings, files in [({}, 1), ({"path_ties": "floyd-warshall"}, 1), ({"atom_order": "input"}, 2)]:
         cached_store(source, GraphConfig(**settings), tmp_path)
         assert len(names(tmp_path)) == files
@@ -41,7 +41,7 @@ def test_path_ties_share_a_file_and_other_settings_do_not(source, tmp_path, name
 
 
 @pytest.mark.parametrize("what", ["smiles", "targets", "split"])
-def test_other_data_get_another_file(what, source, tmp_path, names):
+def test_other_data_have_another_file(what, source, tmp_path, names):
     cached_store(source, GraphConfig(), tmp_path)
     if what == "smiles":
         source.smiles = [*source.smiles[:-1], "C"]
@@ -54,7 +54,7 @@ def test_other_data_get_another_file(what, source, tmp_path, names):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "other"])
-def test_a_damaged_file_is_made_again(damage, source, tmp_path, capsys, no_parsing, names):
+def test_damaged_file_is_recreated(damage, source, tmp_path, capsys, no_parsing, names):
     content = cached_store(source, GraphConfig(), tmp_path).data.tobytes()
     (path,) = (tmp_path / name for name in names(tmp_path))
     damaged = bytearray(content)
@@ -69,8 +69,8 @@ def test_a_damaged_file_is_made_again(damage, source, tmp_path, capsys, no_parsi
     cached_store(source, GraphConfig(), tmp_path)
 
 
-def test_another_version_makes_another_file(source, tmp_path, monkeypatch, names):
-    """Features that changed are never read from the cache of before."""
+def test_other_version_has_another_file(source, tmp_path, monkeypatch, names):
+    """Outdated features are never read from the cache."""
     cached_store(source, GraphConfig(), tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("graphslice.data.store.FEATURES", "newer")
@@ -80,12 +80,12 @@ def test_another_version_makes_another_file(source, tmp_path, monkeypatch, names
     assert len(names(tmp_path)) == 2
 
 
-def test_a_name_that_is_no_text(source, tmp_path):
+def test_dataset_name_with_invalid_bytes(source, tmp_path):
     store = cached_store(replace(source, name="caf\udce9.csv"), GraphConfig(), tmp_path)
     assert len(store) == len(source) and store.info.source == "caf?.csv"
 
 
-def test_an_interrupted_cache_is_continued(source, tmp_path, shards_of_four, parsed, names):
+def test_interrupted_cache_build_resumes(source, tmp_path, shards_of_four, parsed, names):
     def stop(_):
         if len(parsed) > 30:
             raise KeyboardInterrupt
@@ -97,7 +97,7 @@ def test_an_interrupted_cache_is_continued(source, tmp_path, shards_of_four, par
     assert 60 < len(parsed) < 70 and len(names(tmp_path)) == 1
 
 
-def test_where_the_cache_is(source, tmp_path, monkeypatch, names):
+def test_cache_directory_follows_environment_variables(source, tmp_path, monkeypatch, names):
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "named"))
     cached_store(source, GraphConfig())
     assert default_cache() == tmp_path / "named" and len(names(tmp_path / "named")) == 1
@@ -111,8 +111,8 @@ def test_where_the_cache_is(source, tmp_path, monkeypatch, names):
     assert default_cache() == tmp_path / "home" / ".cache" / "graphslice"
 
 
-def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
-    """Such as in a container: a folder for temporary files takes its place."""
+def test_unwritable_home_falls_back_to_temporary_files(tmp_path, monkeypatch):
+    """For example in a container."""
     (tmp_path / "file").touch()
     monkeypatch.delenv("GRAPHSLICE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -123,7 +123,7 @@ def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
     assert default_cache().name.startswith("graphslice-cache-")
 
 
-def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch):
+def test_unwritable_cache_raises(source, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "file"))
     for cache in (None, tmp_path / "file" / "deeper"):
@@ -131,7 +131,7 @@ def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch):
             cached_store(source, GraphConfig(), cache)
 
 
-def test_graphs_need_no_cache(tmp_path):
+def test_graphs_are_not_cached(tmp_path):
     data = smiles_to_graph("CCO").to_pyg()
     data.y = torch.tensor([1.0])
     assert cached_store(dataset_from_pyg([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
@@ -144,12 +144,12 @@ def store_as_source(demo_csv, tmp_path):
     return load_dataset(DataConfig(str(tmp_path / "s.arrow")))
 
 
-def test_a_store_needs_no_cache(store_as_source, tmp_path):
+def test_stores_are_not_cached(store_as_source, tmp_path):
     assert cached_store(store_as_source, GraphConfig(), tmp_path / "no") is store_as_source.store
     assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize("settings", [{"atom_order": "input"}, {"max_atoms": 20}], ids=str)
-def test_a_store_of_other_graphs(settings, store_as_source):
+def test_store_with_other_graph_settings_raises(settings, store_as_source):
     with pytest.raises(InputError, match=r"canonical order .* 512 atoms; .* featurize with --graph"):
         cached_store(store_as_source, GraphConfig(**settings))

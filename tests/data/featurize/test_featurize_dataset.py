@@ -1,4 +1,4 @@
-"""What ``graphslice featurize`` does with a data set."""
+"""Preprocessing of datasets, as by ``graphslice featurize``."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from graphslice.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["s.csv", "s", "s.ARROW", "s.arrow.gz"])
-def test_the_name_of_a_store(name, tmp_path):
+def test_output_without_the_extension_raises(name, tmp_path):
     with pytest.raises(InputError, match=r"the file name of a preprocessed dataset must end in \.arrow"):
         featurize_dataset(DataConfig(), GraphConfig(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_is_featurized_already(demo_csv, tmp_path):
+def test_preprocessed_input_raises(demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
     with pytest.raises(InputError, match=r"s\.arrow is already a preprocessed dataset"):
         featurize_dataset(DataConfig(str(tmp_path / "s.arrow")), GraphConfig(), tmp_path / "t.arrow")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes there")
-def test_a_name_that_is_no_text(demo_csv, tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
+def test_file_name_with_invalid_bytes(demo_csv, tmp_path):
     path = tmp_path / os.fsdecode(b"caf\xe9.csv")
     path.write_bytes(demo_csv.read_bytes())
     data = DataConfig(str(path), targets="gap_ev")
     assert len(featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1).store) == 60
 
 
-def test_a_file_that_is_there_stays(demo_csv, tmp_path):
+def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
     (tmp_path / "s.arrow").write_text("mine")
     with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or use --overwrite"):
         featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
@@ -54,20 +54,20 @@ def test_a_file_that_is_there_stays(demo_csv, tmp_path):
     ],
     ids=str,
 )
-def test_columns_of_no_use(settings, reason, demo_csv, tmp_path):
+def test_invalid_columns_raise(settings, reason, demo_csv, tmp_path):
     with pytest.raises(InputError, match=reason):
         featurize_dataset(DataConfig(str(demo_csv), **settings), GraphConfig(), tmp_path / "s.arrow", workers=1)
     assert not (tmp_path / "s.arrow").exists()
 
 
-def test_the_demo_set_has_its_own_split(tmp_path):
+def test_split_method_for_the_demo_set_raises(tmp_path):
     with pytest.raises(
         InputError, match="demo has its own split: use --split random when training on the preprocessed dataset"
     ):
         featurize_dataset(DataConfig(split="random"), GraphConfig(), tmp_path / "s.arrow")
 
 
-def test_no_row_of_any_use(tmp_path):
+def test_dataset_without_usable_rows_raises(tmp_path):
     (tmp_path / "t.csv").write_text('smiles\noops\n""\n')
     with pytest.raises(InputError, match=r"none of the 2 rows can be used; the first: not a "):
         featurize_dataset(DataConfig(str(tmp_path / "t.csv")), GraphConfig(), tmp_path / "s.arrow", workers=1)
@@ -75,7 +75,7 @@ def test_no_row_of_any_use(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["", "words"])
-def test_what_stood_there_stays_where_nothing_comes_of_it(column, demo_csv, tmp_path):
+def test_failed_overwrite_keeps_the_existing_file(column, demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
     before = (tmp_path / "s.arrow").read_bytes()
     (tmp_path / "t.csv").write_text("smiles,words\nCCO,\n" if column else "smiles\noops\n")
@@ -85,7 +85,7 @@ def test_what_stood_there_stays_where_nothing_comes_of_it(column, demo_csv, tmp_
     assert (tmp_path / "s.arrow").read_bytes() == before
 
 
-def test_the_report(tmp_path, demo_csv, demo_rows):
+def test_report_counts_failed_rows(tmp_path, demo_csv, demo_rows):
     config = DataConfig(str(demo_csv), targets="gap_ev")
     report = featurize_dataset(config, GraphConfig(max_atoms=20), tmp_path / "s.arrow", workers=1)
     large = [row for row, smiles in enumerate(demo_rows["smiles"]) if smiles_to_graph(smiles).num_atoms > 20]

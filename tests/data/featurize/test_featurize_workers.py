@@ -1,4 +1,4 @@
-"""SMILES that crash the process which reads them, or keep it busy for ever."""
+"""SMILES that crash or hang the process that reads them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
 pytestmark = pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="processes would not have what the test puts in place"
+    "fork" not in multiprocessing.get_all_start_methods(), reason="monkeypatching reaches only forked processes"
 )
 CRASH, NO_STEP_LIMIT = "[U][U]", "[Pu][Pu]"
 
 
 @pytest.fixture
 def deadly(monkeypatch):
-    """Two SMILES of which one ends the process that reads it, and one is read for ever; the limit is short."""
+    """Make one SMILES crash the process that reads it and another one hang; shorten the time limit."""
 
     def reading(read):
         def read_or_die(smiles, **settings):
@@ -49,22 +49,24 @@ def deadly_rows(demo_smiles):
     return [bad.get(row, text) for row, text in enumerate(smiles)], expected, bad
 
 
-def test_a_crash_or_an_endless_row_costs_that_row_alone(deadly_rows, request):
+def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     smiles, expected, bad = deadly_rows
     request.getfixturevalue("deadly")
     with featurizer_pool(workers=2) as processes:
-        found, reasons = featurize(smiles, GraphConfig(), pool=processes)
+        store, reasons = featurize(smiles, GraphConfig(), pool=processes)
         again, _ = featurize(smiles[10:400], GraphConfig(), pool=processes)
-    said = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
-    assert {row: reason for row, reason in enumerate(reasons) if reason} == {r: said[text] for r, text in bad.items()}
+    messages = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
+    assert {row: reason for row, reason in enumerate(reasons) if reason} == {
+        r: messages[text] for r, text in bad.items()
+    }
     others = [row for row in range(1300) if row not in bad]
-    np.testing.assert_array_equal(found.sizes[others], expected.sizes[others])
+    np.testing.assert_array_equal(store.sizes[others], expected.sizes[others])
     for row in (0, 4, 499, 501, 699, 701, 1023, 1298):
-        np.testing.assert_array_equal(found[row].atoms, expected[row].atoms)
+        np.testing.assert_array_equal(store[row].atoms, expected[row].atoms)
     np.testing.assert_array_equal(again.sizes, expected.sizes[10:400])
 
 
-def test_a_file_with_a_row_that_crashes_is_predicted(deadly, cli, run_directory, tmp_path, demo_smiles, monkeypatch):
+def test_predict_survives_a_crashing_row(deadly, cli, run_directory, tmp_path, demo_smiles, monkeypatch):
     monkeypatch.setattr(pool, "_TASK_ROWS", 16)
     table, out = tmp_path / "in.csv", tmp_path / "out.csv"
     table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
@@ -75,7 +77,7 @@ def test_a_file_with_a_row_that_crashes_is_predicted(deadly, cli, run_directory,
     assert not any(row.endswith("crashed on this SMILES") for row in rows[:-1])
 
 
-def test_a_dataset_with_a_row_that_crashes_is_featurized(deadly, cli, tmp_path, demo_smiles, monkeypatch):
+def test_featurize_survives_a_crashing_row(deadly, cli, tmp_path, demo_smiles, monkeypatch):
     monkeypatch.setattr(pool, "_TASK_ROWS", 16)
     table, out = tmp_path / "in.csv", tmp_path / "out.arrow"
     table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
@@ -83,7 +85,7 @@ def test_a_dataset_with_a_row_that_crashes_is_featurized(deadly, cli, tmp_path, 
     assert GraphStore.open(out).errors == {99: "RDKit crashed on this SMILES"}
 
 
-def test_orders_of_atoms_outlast_a_crash(monkeypatch, demo_smiles):
+def test_atom_orders_survive_a_crashing_row(monkeypatch, demo_smiles):
     parse = atom_bond_order.parse_molecule
 
     def parse_or_die(smiles, *arguments):
@@ -94,19 +96,19 @@ def test_orders_of_atoms_outlast_a_crash(monkeypatch, demo_smiles):
     expected = atom_bond_orders([*demo_smiles[:600], ""], "atom", GraphConfig())
     monkeypatch.setattr(atom_bond_order, "parse_molecule", parse_or_die)
     with featurizer_pool(workers=2) as processes:
-        found = atom_bond_orders([*demo_smiles[:600], CRASH], "atom", GraphConfig(), processes)
-    assert len(found) == 601 and found[-1] is None is expected[-1]
-    for one, other in zip(found[:-1], expected[:-1], strict=True):
-        np.testing.assert_array_equal(one.places, other.places)
+        orders = atom_bond_orders([*demo_smiles[:600], CRASH], "atom", GraphConfig(), processes)
+    assert len(orders) == 601 and orders[-1] is None is expected[-1]
+    for order, expected_order in zip(orders[:-1], expected[:-1], strict=True):
+        np.testing.assert_array_equal(order.places, expected_order.places)
 
 
-def test_processes_that_cannot_begin_are_no_fault_of_the_rows(monkeypatch):
+def test_processes_that_cannot_start_raise(monkeypatch):
     monkeypatch.setattr(workers, "_serve", lambda *_: os._exit(1))
     with featurizer_pool(workers=2) as processes, pytest.raises(InputError, match="--workers 1"):
         featurize(["C"], GraphConfig(), pool=processes)
 
 
-def test_closing_does_not_wait_for_an_endless_row(deadly, monkeypatch):
+def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly, monkeypatch):
     monkeypatch.setattr(workers, "ROW_SECONDS", 1000)
     with featurizer_pool(workers=2) as processes:
         future = processes.submit(pool._parse_task, [NO_STEP_LIMIT])
@@ -118,6 +120,6 @@ def _in_a_pool(smiles):
         return processes, featurize(smiles, GraphConfig(), pool=processes)[1]
 
 
-def test_a_process_of_a_pool_reads_by_itself():
+def test_daemon_process_starts_no_pool():
     with multiprocessing.get_context("fork").Pool(1) as outer:
         assert outer.apply(_in_a_pool, [["C", "x"]]) == (None, [None, "not a valid SMILES"])

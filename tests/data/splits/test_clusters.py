@@ -15,7 +15,7 @@ from graphslice.data.splits.clusters import butina_clusters
 
 
 def rdkit_clusters(bits: np.ndarray, distance: float) -> set[frozenset[int]]:
-    """By RDKit, from all distances, of the same fingerprints."""
+    """Cluster the same fingerprints with RDKit, from all distances."""
     bits = bits.astype(np.float64)
     both = bits @ bits.T
     either = bits.sum(1)[:, None] + bits.sum(1) - both
@@ -25,27 +25,27 @@ def rdkit_clusters(bits: np.ndarray, distance: float) -> set[frozenset[int]]:
 
 
 def as_sets(numbers: np.ndarray) -> set[frozenset[int]]:
-    found = defaultdict(set)
+    rows_by_cluster = defaultdict(set)
     for row, number in enumerate(numbers.tolist()):
-        found[number].add(row)
-    return {frozenset(members) for members in found.values()}
+        rows_by_cluster[number].add(row)
+    return {frozenset(members) for members in rows_by_cluster.values()}
 
 
 @pytest.mark.parametrize("distance", [0.3, 0.6, 0.8])
-def test_clusters_of_molecules_are_those_of_rdkit(distance, demo_smiles, monkeypatch):
+def test_clusters_of_molecules_match_rdkit(distance, demo_smiles, monkeypatch):
     monkeypatch.setattr(clusters, "_BLOCK_ROWS", 64)
     bits = morgan_fingerprints(read_smiles(demo_smiles[:500])[0])
-    found = butina_clusters(bits, distance)
-    assert as_sets(found) == rdkit_clusters(bits, distance)
-    assert sorted(set(found.tolist())) == list(range(found.max() + 1))
+    numbers = butina_clusters(bits, distance)
+    assert as_sets(numbers) == rdkit_clusters(bits, distance)
+    assert sorted(set(numbers.tolist())) == list(range(numbers.max() + 1))
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=40), st.sampled_from([0.0, 0.25, 0.5, 0.6, 1.0]))
-def test_clusters_of_any_bits_are_those_of_rdkit(numbers, distance):
-    """Many ties, no bits at all, distances right at the limit."""
+def test_clusters_of_any_fingerprints_match_rdkit(numbers, distance):
+    """Includes many ties, empty fingerprints and distances equal to the limit."""
     bits = (np.array(numbers)[:, None] >> np.arange(8) & 1).astype(bool)
     assert as_sets(butina_clusters(bits, distance)) == rdkit_clusters(bits, distance)
 
 
-def test_nothing_to_cluster():
+def test_empty_input_gives_no_clusters():
     assert butina_clusters(np.empty((0, 8), bool)).tolist() == []

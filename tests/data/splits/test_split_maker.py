@@ -21,7 +21,7 @@ METHODS = ["random", "scaffold", "cluster"]
 
 @pytest.fixture(scope="module")
 def make(demo_smiles):
-    """``make(smiles, labels, own, **config)``: the splits of molecules, by default of 600 of the demo set."""
+    """``make(smiles, labels, own, **config)``: split molecules, by default 600 of the demo set."""
 
     def split(smiles=None, labels=None, own=None, check=False, **config):
         smiles = demo_smiles[:600] if smiles is None else smiles
@@ -36,11 +36,11 @@ def make(demo_smiles):
                 splits["train"], [Task(f"y{k}", "multiclass", tuple("abcd")) for k in range(labels.shape[1])]
             )
         if own is None:
-            together = np.concatenate(list(splits.values()))
-            assert sorted(together.tolist()) == rows.tolist() and together.dtype == np.int64
-        found = [set(families[np.searchsorted(rows, members)].tolist()) for members in splits.values()]
+            all_rows = np.concatenate(list(splits.values()))
+            assert sorted(all_rows.tolist()) == rows.tolist() and all_rows.dtype == np.int64
+        split_families = [set(families[np.searchsorted(rows, members)].tolist()) for members in splits.values()]
         if own is None:
-            assert sum(map(len, found)) == len(set.union(*found)), "a family is divided"
+            assert sum(map(len, split_families)) == len(set.union(*split_families)), "a family is divided"
         return splits
 
     return split
@@ -54,24 +54,24 @@ SALTS = ["CC(=O)Oc1ccccc1C(=O)O", "CC(=O)Oc1ccccc1C(=O)[O-].[Na+]", "NCC(=O)O", 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_methods(method, make, demo_smiles):
+def test_split_methods_keep_families_together_and_depend_on_the_seed(method, make, demo_smiles):
     smiles = demo_smiles[:500] + [f"{text}.[Na+].[Cl-]" for text in demo_smiles[:100]]  # salts of some
     splits = [make(smiles, split=method, seed=seed) for seed in range(4)]
-    assert [sizes(found) for found in splits] == [pytest.approx([480, 60, 60], abs=3)] * 4
-    assert len({tuple(found["test"].tolist()) for found in splits}) == 4
-    again = make(smiles, split=method, seed=0)
-    assert all(np.array_equal(again[name], splits[0][name]) for name in again)
-    for found in splits:
-        train = set(found["train"].tolist())
+    assert [sizes(result) for result in splits] == [pytest.approx([480, 60, 60], abs=3)] * 4
+    assert len({tuple(result["test"].tolist()) for result in splits}) == 4
+    repeated = make(smiles, split=method, seed=0)
+    assert all(np.array_equal(repeated[name], splits[0][name]) for name in repeated)
+    for result in splits:
+        train = set(result["train"].tolist())
         assert all((row in train) == (500 + row in train) for row in range(100))
 
 
-def test_no_scaffold_in_two_splits(make, demo_smiles):
-    alone = [text for text in demo_smiles[:700] if "." not in text]
-    splits = make(alone, split="scaffold")
+def test_scaffold_split_divides_no_scaffold(make, demo_smiles):
+    connected = [text for text in demo_smiles[:700] if "." not in text]
+    splits = make(connected, split="scaffold")
     scaffolds = [
         {
-            MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(alone[row]), includeChirality=False)
+            MurckoScaffold.MurckoScaffoldSmiles(mol=Chem.MolFromSmiles(connected[row]), includeChirality=False)
             for row in rows
         }
         for rows in splits.values()
@@ -79,7 +79,7 @@ def test_no_scaffold_in_two_splits(make, demo_smiles):
     assert all(scaffolds) and sum(map(len, scaffolds)) == len(set.union(*scaffolds)) > 100
 
 
-def test_clusters_are_farther_from_training(make, demo_smiles):
+def test_cluster_split_has_test_molecules_less_similar_to_training(make, demo_smiles):
     generator = GetMorganGenerator(radius=2)
 
     def nearest(splits) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_clusters_are_farther_from_training(make, demo_smiles):
     assert clusters.mean() < random.mean() - 0.05 and (clusters > 0.6).mean() < (random > 0.6).mean()
 
 
-def test_too_many_rows_for_clusters(make, monkeypatch):
+def test_too_many_rows_for_the_cluster_split_raise(make, monkeypatch):
     monkeypatch.setattr(split_maker, "MAX_CLUSTERED", 599)
     with pytest.raises(InputError, match=r"t\.csv: .* supports at most 599 rows, not 600: use --split scaffold"):
         make(split="cluster")
@@ -99,10 +99,10 @@ def test_too_many_rows_for_clusters(make, monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rows", [3, 4, 10, 11])
-def test_few_rows(method, rows, make, demo_smiles):
+def test_few_rows_fill_every_split(method, rows, make, demo_smiles):
     ringed = [text for text in demo_smiles if "." not in text and "1" in text][::90]
-    found = make(ringed[:rows], split=method)
-    assert sizes(found) == pytest.approx([rows - 2, 1, 1], abs=2) and all(sizes(found))
+    result = make(ringed[:rows], split=method)
+    assert sizes(result) == pytest.approx([rows - 2, 1, 1], abs=2) and all(sizes(result))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_few_rows(method, rows, make, demo_smiles):
         ),
     ],
 )
-def test_too_few_groups(smiles, method, reason, make):
+def test_too_few_groups_raise(smiles, method, reason, make):
     with pytest.raises(InputError, match=reason):
         make(smiles, split=method)
 
@@ -140,20 +140,20 @@ def test_too_few_groups(smiles, method, reason, make):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_folds(method, make):
+def test_folds_are_disjoint_balanced_and_repeatable(method, make):
     labels = np.arange(600) % 10 == 0
     folds = [make(labels=labels, split=method, folds="5x2", fold=fold) for fold in range(10)]
     for repeat in (folds[:5], folds[5:]):
-        tests = np.concatenate([found["test"] for found in repeat])
+        tests = np.concatenate([result["test"] for result in repeat])
         assert sorted(tests.tolist()) == list(range(600))
-        of_folds = sorted(len(found["test"]) for found in repeat)
-        if method == "scaffold":  # benzene's is larger than a fold, and has one of its own
-            assert of_folds[-1] > 140 and 105 <= of_folds[0] <= of_folds[-2] <= 121
+        fold_sizes = sorted(len(result["test"]) for result in repeat)
+        if method == "scaffold":  # the group of benzene is larger than a fold and fills one
+            assert fold_sizes[-1] > 140 and 105 <= fold_sizes[0] <= fold_sizes[-2] <= 121
         else:
-            assert of_folds == [120] * 5
-        assert all(55 <= len(found["valid"]) <= 65 for found in repeat)
+            assert fold_sizes == [120] * 5
+        assert all(55 <= len(result["valid"]) <= 65 for result in repeat)
         if method == "random":
-            counts = [[labels[members].sum() for members in found.values()] for found in repeat]
+            counts = [[labels[members].sum() for members in result.values()] for result in repeat]
             assert counts == [pytest.approx([42, 6, 12], abs=2)] * 5
     assert not np.array_equal(folds[1]["test"], folds[6]["test"])
     assert not np.array_equal(folds[1]["test"], make(split=method, folds="5", fold=1, seed=1)["test"])
@@ -162,30 +162,30 @@ def test_folds(method, make):
     assert np.array_equal(folds[1]["valid"], make(labels=labels, split=method, folds="5", fold=1)["valid"])
 
 
-def test_more_folds_than_molecules(make):
+def test_more_folds_than_molecules_raises(make):
     with pytest.raises(
         InputError, match="2 of 4 folds would be empty, because its 4 usable rows have only 2 different molecules"
     ):
         make(SALTS, folds="4")
 
 
-def test_a_fold_that_has_all_of_a_value(make):
+def test_fold_with_all_rows_of_a_class_raises(make):
     labels = [1] + [0] * 599
-    found = [make(labels=labels, folds="3", fold=fold) for fold in range(3)]
-    (fold,) = [fold for fold in range(3) if 0 in found[fold]["test"]]
+    result = [make(labels=labels, folds="3", fold=fold) for fold in range(3)]
+    (fold,) = [fold for fold in range(3) if 0 in result[fold]["test"]]
     with pytest.raises(InputError, match="no training row has the class 'b' of the target 'y0', which 1 other row"):
         make(labels=labels, folds="3", fold=fold, check=True)
     make(labels=labels, folds="3", fold=(fold + 1) % 3, check=True)
 
 
-# --- splits that the data bring -----------------------------------------------------------------
+# --- splits of the dataset ----------------------------------------------------------------------
 
 
 def rows(*limits: int) -> list[np.ndarray]:
     return [np.arange(begin, end) for begin, end in zip((0, *limits), limits, strict=False)]
 
 
-def test_own_splits_stay(make):
+def test_splits_of_the_dataset_are_kept(make):
     train, valid, test = rows(500, 550, 600)
     for own in ({"train": train, "valid": valid, "test": test}, {"train": train, "valid": valid}):
         assert make(own=own) == own
@@ -195,24 +195,24 @@ def test_own_splits_stay(make):
     ("train", "all_rows", "valid"), [(480, 600, 60), (540, 600, 60), (100, 600, 25), (600, 600, 60)]
 )
 @pytest.mark.parametrize("method", ["fold", "scaffold"])
-def test_validation_is_taken_from_training(train, all_rows, valid, method, make):
+def test_missing_validation_set_is_taken_from_training(train, all_rows, valid, method, make):
     own = dict(zip(("train", "test"), rows(train, all_rows), strict=True))
     labels = np.arange(600) % 5 == 0
-    found = make(labels=labels, own=own, split=method)
-    assert np.array_equal(found["test"], own["test"]) and list(found) == ["train", "valid", "test"]
-    assert sorted([*found["train"], *found["valid"]]) == own["train"].tolist()
-    assert len(found["valid"]) == pytest.approx(valid, abs=2)
+    result = make(labels=labels, own=own, split=method)
+    assert np.array_equal(result["test"], own["test"]) and list(result) == ["train", "valid", "test"]
+    assert sorted([*result["train"], *result["valid"]]) == own["train"].tolist()
+    assert len(result["valid"]) == pytest.approx(valid, abs=2)
     if method == "fold":
-        assert labels[found["valid"]].sum() == pytest.approx(valid / 5, abs=2)
+        assert labels[result["valid"]].sum() == pytest.approx(valid / 5, abs=2)
     other = make(labels=labels, own=own, split=method, seed=1)
-    assert not np.array_equal(other["valid"], found["valid"])
+    assert not np.array_equal(other["valid"], result["valid"])
 
 
-def test_validation_is_of_other_molecules(make):
-    """SALTS holds two molecules, each twice; the test has one of them as well, as the user wants it."""
+def test_families_are_not_divided_between_training_and_validation(make):
+    """SALTS has two families of two rows; the user put a row of one of them into the test set, too."""
     own = {"train": np.array([0, 1, 2, 3]), "test": np.array([4])}
-    found = make([*SALTS, SALTS[0]], own=own)
-    assert {tuple(found["train"].tolist()), tuple(found["valid"].tolist())} == {(0, 1), (2, 3)}
+    result = make([*SALTS, SALTS[0]], own=own)
+    assert {tuple(result["train"].tolist()), tuple(result["valid"].tolist())} == {(0, 1), (2, 3)}
 
 
 @pytest.mark.parametrize(
@@ -227,17 +227,17 @@ def test_validation_is_of_other_molecules(make):
         ),
     ],
 )
-def test_own_splits_of_no_use(own, reason, make):
+def test_empty_splits_of_the_dataset_raise(own, reason, make):
     with pytest.raises(InputError, match=reason):
         make(own={name: np.array(members, dtype=np.int64) for name, members in own.items()})
 
 
-def test_folds_of_data_with_a_split(make):
+def test_folds_for_a_dataset_with_a_split_raise(make):
     with pytest.raises(InputError, match=r"t\.csv has its own split.*--split random, scaffold, cluster"):
         make(own={"train": np.arange(9), "valid": np.arange(9, 12)}, folds="3")
 
 
-def test_an_own_split_that_lacks_a_value(make):
+def test_split_of_the_dataset_that_lacks_a_class_raises(make):
     labels = np.zeros((600, 2))
     labels[590:, 1] = 3
     own = dict(zip(("train", "valid", "test"), rows(500, 550, 600), strict=True))

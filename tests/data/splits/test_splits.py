@@ -5,16 +5,16 @@ import numpy as np
 from graphslice.data.splits import NO_SPLIT, decode_splits, encode_splits, present_splits
 
 
-def test_splits_as_numbers_and_back():
+def test_decode_splits_inverts_encode_splits():
     splits = {"train": np.array([4, 1]), "test-dev": np.array([2])}
     numbers = encode_splits(splits, 6)
     assert numbers.dtype == np.int8 and numbers.tolist() == [-1, 0, 3, -1, 0, -1]
     assert present_splits(numbers) == ["train", "test-dev"]
     usable = np.array([True, False, True, True, True, True])
-    found = {split: rows.tolist() for split, rows in decode_splits(numbers, usable, ["train", "test-dev"]).items()}
-    assert found == {"train": [4], "test-dev": [2]}
+    decoded = {split: rows.tolist() for split, rows in decode_splits(numbers, usable, ["train", "test-dev"]).items()}
+    assert decoded == {"train": [4], "test-dev": [2]}
 
 
-def test_no_splits_as_numbers():
+def test_encoding_no_splits():
     numbers = encode_splits(None, 2)
     assert numbers.tolist() == [NO_SPLIT, NO_SPLIT] and present_splits(numbers) == []

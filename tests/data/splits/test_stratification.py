@@ -17,7 +17,7 @@ LABELS = st.integers(1, 30).flatmap(
 
 
 @given(LABELS, st.randoms())
-def test_strata_and_missing_values_against_a_loop(columns, random):
+def test_strata_and_missing_classes_match_a_loop(columns, random):
     rows = len(columns[0]) if columns else 7
     labels = np.array(columns, dtype=float).reshape(len(columns), rows).T
     counts = Counter((k, v) for k, column in enumerate(columns) for v in column if v == v)
@@ -29,14 +29,14 @@ def test_strata_and_missing_values_against_a_loop(columns, random):
     for (first, second), values in zip(both.tolist(), of_row, strict=True):
         assert (first < second) if values else (first == second == both.max())
         assert (second == both.max()) or len(values) > 1
-    found = both[:, 0]
+    rarest = both[:, 0]
     rarity = {}
     for row, values in enumerate(of_row):
-        rarity.setdefault(found[row], set()).add(min((counts[v] for v in values), default=np.inf))
-        others = [values for r, values in enumerate(of_row) if found[r] == found[row]]
-        assert not values or set.intersection(*others), "rows of a stratum share a value"
+        rarity.setdefault(rarest[row], set()).add(min((counts[v] for v in values), default=np.inf))
+        others = [values for r, values in enumerate(of_row) if rarest[r] == rarest[row]]
+        assert not values or set.intersection(*others), "rows of a stratum share a class"
     assert all(len(counts) == 1 for counts in rarity.values())
     assert [min(rarity[s]) for s in sorted(rarity)] == sorted(min(counts) for counts in rarity.values())
-    present = np.array([random.random() < 0.5 for _ in range(rows)])
-    there = {v for row in range(rows) if present[row] for v in of_row[row]}
-    assert sorted(missing_classes(labels, present)) == sorted(set(counts) - there)
+    selected = np.array([random.random() < 0.5 for _ in range(rows)])
+    selected_values = {v for row in range(rows) if selected[row] for v in of_row[row]}
+    assert sorted(missing_classes(labels, selected)) == sorted(set(counts) - selected_values)

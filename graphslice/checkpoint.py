@@ -1,4 +1,4 @@
-"""Checkpoints: written, and read without running code."""
+"""Checkpoints of models. Reading one never runs code from the file."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_ru
 from graphslice.tasks import Task, num_network_outputs, num_outputs, regression_tasks
 from graphslice.trees import Stacking
 
-#: The key of a checkpoint that holds what is GraphSlice's own.
+#: The key of a checkpoint that holds GraphSlice's own data: version, configuration, tasks.
 KEY = "graphslice"
-# No checkpoint holds so many values beside the elements of its tensors.
+# Upper bound on the values of a checkpoint, not counting the elements of its tensors.
 _MOST_VALUES = 2_000_000
-# What comes of values that are not those of a checkpoint.
-_NOT_WHOLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
-# The keys of what a model may have beside its network.
+# Errors that malformed contents of a checkpoint cause.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
+# Keys of the optional parts of a model.
 _STACKING, _CALIBRATION = "blend", "calibration"
 
 
 @dataclass
 class Checkpoint:
-    """A model and how it was made.
+    """A trained model and the configuration of its run.
 
     Attributes:
         config: the resolved configuration of the run.
-        tasks: what is asked of each of the targets.
+        tasks: the targets.
         weights: the state dict of :class:`~graphslice.nn.GraphTransformer`.
-        extra: anything else the run noted: the version that wrote it, a fingerprint of its data.
-        blend: trees that answer beside the network, or None.
-        calibration: what its answers are worth, or None.
+        extra: other values that the run stored, such as the version that wrote it and the fingerprint of its data.
+        stacking: tree ensembles and their weights in the prediction, or None.
+        calibration: the calibration of prediction intervals and probabilities, or None.
     """
 
     config: RunConfig
@@ -60,11 +60,11 @@ class Checkpoint:
 
     @property
     def targets(self) -> list[str]:
-        """The names of the predicted columns."""
+        """Names of the predicted columns."""
         return [task.name for task in self.tasks]
 
     def model(self) -> GraphTransformer:
-        """The model, in evaluation mode.
+        """Build the network, in evaluation mode.
 
         Raises:
             InputError: if the weights do not fit the configuration.
@@ -74,12 +74,12 @@ class Checkpoint:
                 raise RuntimeError
             model = GraphTransformer(self.config.model)
             model.load_state_dict(self.weights)
-        except (RuntimeError, NotImplementedError):  # also of tensors that hold no numbers to copy
+        except (RuntimeError, NotImplementedError):  # NotImplementedError: tensors without data, such as meta tensors
             raise InputError("the checkpoint's weights do not fit its configuration") from None
         return model.eval()
 
     def _fits(self) -> bool:
-        """Whether the weights have the sizes of the configuration: asked before a model of these gets its memory."""
+        """True if the weights have the sizes of the configuration; checked before memory for a model is allocated."""
         config = self.config.model
         layers = {name.split(".")[1] for name in self.weights if name.startswith("blocks.")}
         sizes = {
@@ -97,13 +97,13 @@ class Checkpoint:
 
 
 def header(config: RunConfig, tasks: Sequence[Task], **extra: Any) -> dict[str, Any]:
-    """What GraphSlice stores beside the weights: plain values only, so that reading runs no code."""
+    """Return the metadata of a checkpoint as plain values, which can be read without running code."""
     values = [task.to_dict() for task in tasks]
     return {"version": __version__, "config": config.to_dict(), "tasks": values, **extra}
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
-    """Write a checkpoint that holds a model and no training state."""
+    """Write a model to a checkpoint without training state."""
     contents = {
         KEY: header(checkpoint.config, checkpoint.tasks, **checkpoint.extra),
         "state_dict": {f"model.{name}": value for name, value in checkpoint.weights.items()},
@@ -112,22 +112,22 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
-    """Put trees or a calibration beside the network of a checkpoint, which keeps all else that it has.
+    """Add tree ensembles or a calibration to a checkpoint file; its other contents are unchanged.
 
     Raises:
-        InputError: if it cannot be read.
+        InputError: if the checkpoint cannot be read.
     """
     stacking, calibration = (part, None) if isinstance(part, Stacking) else (None, part)
     _replace(path, load_weights(path) | _parts(stacking, calibration))
 
 
 def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
-    """Write what the models of a run folder have together."""
+    """Write the calibration of an ensemble to its run directory."""
     _replace(folder / ENSEMBLE_CALIBRATION, _parts(None, calibration))
 
 
 def _parts(stacking: Stacking | None, calibration: Calibration | None) -> dict[str, Any]:
-    """What a file holds of a model beside its network."""
+    """Return the optional parts of a model as the contents of a file."""
     parts = {_STACKING: stacking, _CALIBRATION: calibration}
     return {name: _as_tensors(part.to_dict()) for name, part in parts.items() if part is not None}
 
@@ -138,14 +138,14 @@ def _replace(path: Path, contents: dict[str, Any]) -> None:
 
 
 def as_bytes(contents: dict[str, Any]) -> memoryview:
-    """What :func:`torch.save` writes, which itself says of a full disk only that something has failed."""
+    """Serialise with :func:`torch.save`, in memory, since it does not report a full disk as such."""
     file = io.BytesIO()
     torch.save(contents, file)
     return file.getbuffer()
 
 
 def _as_tensors(values: Any) -> Any:
-    """Nested values with tensors for their arrays: what is read without running code."""
+    """Replace the arrays of nested values by tensors, which can be read without running code."""
     if isinstance(values, dict):
         return {name: _as_tensors(value) for name, value in values.items()}
     if isinstance(values, list):
@@ -154,7 +154,7 @@ def _as_tensors(values: Any) -> Any:
 
 
 def _as_arrays(values: Any) -> Any:
-    """The inverse of :func:`_as_tensors`."""
+    """Invert :func:`_as_tensors`."""
     if isinstance(values, dict):
         return {name: _as_arrays(value) for name, value in values.items()}
     if isinstance(values, list):
@@ -163,44 +163,51 @@ def _as_arrays(values: Any) -> Any:
 
 
 def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
-    """Make a run folder of a model that was trained elsewhere.
+    """Create a run directory for a model that was trained elsewhere.
 
     Raises:
-        InputError: if the folder holds a run, of one model or several, or cannot be written.
+        InputError: if the directory already holds a run (of one model or an ensemble) or cannot be written.
     """
     if contains_run(folder) or find_members(folder):
         raise InputError(f"{folder} holds a run already: choose another --out")
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"cannot write the run folder {folder}: it is a file")
-    with atomic_write(folder / CONFIG) as beside:  # both or none
-        beside.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
+        raise InputError(f"cannot write the run directory {folder}: it is a file")
+    with atomic_write(folder / CONFIG) as config_file:  # both files or none
+        config_file.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
         save_checkpoint(checkpoint, folder / BEST)
 
 
 def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
-    """The sections of a preset for a run that starts from another: :meth:`RunConfig.fine_tuned_from`, as plain values.
+    """Return the sections of a preset adapted to fine-tuning: :meth:`RunConfig.fine_tuned_from` as plain values.
+
+    Args:
+        preset: sections of the preset.
+        init_from: the run directory, checkpoint or packaged model from which the run is initialised.
 
     Raises:
-        InputError: if ``init_from`` is no run, checkpoint or model that comes with the package.
+        InputError: if ``init_from`` is no run directory, checkpoint or packaged model.
     """
     origin = read_checkpoint(init_from).config
     return RunConfig.from_dict(preset).fine_tuned_from(origin, init_from).to_dict()
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint of GraphSlice, given its file or its run folder.
+    """Read a checkpoint of GraphSlice.
 
-    Only tensors and plain values are read: a file that asks for code to be run is refused.
+    Only tensors and plain values are read; a file that would run code is rejected.
+
+    Args:
+        path: the checkpoint file, its run directory, or the name of a packaged model.
 
     Raises:
-        InputError: if it is missing, truncated, of another program, or asks for code.
+        InputError: if the file is missing, truncated, written by another program, or would run code.
     """
     path = find_checkpoint(path)
     contents = load_weights(path)
     if KEY not in contents:
         raise InputError(
-            f"{path} is not a GraphSlice checkpoint; one of Graphormer or Sliceformer is taken in by "
-            "'graphslice import-checkpoint'"
+            f"{path} is not a GraphSlice checkpoint; 'graphslice import-checkpoint' converts those of Graphormer "
+            "and Sliceformer"
         )
     head = contents[KEY]
     try:
@@ -214,35 +221,35 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         stacking = Stacking.from_dict(_as_arrays(contents[_STACKING])) if _STACKING in contents else None
         if stacking is not None and not stacking.fits(tasks):
             raise KeyError(_STACKING)
-        found = Checkpoint(config, tasks, weights, extra, stacking)
-        return replace(found, calibration=_read_calibration(contents, tasks, calibration_kinds([found])))
+        checkpoint = Checkpoint(config, tasks, weights, extra, stacking)
+        return replace(checkpoint, calibration=_read_calibration(contents, tasks, calibration_kinds([checkpoint])))
     except InputError as error:
         raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
-    except _NOT_WHOLE:
-        raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
+    except _MALFORMED:
+        raise InputError(f"{path} is not a complete GraphSlice checkpoint") from None
 
 
 def read_part(path: Path, tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
-    """The calibration that a file of :func:`save_ensemble_calibration` holds.
+    """Read the calibration that :func:`save_ensemble_calibration` wrote.
 
     Args:
-        path: of the file.
-        tasks: of the ensemble.
-        kinds: of :func:`calibration_kinds`.
+        path: path of the file.
+        tasks: the targets of the ensemble.
+        kinds: as returned by :func:`calibration_kinds`.
 
     Raises:
-        InputError: if it cannot be read.
+        InputError: if the file cannot be read.
     """
     try:
         return _read_calibration(load_weights(path), tasks, kinds)
     except InputError:
         raise
-    except _NOT_WHOLE:
-        raise InputError(f"{path} is not a whole GraphSlice checkpoint") from None
+    except _MALFORMED:
+        raise InputError(f"{path} is not a complete GraphSlice checkpoint") from None
 
 
 def calibration_kinds(checkpoints: Sequence[Checkpoint]) -> set[str]:
-    """The kinds of difficulty that a model, or several as an ensemble, have: intervals can be scaled by these alone."""
+    """Return the uncertainty measures available to a model or ensemble, by which its intervals can be scaled."""
     config, tasks = checkpoints[0].config, checkpoints[0].tasks
     kinds = {
         CONSTANT: True,
@@ -255,56 +262,56 @@ def calibration_kinds(checkpoints: Sequence[Checkpoint]) -> set[str]:
 
 
 def _full(weight: Tensor) -> Tensor:
-    """A weight in full precision: models that come with the package are kept in half of it."""
+    """Convert a weight to float32; packaged models are stored as float16."""
     return weight.float() if weight.dtype == torch.float16 and weight.layout == torch.strided else weight
 
 
 def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
-    """Raises one of :data:`_NOT_WHOLE` for what is none."""
+    """Read the calibration of a file, or None; raises one of :data:`_MALFORMED` if it is invalid."""
     if _CALIBRATION not in contents:
         return None
     return Calibration.from_dict(_as_arrays(contents[_CALIBRATION]), tasks, kinds)
 
 
 def _read_tasks(head: dict[str, Any]) -> list[Task]:
-    """What is asked of each target; an earlier checkpoint names targets that are numbers."""
+    """Read the tasks; earlier checkpoints have only the names of regression targets."""
     if "tasks" not in head:
         return regression_tasks(head["targets"])
     return [Task.from_dict(values) for values in head["tasks"]]
 
 
 class _Excessive(ValueError):
-    """A file would take far more memory than it has bytes."""
+    """A file would need far more memory than it has bytes."""
 
 
 def load_weights(path: Path) -> dict[str, Any]:
-    """What a file of ``torch.save`` holds, if that is tensors and plain values alone.
+    """Read a file of ``torch.save`` that holds only tensors and plain values.
 
     Raises:
-        InputError: if it cannot be read, or asks for code to be run.
+        InputError: if the file cannot be read or would run code.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch would have its own users do
+            warnings.simplefilter("ignore")  # advice to developers
             check_archive(path)
             contents = torch.load(path, map_location="cpu", weights_only=True)
             _check_sizes(contents, {})
-    except Exception as error:  # a damaged file fails in as many ways as there are bytes
-        text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # neither archive nor pickle
+    except Exception as error:  # a damaged file can raise almost any error
+        text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # first byte of an archive or pickle
         if isinstance(error, _Excessive):
-            why = f"it would take far more memory than it has bytes ({error})"
+            reason = f"it would need far more memory than it has bytes ({error})"
         elif "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
-            why = "it holds more than weights and plain values, and running its code is not safe"
+            reason = "it holds objects other than weights and plain values, and loading them would run code"
         else:
-            why = "it is truncated, damaged or no checkpoint at all"
-        raise InputError(f"cannot read {path}: {why}") from None
+            reason = "it is truncated, damaged or not a checkpoint"
+        raise InputError(f"cannot read {path}: {reason}") from None
     if not isinstance(contents, dict):
-        raise InputError(f"cannot read {path}: it holds no checkpoint")
+        raise InputError(f"cannot read {path}: it does not hold a checkpoint")
     return contents
 
 
 def check_archive(path: Path) -> None:
-    """Raise ValueError for an archive whose parts take more memory than they have bytes: PyTorch compresses none."""
+    """Raise ValueError for a compressed archive, which PyTorch never writes and which could exhaust the memory."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
@@ -312,14 +319,18 @@ def check_archive(path: Path) -> None:
 
 
 def _check_sizes(value: Any, known: dict[int, int]) -> int:
-    """The number of values in nested ones, those that several share counted each time.
+    """Count the values in nested containers; a value that several containers share counts each time.
 
     Args:
         value: nested values.
-        known: the numbers of the parts seen so far, by identity.
+        known: counts of the containers visited so far, by identity.
+
+    Returns:
+        The number of values.
 
     Raises:
-        ValueError: if they are too many, endless, or a tensor has more elements than its memory holds.
+        ValueError: if there are too many values, a container contains itself, or a tensor has more elements than its
+            memory holds.
     """
     if isinstance(value, Tensor):
         if value.layout == torch.strided and value.numel() * value.itemsize > value.untyped_storage().nbytes():
@@ -332,7 +343,7 @@ def _check_sizes(value: Any, known: dict[int, int]) -> int:
     else:
         parts = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, type) else ()
     if id(value) not in known:
-        known[id(value)] = _MOST_VALUES  # while its parts are counted: one that holds itself is endless
+        known[id(value)] = _MOST_VALUES  # while its parts are counted, so that one that contains itself is rejected
         known[id(value)] = 1 + sum(_check_sizes(part, known) for part in parts)
     if known[id(value)] >= _MOST_VALUES:
         raise _Excessive("too many values")

@@ -1,4 +1,4 @@
-"""What is asked of each target: a number, yes or no, or one of several classes."""
+"""Task types of the targets: regression, binary classification and multiclass classification."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from graphslice.config import split_words
 from graphslice.errors import InputError, nearest, shown
 
 REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
-#: How the numbers of a target are changed before they are learned.
+#: Transformations of a regression target before training.
 TRANSFORMS = ("none", "log")
-#: The loss with which the network learns of each number also the deviation of its error.
+#: The loss with which the network also predicts a standard deviation for every regression target.
 GAUSSIAN = "gaussian"
-# Logarithms of standardised deviations are kept so far from 0.
+# Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
 _MAX_LOG_STD = 7.0
 
 
@@ -26,11 +26,12 @@ class Task:
     """One target.
 
     Attributes:
-        name: of its column.
-        kind: of :data:`TASK_KINDS`.
-        classes: names of the classes; a label is the place of its class among them. Of a binary target two, of
-            which the second is the positive one.
-        transform: of :data:`TRANSFORMS`; the natural logarithm is what the network learns, and is undone.
+        name: name of its column.
+        kind: one of :data:`TASK_KINDS`.
+        classes: names of the classes; a label is the index of its class. A binary target has two classes, the second
+            of which is the positive one. Empty for regression.
+        transform: one of :data:`TRANSFORMS`. With ``"log"`` the network is trained on the natural logarithm, and
+            predictions are transformed back.
     """
 
     name: str
@@ -40,85 +41,100 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """How many numbers answer it: one, or the probability of each class of several."""
+        """Number of predicted values: one, or for a multiclass target the probability of each class."""
         return len(self.classes) if self.kind == MULTICLASS else 1
 
     @property
     def columns(self) -> list[str]:
-        """Names of these numbers."""
+        """Names of the predicted values."""
         if self.kind == REGRESSION:
             return [self.name]
         return [f"{self.name}_prob_{name}" for name in self.classes[-self.outputs :]]
 
     @property
     def output_names(self) -> list[str]:
-        """Names of what the network puts out for it, before it is made an answer."""
+        """Names of the raw network outputs, before :func:`to_predictions`."""
         if self.kind == REGRESSION:
             return [self.name if self.transform == "none" else f"{self.transform} {self.name}"]
         return [f"{self.name}, logit of {name}" for name in self.classes[-self.outputs :]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, such as a checkpoint holds."""
+        """Return the task as plain values, as stored in a checkpoint."""
         return {**asdict(self), "classes": list(self.classes)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Task:
-        """The inverse of :meth:`to_dict`; raises KeyError, TypeError or ValueError for what it does not write."""
+        """Create a task from the values of :meth:`to_dict`.
+
+        Raises:
+            KeyError, TypeError, ValueError: if :meth:`to_dict` cannot have returned the values.
+        """
         task = cls(**{**values, "classes": tuple(values["classes"])})
         texts = (task.name, task.kind, task.transform, *task.classes)
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a target has names that are no texts")
+            raise TypeError("a target has a name that is not a string")
         counts = {REGRESSION: (0, 0), BINARY: (2, 2), MULTICLASS: (3, 10**6)}
         least, most = counts[task.kind]
         if not least <= len(task.classes) <= most or task.transform not in TRANSFORMS:
-            raise ValueError(f"a target {task.kind} of {len(task.classes)} classes")
+            raise ValueError(f"a {task.kind} target with {len(task.classes)} classes")
         return task
 
 
 def regression_tasks(names: Iterable[str]) -> list[Task]:
-    """Targets that are numbers."""
+    """Return a regression task for every name."""
     return [Task(name) for name in names]
 
 
 def num_outputs(tasks: Sequence[Task]) -> int:
-    """How many numbers answer all of some targets."""
+    """Return the number of predicted values of all targets."""
     return sum(task.outputs for task in tasks)
 
 
 def num_network_outputs(tasks: Sequence[Task], loss: str) -> int:
-    """How many numbers the network puts out: answers, and with the loss ``gaussian`` a deviation for each number.
+    """Return the number of network outputs.
+
+    These are the predicted values and, with the loss ``gaussian``, a log standard deviation for every regression
+    target.
 
     Args:
-        tasks: of the targets.
-        loss: of the training.
+        tasks: the targets.
+        loss: name of the training loss.
     """
     return num_outputs(tasks) + (len(regression_indices(tasks)) if loss == GAUSSIAN else 0)
 
 
 def regression_indices(tasks: Sequence[Task]) -> list[int]:
-    """The places of the targets that are numbers."""
+    """Return the indices of the regression targets."""
     return [t for t, task in enumerate(tasks) if task.kind == REGRESSION]
 
 
 def prediction_columns(tasks: Sequence[Task]) -> list[str]:
-    """Names of the numbers that answer some targets."""
+    """Return the names of the predicted values of all targets."""
     return [name for task in tasks for name in task.columns]
 
 
 def output_slices(tasks: Sequence[Task]) -> list[slice]:
-    """Where the numbers of each target lie among those of all."""
+    """Return the slice of the predicted values that belongs to each target."""
     ends = np.cumsum([0, *(task.outputs for task in tasks)]).tolist()
     return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def each_target(tasks: Sequence[Task]) -> Iterator[tuple[int, Task, slice]]:
-    """The place of each target, what is asked of it, and where its numbers lie among those of all."""
-    for t, (task, where) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
-        yield t, task, where
+    """Yield the index of each target, its task and the slice of its predicted values."""
+    for t, (task, columns) in enumerate(zip(tasks, output_slices(tasks), strict=True)):
+        yield t, task, columns
 
 
 def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """``float64 [R, T]``: labels as the network learns them, logarithms where a target asks for them."""
+    """Transform labels to the scale on which the network is trained (logarithms for targets with ``"log"``).
+
+    Args:
+        labels: ``float [R, T]``, in the user's units.
+        tasks: T targets.
+
+    Returns:
+        ``float64 [R, T]``.
+    """
     labels = np.array(labels, dtype=np.float64)
     for t, task in enumerate(tasks):
         if task.transform == "log":
@@ -127,83 +143,96 @@ def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """``float32 [R, W]``: what the network puts out as answers: numbers in the user's unit, and probabilities.
+    """Convert network outputs to predictions: values in the user's units, and class probabilities.
 
     Args:
-        outputs: ``float [R, W]``, of the numbers or their logarithms, and the logits of classes; deviations may follow.
-        tasks: T targets that W numbers answer.
+        outputs: ``float [R, W]``: values or their logarithms, and the logits of classes; the columns of log standard
+            deviations may follow and are ignored.
+        tasks: T targets with W predicted values.
+
+    Returns:
+        ``float32 [R, W]``.
     """
-    answers = np.array(outputs[:, : num_outputs(tasks)], dtype=np.float64)
+    predictions = np.array(outputs[:, : num_outputs(tasks)], dtype=np.float64)
     with np.errstate(over="ignore"):
-        for _, task, where in each_target(tasks):
+        for _, task, columns in each_target(tasks):
             if task.kind == BINARY:
-                answers[:, where] = 1 / (1 + np.exp(-answers[:, where]))
+                predictions[:, columns] = 1 / (1 + np.exp(-predictions[:, columns]))
             elif task.kind == MULTICLASS:
-                powers = np.exp(answers[:, where] - answers[:, where].max(axis=1, keepdims=True, initial=-np.inf))
-                answers[:, where] = powers / powers.sum(axis=1, keepdims=True)
+                maxima = predictions[:, columns].max(axis=1, keepdims=True, initial=-np.inf)
+                powers = np.exp(predictions[:, columns] - maxima)
+                predictions[:, columns] = powers / powers.sum(axis=1, keepdims=True)
             elif task.transform == "log":
-                answers[:, where] = np.exp(answers[:, where])
-        return answers.astype(np.float32)
+                predictions[:, columns] = np.exp(predictions[:, columns])
+        return predictions.astype(np.float32)
 
 
 def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.ndarray) -> np.ndarray | None:
-    """``float32 [R, T]``: how far off the network takes its numbers to be; 0 of classes, None where it does not say.
+    """Return the standard deviations that a network trained with the loss ``gaussian`` predicts.
 
     Args:
-        outputs: ``float [R, W + D]``, what the network puts out.
-        tasks: T targets that W numbers answer.
-        std: ``float [W + D]``, of what it learns: its deviations are those of standardised numbers.
+        outputs: ``float [R, W + D]``, the network outputs.
+        tasks: T targets with W predicted values.
+        std: ``float [W + D]``, the standard deviations by which the targets were standardised for training.
+
+    Returns:
+        ``float32 [R, T]``, 0 for classification targets; None if the network does not predict standard deviations.
     """
     width = num_outputs(tasks)
     if outputs.shape[1] == width:
         return None
-    found = np.zeros((len(outputs), len(tasks)), np.float32)
+    deviations = np.zeros((len(outputs), len(tasks)), np.float32)
     slices = output_slices(tasks)
     for d, t in enumerate(regression_indices(tasks)):
         logs = np.clip(np.asarray(outputs[:, width + d], np.float64), -_MAX_LOG_STD, _MAX_LOG_STD)
-        found[:, t] = np.exp(logs) * std[slices[t].start]
-    return found
+        deviations[:, t] = np.exp(logs) * std[slices[t].start]
+    return deviations
 
 
-def predicted_classes(answers: np.ndarray, task: Task) -> list[str | None]:
-    """The most probable class of each row; None where there is no answer.
+def predicted_classes(predictions: np.ndarray, task: Task) -> list[str | None]:
+    """Return the most probable class of each row.
 
     Args:
-        answers: ``float [R, W]``, of this target alone.
-        task: of classes.
+        predictions: ``float [R, W]``, the probabilities of this target alone; nan where there is no prediction.
+        task: a classification target.
+
+    Returns:
+        R class names; None where there is no prediction.
     """
     binary = task.kind == BINARY
-    places = (answers[:, 0] >= 0.5).astype(int) if binary else np.nan_to_num(answers, nan=-1.0).argmax(axis=1)
-    known = np.isfinite(answers).all(axis=1)
-    return [task.classes[place] if there else None for place, there in zip(places.tolist(), known, strict=True)]
+    labels = (predictions[:, 0] >= 0.5).astype(int) if binary else np.nan_to_num(predictions, nan=-1.0).argmax(axis=1)
+    known = np.isfinite(predictions).all(axis=1)
+    return [task.classes[label] if is_known else None for label, is_known in zip(labels.tolist(), known, strict=True)]
 
 
 def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
-    """What an option says of each target that it speaks of: ``VALUE`` of all, or ``NAME=VALUE,NAME=VALUE``,
-    in quotes where a name has a comma.
+    """Parse an option that holds one value for all targets, or one for each of some.
 
     Args:
-        text: of the option.
-        names: of the targets.
-        choices: the values it can have.
-        option: its name, for messages.
+        text: ``VALUE``, or ``NAME=VALUE,NAME=VALUE``; a name that contains a comma is quoted.
+        names: names of the targets.
+        choices: allowed values.
+        option: name of the option, for messages.
+
+    Returns:
+        The values by the names of the targets that the option sets.
 
     Raises:
-        InputError: for another value, or a target that is not there.
+        InputError: for a value that is not allowed or an unknown target.
     """
     if not text:
         return {}
     if text in choices:
         return dict.fromkeys(names, text)
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in split_words(text):
         name, equals, value = (word.strip() for word in part.rpartition("="))
         if value not in choices:
             raise InputError(
-                f"{option} knows no {shown(value)}{nearest(value, choices)}: give {', '.join(choices)}, or "
-                f"TARGET={choices[-1]} for some of the targets"
+                f"{option} cannot be {shown(value)}{nearest(value, choices)}: choose from {', '.join(choices)}, or "
+                f"give TARGET={choices[-1]} to set it for single targets"
             )
         if not equals or name not in names:
-            raise InputError(f"{option} speaks of a target {shown(name)}{nearest(name, names)} that is not predicted")
-        found[name] = value
-    return found
+            raise InputError(f"{option} names {shown(name)}{nearest(name, names)}, which is not a predicted target")
+        values[name] = value
+    return values

@@ -326,7 +326,7 @@ def test_truncated_files_are_refused(reader, share, own, tmp_path):
     ids=repr,
 )
 def test_files_of_other_programs_are_refused(reader, contents, saved):
-    with pytest.raises(InputError, match=r"is not a GraphSlice checkpoint|is no Graphormer|holds no checkpoint"):
+    with pytest.raises(InputError, match=r"is not a GraphSlice checkpoint|is not a Graphormer|does not hold a checkpoint"):
         READERS[reader](saved(contents))
 
 
@@ -397,15 +397,15 @@ def test_weights_must_fit_the_configuration(own, tmp_path):
     [
         (lambda c: c["graphslice"]["config"]["model"].update(later=1), "written by another version .*'model.later'"),
         (lambda c: c["graphslice"]["config"]["model"].update(mixer="later"), "written by another version .*'later'"),
-        (lambda c: c["graphslice"].pop("config"), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].update(config=3), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].pop("tasks"), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].update(tasks=None), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"]["tasks"][0].update(kind="other"), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"]["tasks"][0].update(classes=["a"]), "not a whole GraphSlice checkpoint"),
-        (lambda c: c["graphslice"]["tasks"][0].update(later=1), "not a whole GraphSlice checkpoint"),
-        (lambda c: c.pop("state_dict"), "not a whole GraphSlice checkpoint"),
-        (lambda c: c.update(graphslice=3), "not a whole GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].pop("config"), "not a complete GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].update(config=3), "not a complete GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].pop("tasks"), "not a complete GraphSlice checkpoint"),
+        (lambda c: c["graphslice"].update(tasks=None), "not a complete GraphSlice checkpoint"),
+        (lambda c: c["graphslice"]["tasks"][0].update(kind="other"), "not a complete GraphSlice checkpoint"),
+        (lambda c: c["graphslice"]["tasks"][0].update(classes=["a"]), "not a complete GraphSlice checkpoint"),
+        (lambda c: c["graphslice"]["tasks"][0].update(later=1), "not a complete GraphSlice checkpoint"),
+        (lambda c: c.pop("state_dict"), "not a complete GraphSlice checkpoint"),
+        (lambda c: c.update(graphslice=3), "not a complete GraphSlice checkpoint"),
     ],
 )
 def test_incomplete_checkpoints_are_refused(own, change, message, tmp_path):
@@ -456,7 +456,7 @@ def test_small_files_of_large_values_are_refused(own, change, reason, reader, tm
     change(contents)
     torch.save(contents, tmp_path / "a.ckpt")
     assert (tmp_path / "a.ckpt").stat().st_size < 1_000_000
-    with pytest.raises(InputError, match=rf"a.ckpt: it would take far more memory than it has bytes \({reason}\)$"):
+    with pytest.raises(InputError, match=rf"a.ckpt: it would need far more memory than it has bytes \({reason}\)$"):
         READERS[reader](tmp_path / "a.ckpt")
 
 
@@ -469,7 +469,7 @@ def test_compressed_archives_are_refused_before_they_are_read(own, reader, tmp_p
     ):
         for name in whole.namelist():
             packed.writestr(name, whole.read(name) + bytes(1_000_000))
-    with pytest.raises(InputError, match=r"b.ckpt: it would take far more memory .* \(a compressed archive\)$"):
+    with pytest.raises(InputError, match=r"b.ckpt: it would need far more memory .* \(a compressed archive\)$"):
         READERS[reader](tmp_path / "b.ckpt")
 
 
@@ -526,7 +526,7 @@ def calibrated(own, tmp_path):
 def test_changed_calibrations_are_refused(change, calibrated, saved):
     assert read_checkpoint(saved(calibrated)).calibration is not None
     change(calibrated["calibration"])
-    with pytest.raises(InputError, match=r"original.ckpt is not a whole GraphSlice checkpoint$"):
+    with pytest.raises(InputError, match=r"original.ckpt is not a complete GraphSlice checkpoint$"):
         read_checkpoint(saved(calibrated))
 
 

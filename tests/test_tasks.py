@@ -100,7 +100,7 @@ def test_options_that_speak_of_targets():
     }
     quoted = parse_per_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], TASK_KINDS, "--task")
     assert quoted == {"IC50, nM": "regression", "b": "binary"}
-    with pytest.raises(InputError, match=r"--task knows no 'binaryy' \(did you mean 'binary'\?\)"):
+    with pytest.raises(InputError, match=r"--task cannot be 'binaryy' \(did you mean 'binary'\?\)"):
         parse_per_target("binaryy", names, TASK_KINDS, "--task")
-    with pytest.raises(InputError, match=r"--task speaks of a target 'c' .* is not predicted"):
+    with pytest.raises(InputError, match=r"--task names 'c' .* is not a predicted target"):
         parse_per_target("c=binary", names, TASK_KINDS, "--task")

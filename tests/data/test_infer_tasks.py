@@ -104,8 +104,8 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (["1", "2", "-3", "0"], {"transform": "log"}, "'y' is -3 in row 3, which has no logarithm"),
         (["yes", "no"], {"transform": "y=log"}, "--transform log: the target 'y' is binary, not regression"),
         (["yes", "no"], {"transform": "log"}, "--transform log: .* has no regression target"),
-        (["1", "2"], {"transform": "exp"}, "--transform knows no 'exp'"),
-        (["1", "2"], {"task": "z=binary"}, "--task speaks of a target 'z'"),
+        (["1", "2"], {"transform": "exp"}, "--transform cannot be 'exp'"),
+        (["1", "2"], {"task": "z=binary"}, "--task names 'z'"),
     ],
 )
 def test_unusable_columns_are_rejected(cells, config, reason):

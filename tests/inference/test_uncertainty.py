@@ -167,7 +167,7 @@ def test_invalid_levels_and_missing_calibration_are_rejected(calibrated, cli, tm
     contents = torch.load(folder / BEST, weights_only=True)
     contents["calibration"]["targets"].pop()
     torch.save(contents, tmp_path / "broken.ckpt")
-    with pytest.raises(gs.InputError, match="not a whole GraphSlice checkpoint"):
+    with pytest.raises(gs.InputError, match="not a complete GraphSlice checkpoint"):
         gs.load(tmp_path / "broken.ckpt")
 
 

@@ -1,4 +1,4 @@
-"""``python -m graphslice``, as torchrun wants it."""
+"""Entry point of ``python -m graphslice``, which torchrun needs."""
 
 from graphslice.cli.main import console
 

@@ -1,4 +1,4 @@
-"""Atomic writes: a file appears under its name when it is complete, or not at all."""
+"""Atomic writes: a file appears under its name only once it is complete."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if sys.platform != "win32":
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Context manager that gives a temporary file to write, and renames it to ``path`` at the end.
+    """Context manager that provides a temporary file to write and renames it to ``path`` at the end.
 
-    The temporary file lies in the same folder and has a name of its own, so that several processes can write one
-    ``path``: each replaces it by a complete file, and the last one stays. If the block raises, the temporary file is
-    removed and ``path`` is left as it was. The temporary file of a killed process is removed by the next write of
+    The temporary file is in the same folder and has a unique name, so that several processes can write the same
+    ``path``: each replaces it by a complete file, and the last one remains. If the block raises, the temporary file is
+    removed and ``path`` is unchanged. The temporary file of a killed process is removed by the next write of
     the same ``path``.
 
-    A new file has the permissions that the umask gives, and a replaced one keeps its permissions. A symbolic link at
-    ``path`` is replaced by the file; the file that it points to is not changed.
+    A new file has the permissions given by the umask, and a replaced file keeps its permissions. A symbolic link at
+    ``path`` is replaced by the file; the file that it points to is unchanged.
 
     Args:
-        path: of the file; its folder is created if it does not exist.
+        path: path of the file; its folder is created if it does not exist.
 
     Yields:
         The path of an empty file.
 
     Raises:
-        InputError: if it cannot be written, or ``path`` is a folder, a device or a pipe; raised before anything is
-            computed where possible.
+        InputError: if the file cannot be written, or ``path`` is a folder, a device or a pipe; raised before the block
+            runs where possible.
     """
     try:
         former = path.stat().st_mode
@@ -49,7 +49,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        temporary, held = _new_file(path, 0o666 if former is None else 0o600)
+        temporary, lock_handle = _new_file(path, 0o666 if former is None else 0o600)
         try:
             yield temporary
             if former is not None:
@@ -58,45 +58,46 @@ def atomic_write(path: Path) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 temporary.unlink()
-            held.close()
+            lock_handle.close()
     except OSError as error:
-        # Arrow puts words of its own in the place of the system's.
+        # Arrow replaces the message of the system by its own.
         reason = os.strerror(error.errno) if error.errno else error
         raise InputError(f"cannot write {path}: {reason}") from None
 
 
 def _new_file(path: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """An empty temporary file for ``path``, and the open file whose lock shows others that it is in use."""
+    """Create an empty temporary file for ``path``; return it with the open file whose lock marks it as in use."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.writing")
-        # Never one that exists, or that a symbolic link names.
-        held = open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
-        # Another process may have taken it for abandoned before it was locked.
-        if _lock(held) is not False and temporary.exists():
-            if sys.platform == "win32":  # which renames no open file
-                held.close()
-            return temporary, held
-        held.close()
+        # Mode "x" fails if the file exists or the name is a symbolic link.
+        file = open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
+        # Before it was locked, another process may have removed it as abandoned.
+        if _lock(file) is not False and temporary.exists():
+            if sys.platform == "win32":  # Windows cannot rename an open file
+                file.close()
+            return temporary, file
+        file.close()
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the temporary files of processes that were killed while they wrote ``path``."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.writing"):
-        with suppress(OSError), open(left, "r+b", opener=_without_following) as held:
-            if _lock(held):
-                left.unlink()
+    """Remove the temporary files of processes that were killed while writing ``path``."""
+    for abandoned in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.writing"):
+        with suppress(OSError), open(abandoned, "r+b", opener=_open_without_following) as file:
+            if _lock(file):
+                abandoned.unlink()
 
 
-def _without_following(name: str, flags: int) -> int:
-    """Open a file, but neither the target of a symbolic link nor, with waiting, a pipe."""
+def _open_without_following(name: str, flags: int) -> int:
+    """Open a file without following symbolic links and without blocking on a pipe."""
     return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _lock(file: BinaryIO) -> bool | None:
-    """Lock an open file, until it is closed.
+    """Lock an open file until it is closed.
 
     Returns:
-        Whether no other process holds the lock; None where the system or the file system has no locks.
+        True if the lock was acquired, False if another process holds it, None if the system or file system does not
+        support locks.
     """
     if sys.platform == "win32":
         return None

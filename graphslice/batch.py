@@ -1,4 +1,4 @@
-"""GraphBatch: molecules of several sizes in one set of tensors. What data makes and the model reads."""
+"""GraphBatch: a padded batch of molecular graphs, the input of the model."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from graphslice.feature_dims import ATOM_DIMS, MAX_DISTANCE, NUM_BOND_TYPES, NUM
 
 @dataclass
 class GraphBatch:
-    """B molecules padded to N atoms, with the structure that the encodings read.
+    """B molecules padded to N atoms, with the structural encodings that the model reads.
 
-    A *path type* is a distance and the bonds along the shortest paths of that length; each distinct
-    one of the batch is kept once (see :func:`graphslice.chem.shortest_paths.shortest_path_types`).
+    A *path type* is a distance together with the bonds along the shortest paths of that length; every distinct
+    path type of the batch is stored once (see :func:`graphslice.chem.shortest_paths.shortest_path_types`).
 
     Attributes:
-        atoms: ``uint8 [B, N, 9]`` OGB features, 0 in the padding.
-        degrees: ``uint8 [B, N]`` number of bonds of each atom.
-        lengths: ``int64 [B]`` number of atoms of each molecule.
-        path_types: ``int16 [B, N, N]`` (``int32`` where there are many) the path type from atom i to
+        atoms: ``uint8 [B, N, 9]``, OGB atom features, 0 in the padding.
+        degrees: ``uint8 [B, N]``, number of bonds of each atom.
+        lengths: ``int64 [B]``, number of atoms of each molecule.
+        path_types: ``int16 [B, N, N]`` (``int32`` where there are many), the path type from atom i to
             atom j; -1 in the padding.
-        path_distances: ``int32 [W]`` in bonds; 510 between fragments.
-        path_ptr: ``int32 [W]`` where the entries of each path type begin.
-        path_codes: ``int32 [K]`` bond at a position: position times 60 plus bond type id.
-        path_weights: ``float32 [K]`` the share of each entry; they sum to 1 over a path type.
-        targets: ``float32 [B, T]`` in the user's unit, nan where unknown; or None. Of a model of atoms or bonds
-            ``[M, T]``, those of one molecule after another.
-        rows: ``int64 [B]`` the row of each molecule in its source; or None.
-        descriptors: ``float32 [B, F]`` numbers beside the graph, nan where unknown; or None.
-        sites: ``int64 [M, 4]``, what a model of atoms or bonds answers about, molecule by molecule: the molecule, the
-            two atoms of the bond (of an atom twice itself) and the bond type id (of an atom 0); else None.
-        bonds: ``int16 [B, N + 1, N + 1]``, for a model that reads them: 1 + bond type id + 60 times the class of the
-            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_matrix.bond_matrices`); row 0
-            is the graph token, and 0 without a bond; else None.
-        atom_index, bond_index: as ``atom_bond_index``, the labelled atoms and bonds, where a molecule-level model has
-            auxiliary targets of these; else None.
-        atom_targets, bond_targets: ``float32 [M, T]`` of these, nan where unknown; else None.
+        path_distances: ``int32 [W]``, distance of each path type in bonds; 510 between fragments.
+        path_ptr: ``int32 [W]``, index of the first entry of each path type.
+        path_codes: ``int32 [K]``, bond at a position of a path: position times 60 plus bond type id.
+        path_weights: ``float32 [K]``, weight of each entry; the weights of a path type sum to 1.
+        targets: ``float32 [B, T]`` in the user's units, nan where unknown; or None. For atom- and bond-level models
+            ``[M, T]``, concatenated over the molecules.
+        rows: ``int64 [B]``, row of each molecule in its dataset; or None.
+        descriptors: ``float32 [B, F]``, molecular descriptors, nan where unknown; or None.
+        atom_bond_index: ``int64 [M, 4]``, the atoms or bonds that an atom- or bond-level model predicts, molecule by
+            molecule: index of the molecule, the two atoms of the bond (for an atom twice its index) and the bond type
+            id (for an atom 0); None for molecule-level models.
+        bonds: ``int16 [B, N + 1, N + 1]`` for models that need it: 1 + bond type id + 60 times the class of the
+            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_matrix.bond_matrices`), 0 without
+            a bond; row 0 is the graph token. None for other models.
+        atom_index, bond_index: as ``atom_bond_index``, the labelled atoms and bonds if a molecule-level model has
+            auxiliary atom- or bond-level targets; else None.
+        atom_targets, bond_targets: ``float32 [M, T]``, the auxiliary targets, nan where unknown; else None.
 
     Raises:
-        ValueError: where tensors on the CPU do not fit together, or refer to what is not there. What is on a GPU is
-            not looked at, since that would wait for it.
+        ValueError: if tensors on the CPU have inconsistent shapes or indices out of range. Tensors on a GPU are
+            not checked, since that would synchronise with it.
     """
 
     atoms: Tensor
@@ -72,7 +73,7 @@ class GraphBatch:
 
     @classmethod
     def unchecked(cls, **tensors: Tensor | None) -> GraphBatch:
-        """A batch of tensors that compiled code has just made of molecules that were checked; others are None."""
+        """Create a batch without checks, from tensors computed for checked molecules; omitted tensors are None."""
         batch = object.__new__(cls)
         batch.__dict__.update(_OPTIONAL | tensors)
         return batch
@@ -81,7 +82,7 @@ class GraphBatch:
         return len(self.lengths)
 
     def atom_bond_counts(self) -> Tensor:
-        """``int64 [B]``: how many rows the predictions of each molecule have; 1 where they are of molecules."""
+        """Return ``int64 [B]``, the number of predicted atoms or bonds per molecule; 1 for molecule-level models."""
         if self.atom_bond_index is None:
             return torch.ones_like(self.lengths)
         return torch.bincount(self.atom_bond_index[:, 0], minlength=len(self))
@@ -92,11 +93,11 @@ class GraphBatch:
         return GraphBatch.unchecked(**changed)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphBatch:
-        """The same batch on another device."""
+        """Copy the batch to another device."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> GraphBatch:
-        """The same batch in page-locked memory, for asynchronous copies to a GPU."""
+        """Copy the batch to page-locked memory, for asynchronous copies to a GPU."""
         return self._map(Tensor.pin_memory)
 
 
@@ -104,7 +105,7 @@ _OPTIONAL = {field.name: None for field in dataclasses.fields(GraphBatch) if fie
 
 
 def _check(batch: GraphBatch) -> None:
-    """Raise ValueError for shapes that do not agree and numbers that lie outside what they count."""
+    """Raise ValueError for inconsistent shapes, wrong dtypes and indices out of range."""
     (size, width), pairs, entries = batch.atoms.shape[:2], batch.path_distances.shape[:1], batch.path_codes.shape[:1]
     shapes = {
         "atoms": (size, width, len(ATOM_DIMS)),
@@ -117,14 +118,14 @@ def _check(batch: GraphBatch) -> None:
         "path_weights": entries,
     }
     for name, shape in shapes.items():
-        if (found := getattr(batch, name).shape) != shape:
-            raise ValueError(f"{name} of the batch has the shape {list(found)}, not {list(shape)}")
+        if (actual := getattr(batch, name).shape) != shape:
+            raise ValueError(f"{name} of the batch has the shape {list(actual)}, not {list(shape)}")
     labelled = size if batch.atom_bond_index is None else len(batch.atom_bond_index)
-    for name, there in (("targets", labelled), ("rows", size)):
-        if (given := getattr(batch, name)) is not None and len(given) != there:
-            raise ValueError(f"{name} of the batch are {len(given)}, and must be {there}")
+    for name, expected in (("targets", labelled), ("rows", size)):
+        if (tensor := getattr(batch, name)) is not None and len(tensor) != expected:
+            raise ValueError(f"{name} of the batch has {len(tensor)} rows, not {expected}")
     if batch.lengths.dtype != torch.int64:
-        raise ValueError(f"lengths of the batch are {batch.lengths.dtype}, not int64")
+        raise ValueError(f"lengths of the batch has the dtype {batch.lengths.dtype}, not int64")
     ranges = {
         "degrees": (0, torch.iinfo(torch.int64).max),
         "lengths": (0, width),
@@ -137,10 +138,10 @@ def _check(batch: GraphBatch) -> None:
         tensor = getattr(batch, name)
         if tensor.numel() and not low <= int(tensor.min()) <= int(tensor.max()) <= high:
             raise ValueError(f"{name} of the batch must be from {low} to {high}")
-    found = batch.descriptors
-    if found is not None and (found.dtype != torch.float32 or found.dim() != 2 or len(found) != size):
+    values = batch.descriptors
+    if values is not None and (values.dtype != torch.float32 or values.dim() != 2 or len(values) != size):
         raise ValueError(
-            f"descriptors of the batch are {found.dtype} of the shape {list(found.shape)}, not float32 [{size}, F]"
+            f"descriptors of the batch must be float32 [{size}, F], not {values.dtype} {list(values.shape)}"
         )
     for atom_bond_index in (batch.atom_bond_index, batch.atom_index, batch.bond_index):
         if atom_bond_index is not None:
@@ -148,15 +149,15 @@ def _check(batch: GraphBatch) -> None:
     if batch.bonds is not None:
         _check_bonds(batch.bonds, size, width + 1)
     if ((batch.atoms < 0) | (batch.atoms >= torch.tensor(ATOM_DIMS))).any():
-        raise ValueError("atoms of the batch has features outside OGB's values")
+        raise ValueError("atoms of the batch has features outside the ranges of OGB")
     if len(batch.path_ptr) and (batch.path_ptr[0] != 0 or (batch.path_ptr.diff() < 0).any()):
-        raise ValueError("path_ptr of the batch must begin with 0 and never fall")
+        raise ValueError("path_ptr of the batch must start with 0 and never decrease")
 
 
 def _check_bonds(bonds: Tensor, size: int, rows: int) -> None:
     if bonds.dtype != torch.int16 or bonds.shape != (size, rows, rows):
         raise ValueError(
-            f"bonds of the batch are {bonds.dtype} of the shape {list(bonds.shape)}, not int16 {[size, rows, rows]}"
+            f"bonds of the batch must be int16 {[size, rows, rows]}, not {bonds.dtype} {list(bonds.shape)}"
         )
     if bonds.numel() and not 0 <= int(bonds.min()) <= int(bonds.max()) <= NUM_BOND_TYPES * NUM_RING_CLASSES:
         raise ValueError(f"bonds of the batch must be from 0 to {NUM_BOND_TYPES * NUM_RING_CLASSES}")
@@ -165,7 +166,8 @@ def _check_bonds(bonds: Tensor, size: int, rows: int) -> None:
 def _check_atom_bond_index(atom_bond_index: Tensor, size: int, width: int) -> None:
     if atom_bond_index.dtype != torch.int64 or atom_bond_index.dim() != 2 or atom_bond_index.shape[1] != 4:
         raise ValueError(
-            f"atom_bond_index of the batch is {atom_bond_index.dtype} {list(atom_bond_index.shape)}, not int64 [M, 4]"
+            f"atom_bond_index of the batch must be int64 [M, 4], not {atom_bond_index.dtype} "
+            f"{list(atom_bond_index.shape)}"
         )
     if ((atom_bond_index < 0) | (atom_bond_index >= torch.tensor([size, width, width, NUM_BOND_TYPES]))).any():
         raise ValueError("atom_bond_index of the batch is out of range")

@@ -1,4 +1,4 @@
-"""Names that were spelt otherwise once, so that run folders and configurations of then are still read."""
+"""Renamed keys of earlier versions, so that their run directories and configurations can still be read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _KEYS = {
         "vocabulary": "embedding_layout",
     }
 }
-# 0.1: mixer -> old setting -> new setting, and of a new setting the old value -> the new one.
-_SETTINGS = {"slice-quantile": {"share": "keep_fraction", "told": "source", "apart": "split_by_head"}}
+# 0.1: mixer -> old setting -> new setting, and (mixer, new setting) -> old value -> new value.
+_SETTINGS = {
+    "slice-quantile": {"share": "keep_fraction", "told": "source", "apart": "split_by_head"}  # codespell:ignore told
+}
 _VALUES = {("slice-quantile", "source"): {"map": "aggregated"}}
 # 0.1: names of weights.
 _WEIGHTS = (
@@ -28,37 +30,37 @@ _WEIGHTS = (
 
 
 def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
-    """The nested values of a configuration, every key under its name of today."""
-    found = dict(values)
+    """Return the nested values of a configuration with the current names of all keys."""
+    migrated = dict(values)
     for section, names in _KEYS.items():
-        if isinstance(found.get(section), dict):
-            found[section] = _renamed(found[section], names)
-    model = found.get("model")
+        if isinstance(migrated.get(section), dict):
+            migrated[section] = _rename_keys(migrated[section], names)
+    model = migrated.get("model")
     if isinstance(model, dict) and isinstance(model.get("mixer_settings"), dict):
         mixer = model.get("mixer", "")
         settings = migrate_settings(mixer if isinstance(mixer, str) else "", model["mixer_settings"])
-        found["model"] = {**model, "mixer_settings": settings}
-    return found
+        migrated["model"] = {**model, "mixer_settings": settings}
+    return migrated
 
 
 def migrate_settings(mixer: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a mixer's own, under their names of today."""
-    found = _renamed(settings, _SETTINGS.get(mixer, {}))
-    for name, value in found.items():
+    """Return the settings of a mixer with their current names and values."""
+    migrated = _rename_keys(settings, _SETTINGS.get(mixer, {}))
+    for name, value in migrated.items():
         if isinstance(value, str):
-            found[name] = _VALUES.get((mixer, name), {}).get(value, value)
-    return found
+            migrated[name] = _VALUES.get((mixer, name), {}).get(value, value)
+    return migrated
 
 
 def migrate_weight_name(name: str) -> str:
-    """The name of a weight as the modules of today have it."""
+    """Return the current name of a weight."""
     for pattern, new in _WEIGHTS:
         name = pattern.sub(new, name)
     return name
 
 
-def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _rename_keys(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     for old, new in names.items():
         if old in values and new in values:
-            raise InputError(f"{shown(old)} is the former name of {shown(new)}: give one of them")
+            raise InputError(f"{shown(old)} is the former name of {shown(new)}: give only one of them")
     return {names.get(key, key): value for key, value in values.items()}

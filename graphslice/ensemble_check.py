@@ -1,4 +1,4 @@
-"""Ensembles: the run folders of their members, checked to be complete and of one run, and read."""
+"""Reading of ensembles, with checks that the members are complete and belong to one run."""
 
 from __future__ import annotations
 
@@ -27,89 +27,96 @@ from graphslice.run_files import (
 
 
 def find_models(path: str | Path) -> list[Path]:
-    """The run folders of the members of a finished ensemble, or the path itself of a single model.
+    """Return the run directories of the members of a finished ensemble, or the path itself for a single model.
 
     Raises:
-        InputError: if a member is missing or not finished, or the folder holds other models too.
+        InputError: if a member is missing or not finished, or the directory also holds other models.
     """
     path = Path(path)
     members, named = find_members(path), (path / CONFIG).is_file()
     if members and not named:
-        raise InputError(f"{path} lacks {CONFIG}, which says how many members the ensemble has: copy it again")
+        raise InputError(f"{path} lacks {CONFIG}, which holds the number of ensemble members: copy it again")
     count = RunConfig.from_dict(read_yaml(path / CONFIG)).num_models if named else 1
     if not members and count == 1:
         return [path]
     check_folder(path, count)
     expected = (path / f"{MEMBER}{number}" for number in range(1, count + 1))
     if missing := next((folder for folder in expected if not _is_complete(folder)), None):
-        why = "is not finished" if missing in members else "is missing"
-        raise InputError(f"{path} is an ensemble of {count} models, and {missing.name} {why}: {_resume(path)}")
+        reason = "is not finished" if missing in members else "is missing"
+        raise InputError(f"{path} is an ensemble of {count} models, and {missing.name} {reason}: {_resume(path)}")
     if (path / START_FILE).is_file() and not is_finished(path):
-        raise InputError(f"{path} is an ensemble that is not finished, as it has no {METRICS}: {_resume(path)}")
+        raise InputError(f"{path} is an ensemble that is not finished (it has no {METRICS}): {_resume(path)}")
     return members
 
 
 def check_folder(path: Path, count: int) -> None:
-    """Check that a run folder holds no other models than its members.
+    """Check that the run directory of an ensemble holds only the models of its members.
 
     Args:
-        path: the run folder.
-        count: the number of members.
+        path: the run directory.
+        count: number of members.
 
     Raises:
-        InputError: if it holds a member too many, or a checkpoint of its own.
+        InputError: if it holds a member with a higher number, or a checkpoint outside its members.
     """
     stray = [path / name for name in (BEST, LAST) if (path / name).is_file()]
     members = "no members" if count == 1 else f"{count} members"
     stray += [folder for folder in find_members(path) if count == 1 or member_number(folder) > count]
     if stray:
-        raise InputError(f"{stray[0]} is not of the run in {path}, which has {members}: move it elsewhere")
+        raise InputError(f"{stray[0]} does not belong to the run in {path}, which has {members}: move it elsewhere")
 
 
 def check_one_run(folders: Sequence[Path], configs: Sequence[RunConfig]) -> None:
     """Check that the members of an ensemble were trained by one run: on the same data, with consecutive seeds.
 
     Args:
-        folders: of the members.
-        configs: theirs.
+        folders: run directories of the members.
+        configs: configurations of the members.
 
     Raises:
-        InputError: if one is of another run.
+        InputError: if a member belongs to another run.
     """
     pairs = list(zip(folders, configs, strict=True))
     for (folder, config), (first, own) in itertools.product(pairs[1:], pairs[:1]):
         same_start = config.init_from == own.init_from
         if _origin(folder, config) != _origin(first, own) or (same_start and config.model != own.model):
-            raise InputError(f"{folder} is not of the run of {first}: remove it, and {_resume(folder.parent)}")
+            raise InputError(
+                f"{folder} does not belong to the same run as {first}: remove it, and {_resume(folder.parent)}"
+            )
 
 
 def read_checkpoints(path: str | Path) -> list[Checkpoint]:
-    """The members of an ensemble, or the one checkpoint of :func:`read_checkpoint`.
+    """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model.
 
     Raises:
-        InputError: if one cannot be read, the ensemble is not complete, or its members do not predict the same.
+        InputError: if a checkpoint cannot be read, the ensemble is incomplete, or its members differ in their targets
+            or in how they read molecules.
     """
     folders = find_models(path)
     if folders == [Path(path)]:
         return [read_checkpoint(path)]
-    found = [read_checkpoint(folder) for folder in folders]
-    for folder, checkpoint in zip(folders, found, strict=True):
-        expected, settings = _settings(found[0]), _settings(checkpoint)
+    checkpoints = [read_checkpoint(folder) for folder in folders]
+    for folder, checkpoint in zip(folders, checkpoints, strict=True):
+        expected, settings = _settings(checkpoints[0]), _settings(checkpoint)
         if different := [name for name in expected if settings[name] != expected[name]]:
             raise InputError(
-                f"{folder} predicts something else than {folders[0]}, or reads molecules in another way "
-                f"({', '.join(different)}): remove the one that is not of this run, and {_resume(Path(path))}"
+                f"{folder} and {folders[0]} differ in their targets or in how they read molecules "
+                f"({', '.join(different)}): remove the one that does not belong to this run, and {_resume(Path(path))}"
             )
-    if is_finished(Path(path)):  # not of models that were put together by hand
-        check_one_run(folders, [checkpoint.config for checkpoint in found])
-    return found
+    if is_finished(Path(path)):  # not for ensembles that a user assembled from several runs
+        check_one_run(folders, [checkpoint.config for checkpoint in checkpoints])
+    return checkpoints
 
 
 def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Calibration | None:
-    """The calibration of the predictions of :func:`read_checkpoints`; None where there is none.
+    """Read the calibration of a model or ensemble; None if it has none.
+
+    Args:
+        path: as for :func:`read_checkpoints`.
+        checkpoints: as returned by :func:`read_checkpoints`.
 
     Raises:
-        InputError: if it cannot be read, or the run folder has lost it.
+        InputError: if the file cannot be read, or is missing although the ensemble was calibrated.
     """
     if len(checkpoints) == 1:
         return checkpoints[0].calibration
@@ -117,7 +124,7 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
     if not (folder / ENSEMBLE_CALIBRATION).is_file():
         if is_finished(folder) and all(checkpoint.calibration for checkpoint in checkpoints):
             raise InputError(
-                f"{folder} lacks {ENSEMBLE_CALIBRATION}, the calibration of the ensemble: copy the run folder again"
+                f"{folder} lacks {ENSEMBLE_CALIBRATION}, the calibration of the ensemble: copy the run directory again"
             )
         return None
     tasks, kinds = checkpoints[0].tasks, calibration_kinds(checkpoints)
@@ -125,17 +132,17 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether a member is trained: training notes its beginning and its scores; a saved model has neither, or both."""
+    """True if a member is fully trained: it has a best checkpoint and, if its training left files, also its scores."""
     begun = any((folder / name).is_file() for name in (START_FILE, LAST))
     return (folder / BEST).is_file() and (is_finished(folder) or not begun)
 
 
 def _resume(path: Path) -> str:
-    return f"graphslice train --resume {path} trains what is missing; or copy the run folder again"
+    return f"graphslice train --resume {path} trains what is missing; or copy the run directory again"
 
 
 def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What decides how molecules are read and what is predicted."""
+    """Return the settings that determine how molecules are read and what is predicted."""
     config = checkpoint.config
     return {
         "targets": checkpoint.tasks,
@@ -146,7 +153,7 @@ def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _origin(folder: Path, config: RunConfig) -> tuple:
-    """What the members of one run have in common; their data may have been moved in between."""
-    places = {"dataset": "", "valid_file": None, "test_file": None, "root": "", "cache": None}
-    data = replace(config.data, **places, carve=0, fold=None)  # type: ignore[arg-type]
+    """Return the settings that all members of a run share, without paths, since the data may have been moved."""
+    paths = {"dataset": "", "valid_file": None, "test_file": None, "root": "", "cache": None}
+    data = replace(config.data, **paths, carve=0, fold=None)  # type: ignore[arg-type]
     return data, config.graph, (config.trainer.seed - member_number(folder)) % 2**32

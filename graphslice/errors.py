@@ -1,4 +1,4 @@
-"""The one kind of error that a user can act on."""
+"""Errors in the user's input, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import reprlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
-# Longer ones are like no name.
+# Longer texts are not compared with known names.
 _LONGEST_NAME = 1_000
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used: one sentence saying what, where and what to do.
+    """Invalid user input. The message says what is wrong, where, and what to do.
 
     The command line prints it without a traceback and exits with code 2.
     """
@@ -23,14 +23,14 @@ class EmptyTableError(InputError):
 
 
 class _Shortened(reprlib.Repr):
-    """A ``repr`` of bounded length, which looks at no more of a value than it shows."""
+    """A ``repr`` of bounded length that reads only the part of a value that it shows."""
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Other collections have no bounded ``repr``."""
+        """Show only the type of other collections, whose ``repr`` is not bounded."""
         return f"<{type(x).__name__}>" if isinstance(x, Collection) else super().repr_instance(x, level)
 
     def repr_int(self, x: int, level: int) -> str:
-        """Python writes no integer of more than some thousand digits."""
+        """Avoid the error that Python raises for integers of several thousand digits."""
         return super().repr_int(x, level) if x.bit_length() < 10_000 else "<a number of thousands of digits>"
 
 
@@ -40,15 +40,15 @@ _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = _SHORTENED.maxse
 
 
 def shown(value: object) -> str:
-    """A value that a user gave, as a message shows it: its ``repr``, shortened where it is long.
+    """Return the ``repr`` of a user's value for a message, shortened if it is long.
 
-    The length and the time are bounded, also for lists that hold one another many times.
+    Its length and the time are bounded, also for nested lists that contain one another many times.
     """
     return _SHORTENED.repr(value)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the known name most like ``name``, or nothing."""
+    """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string."""
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

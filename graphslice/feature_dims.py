@@ -1,6 +1,6 @@
-"""The integers that the two sides of the package share: what a molecule's arrays can hold.
+"""Sizes of the atom, bond and distance features, shared by the featurization and the model.
 
-Kept apart from :mod:`graphslice.chem` so that the model needs no RDKit.
+Separate from :mod:`graphslice.chem`, so that the model does not need RDKit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 ATOM_DIMS = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 #: Number of values of each bond feature of OGB: type, stereo, conjugated.
 BOND_DIMS = (5, 6, 2)
-#: Number of different bonds: every combination of the three bond features.
+#: Number of bond types: every combination of the three bond features.
 NUM_BOND_TYPES = BOND_DIMS[0] * BOND_DIMS[1] * BOND_DIMS[2]
-#: Number of classes of the smallest ring of a bond: none, of 3 to 8 atoms, larger.
+#: Number of classes of the smallest ring of a bond: none, 3 to 8 atoms, larger.
 NUM_RING_CLASSES = 8
-#: Distance of two atoms in different fragments.
+#: Distance assigned to two atoms in different fragments.
 UNREACHABLE = 510
-#: Distances beyond this count as this.
+#: Longer distances are clipped to this value.
 MAX_DISTANCE = UNREACHABLE - 1

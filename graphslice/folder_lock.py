@@ -1,4 +1,4 @@
-"""A lock that lets one process at a time write a folder."""
+"""A lock that allows one process at a time to write to a folder."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ from graphslice.errors import InputError
 
 LOCK = ".lock"
 
-#: Seconds that a process gets to end whose parent was killed: it is interrupted then, and saves what it has.
+#: Seconds to wait for a process whose parent was killed: it is interrupted then, and saves its state before it ends.
 ENDING = 60.0
 
-# What a file system without locks raises.
+# Error codes of a file system without locks.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def locked(folder: Path, wait: float = 2) -> Iterator[None]:
-    """Context manager that holds the lock of a folder, which a thread that holds it may take again.
+    """Context manager that holds the lock of a folder; a thread that holds it may acquire it again.
 
-    The system releases the lock when the process ends, however it ends. The lock file and folders that were made for
-    it are removed at the end, the folders if they are empty. A file system without locks is used without.
+    The system releases the lock when the process ends for any reason. The lock file and the folders that were created
+    for it are removed at the end, the folders only if they are empty. On a file system without locks, the folder is
+    used without one.
 
     Args:
-        folder: made if it does not exist.
-        wait: seconds until another process is given up; some pass until a killed one has gone.
+        folder: created if it does not exist.
+        wait: seconds to wait for the lock, since a killed process may take some time to end.
 
     Raises:
         InputError: if another process holds the lock, or the folder cannot be written.
     """
-    # One object for all who name the file, so that it counts how often a thread has taken it.
+    # One object per lock file, so that it counts how often a thread has acquired it.
     lock = FileLock(folder.resolve() / LOCK, is_singleton=True)
-    again, made = lock.is_locked, []
+    reentered, created = lock.is_locked, []
     try:
         try:
-            made = [each for each in (folder, *folder.parents) if not each.exists()]
+            created = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=wait)
         except Timeout:
             raise InputError(
-                f"another process works in {folder}: wait until it ends, or choose another folder"
+                f"another process is using {folder}: wait until it ends, or choose another folder"
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise InputError(f"cannot write the folder {folder}: {error.strerror or error}") from None
         yield
     finally:
-        if lock.is_locked and not again:
+        if lock.is_locked and not reentered:
             with suppress(OSError):
                 Path(lock.lock_file).unlink()
         lock.release()
         with suppress(OSError):
-            for each in made:
-                each.rmdir()
+            for path in created:
+                path.rmdir()
 
 
 def holds_only_lock(folder: Path) -> bool:
-    """Whether a folder holds its lock file and nothing else, as a process leaves it that is killed at the start."""
+    """True if a folder holds only its lock file, as after a process that was killed at its start."""
     return folder.is_dir() and [path.name for path in folder.iterdir()] == [LOCK]

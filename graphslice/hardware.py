@@ -1,4 +1,4 @@
-"""The machine: what it computes on, and what a figure measured on it has to be read with."""
+"""Hardware: devices, cores, memory, and the description of the machine stored with measurements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def default_device() -> str:
-    """Where a model computes when nobody says: ``"cuda"`` where there is such a GPU, else ``"cpu"``.
+    """Return the default device: ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``.
 
-    Never ``"mps"``, the GPU of a Mac: it lacks some of the operators.
+    Never ``"mps"`` (the GPU of a Mac), which lacks some operators.
     """
     import torch
 
@@ -23,13 +23,13 @@ def default_device() -> str:
 
 
 def fast_dtype(capability: tuple[int, int] | None) -> str:
-    """The numbers that a device multiplies fastest: ``"bf16"``, ``"16"`` or ``"32"``.
+    """Return the precision in which a device multiplies fastest: ``"bf16"``, ``"16"`` or ``"32"``.
 
-    GPUs compute with bfloat16 from compute capability 8.0 (A100, RTX 30) on: those before (V100, T4, RTX 20)
-    emulate it, slower than float32, but have float16 from 7.0 on.
+    GPUs compute natively with bfloat16 from compute capability 8.0 (A100, RTX 30). Earlier ones (V100, T4, RTX 20)
+    emulate it more slowly than float32, but support float16 from 7.0.
 
     Args:
-        capability: of a GPU; None for any other device.
+        capability: compute capability of a GPU; None for any other device.
     """
     if capability is None or capability < (7, 0):
         return "32"
@@ -37,7 +37,7 @@ def fast_dtype(capability: tuple[int, int] | None) -> str:
 
 
 def device_name(device: torch.device | str = "cpu") -> str:
-    """What a device is called: the model of the GPU, or of the processor."""
+    """Return the model name of a GPU, or of the processor."""
     import torch
 
     if torch.device(device).type == "cuda":
@@ -50,10 +50,10 @@ def device_name(device: torch.device | str = "cpu") -> str:
 
 
 def visible_gpus(accelerator: str) -> list[str]:
-    """The GPUs that runs can have, as ``CUDA_VISIBLE_DEVICES`` names them; none where they train on something else.
+    """Return the GPUs available for training, as named in ``CUDA_VISIBLE_DEVICES``; none for other accelerators.
 
     Args:
-        accelerator: of the configuration.
+        accelerator: ``trainer.accelerator`` of the configuration.
     """
     import torch
 
@@ -66,30 +66,34 @@ def visible_gpus(accelerator: str) -> list[str]:
 
 
 def cores() -> int:
-    """The cores that this process may use, which a container or a scheduler may have limited."""
+    """Return the number of cores that this process may use, which a container or scheduler may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def hardware_info() -> dict[str, str | int | None]:
-    """What a figure has to be read with."""
+    """Describe the machine and the library versions, to be stored with measurements."""
     import rdkit
     import torch
 
-    found: dict[str, str | int | None] = {
+    info: dict[str, str | int | None] = {
         "machine": device_name(),
         "cores": cores(),
         "torch": torch.__version__,
         "rdkit": rdkit.__version__,
     }
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
+        info["gpu"] = torch.cuda.get_device_name()
+    return info
 
 
 def peak_memory(device: torch.device | str = "cpu") -> int | None:
-    """The most bytes in use so far by this process: of the GPU ``device``, as torch counts, or of the main memory.
+    """Return the peak memory of this process in bytes.
 
-    None where the system does not tell.
+    Args:
+        device: a GPU, whose memory is counted as allocated by torch; for any other device, main memory is counted.
+
+    Returns:
+        The peak memory, or None if the system does not report it.
     """
     import torch
 
@@ -99,5 +103,5 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
         import resource
     except ImportError:  # Windows
         return None
-    # In KiB, but for macOS.
+    # Bytes on macOS, KiB elsewhere.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

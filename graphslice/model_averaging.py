@@ -1,4 +1,4 @@
-"""Weights that few rows are to choose: not the best ones alone, but the mean of all that are nearly as good."""
+"""Model averaging: with few rows, weights are averaged over all choices that are nearly as good as the best."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def simplex_grid(steps: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ways to give a number of steps to a number of parts."""
+    """Yield all ways to divide a number of steps among a number of parts."""
     if parts == 1:
         yield (steps,)
         return
@@ -18,14 +18,14 @@ def simplex_grid(steps: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def within_standard_errors(losses: np.ndarray, errors: float = 1.0) -> np.ndarray:
-    """Which of several choices lie within one standard error of the best, paired over the rows.
+    """Select the choices whose mean loss is within some standard errors of the best, paired over the rows.
 
     Args:
-        losses: ``float64 [C, R]``, of each choice on each of at least two rows.
-        errors: within how many standard errors, where not one.
+        losses: ``float64 [C, R]``, the loss of each choice on each of at least two rows.
+        errors: number of standard errors.
 
     Returns:
-        ``bool [C]``, at least one of them true.
+        ``bool [C]``, at least one of them True.
     """
     excess = losses - losses[losses.mean(axis=1).argmin()]
     return excess.mean(axis=1) <= errors * excess.std(axis=1, ddof=1) / np.sqrt(losses.shape[1])

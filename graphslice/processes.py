@@ -1,4 +1,4 @@
-"""Work in processes of its own, which end with the one that began them."""
+"""Parallel function calls in child processes, which end when their parent ends."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from graphslice.hardware import cores
 
 Key = TypeVar("Key")
 
-# Where Linux has the drivers of NVIDIA's and AMD's GPUs, and those of Windows beneath it.
+# Driver devices of NVIDIA and AMD GPUs on Linux, and of GPUs in the Windows Subsystem for Linux.
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
-    """Call a function with each of several arguments, so many at a time.
+    """Call a function with each of several arguments, each call in a process of its own.
 
-    If something goes wrong here, Ctrl-C included, what runs is interrupted, and nothing more begins.
+    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted and no further ones start.
 
     Args:
-        function: of a module; interrupted, it raises KeyboardInterrupt.
-        tasks: for each key the arguments of a call. All are pickled.
-        jobs: calls at a time, each with its share of the cores.
-        gpus: as ``CUDA_VISIBLE_DEVICES`` names them; every call sees one of them alone, that of the fewest calls.
+        function: a function of a module; when interrupted, it raises KeyboardInterrupt.
+        tasks: the arguments of a call for each key. All are pickled.
+        jobs: maximal number of parallel calls, among which the cores are divided.
+        gpus: names as in ``CUDA_VISIBLE_DEVICES``; every call sees only one, that with the fewest running calls.
 
     Yields:
-        Each key as its call ends, with the reason if it failed, else None.
+        Each key when its call ends, with the error message if it failed, else None.
     """
     context, waiting = process_context(function.__module__), list(tasks.items())
-    # By what the system signals the end of a process with; with the GPU that it sees.
+    # Sentinel of the process -> key, process, receiver and GPU.
     running: dict[Any, tuple[Key, Any, Connection, str | None]] = {}
     try:
         while waiting or running:
@@ -52,25 +52,25 @@ def in_processes(
                 receiver, sender = context.Pipe(duplex=False)
                 gpu = least_used_gpu(gpus, [entry[-1] for entry in running.values()])
                 share = _child_environment(cores() // jobs, gpu)
-                given = function, arguments, sender, {**os.environ, **share}
-                process = context.Process(target=_run_and_report, args=given)
-                # An interrupt that comes while a process starts is held back until the process is known here.
+                process_args = function, arguments, sender, {**os.environ, **share}
+                process = context.Process(target=_run_and_report, args=process_args)
+                # An interrupt during the start is delayed until the process is in `running`, so that it is stopped too.
                 with process_startup(share):
                     process.start()
                     running[process.sentinel] = key, process, receiver, gpu
                 sender.close()
-            # An interrupt that comes just before a wait is seen after it, so none may be long.
+            # The wait is short, since an interrupt just before it is only handled after it.
             for sentinel in wait(list(running), timeout=0.5):
                 key, process, receiver, _ = running.pop(sentinel)
                 process.join()
                 try:
                     reason = receiver.recv()
                 except EOFError:
-                    reason = f"its process ended with {process.exitcode}: was there memory enough?"
+                    reason = f"its process ended with exit code {process.exitcode}: it may have run out of memory"
                 yield key, reason
     except BaseException:
         for _, process, *_ in running.values():
-            with suppress(ProcessLookupError):  # one that has ended by itself meanwhile
+            with suppress(ProcessLookupError):  # it has ended in the meantime
                 os.kill(process.pid, signal.SIGINT)
         for _, process, *_ in running.values():
             process.join()
@@ -78,15 +78,18 @@ def in_processes(
 
 
 def process_context(module: str) -> Any:
-    """A context of processes that begin with a module, which is imported once for all of them.
+    """Return a multiprocessing context whose processes import a module.
 
-    On Linux a process that has imported it, and has done nothing else, divides itself for each: that takes some
-    milliseconds, and an import of torch and Lightning seconds. Elsewhere each imports it by itself, as where there
-    is a GPU: the import looks for one, and a process that has done so cannot be divided.
+    On Linux a server process imports the module once and is forked for every call, which takes milliseconds, while
+    importing torch and Lightning takes seconds. On other systems, and on machines with a GPU, every process imports
+    it: the import initialises the GPU, and a process that has done so cannot be forked.
+
+    Args:
+        module: name of the module.
     """
-    # A socket's path has 108 letters, of which some 40 are not the folder's.
-    plain = sys.platform == "linux" and len(tempfile.gettempdir()) < 60
-    if not plain or any(os.path.exists(driver) for driver in _DRIVERS):
+    # The path of a Unix socket has at most 108 characters, about 40 of which follow the temporary directory.
+    can_fork = sys.platform == "linux" and len(tempfile.gettempdir()) < 60
+    if not can_fork or any(os.path.exists(driver) for driver in _DRIVERS):
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload([module])
@@ -95,10 +98,12 @@ def process_context(module: str) -> Any:
 
 @contextmanager
 def process_startup(share: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """While a process of :func:`process_context` starts: it imports from where this one does, and Ctrl-C has to wait.
+    """Context manager in which to start a process of :func:`process_context`.
+
+    The process imports from the same paths as this one. Ctrl-C takes effect after the block.
 
     Args:
-        share: variables that it shall have.
+        share: additional environment variables of the process.
     """
     folders = [os.path.abspath(folder) for folder in sys.path]
     with _environment({**share, "PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}), _interrupts_blocked():
@@ -106,36 +111,36 @@ def process_startup(share: Mapping[str, str] = MappingProxyType({})) -> Iterator
 
 
 def error_of_call(function: Callable[..., object], *arguments: Any) -> str | None:
-    """Call a function; give None if it returned, else in one line why it did not."""
+    """Call a function; return None if it succeeds, else the first line of the error message."""
     try:
         function(*arguments)
     except InputError as error:
         return str(error)
-    except Exception as error:  # of code that is being written, or of the machine: the other calls go on
+    except Exception as error:  # any other error is reported as well, so that the other calls continue
         traceback.print_exc()
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return None
 
 
 def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
-    """The GPU that the fewest processes see, the first of several; None of none.
+    """Return the GPU that the fewest processes use, the first of equals; None if there is no GPU.
 
     Args:
-        gpus: their names.
-        taken: for every process the name of its GPU.
+        gpus: names of the GPUs.
+        taken: name of the GPU of every process.
     """
     counts = Counter(taken)
     return min(gpus, key=lambda gpu: counts[gpu], default=None)
 
 
 def _child_environment(cores: int, gpu: str | None) -> dict[str, str]:
-    """What a process may use of the machine, as libraries read it when they are loaded."""
+    """Return the environment variables that limit the threads and GPUs of a process."""
     return {"OMP_NUM_THREADS": str(max(1, cores))} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
 
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Processes that start within have these variables."""
+    """Context manager that sets environment variables, for processes started inside it."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -150,7 +155,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C takes effect after; processes that start within hold it too, until they say otherwise."""
+    """Context manager that blocks SIGINT; processes started inside it inherit the block until they remove it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -164,25 +169,25 @@ def _interrupts_blocked() -> Iterator[None]:
 def _run_and_report(
     function: Callable[..., object], arguments: tuple[Any, ...], sender: Connection, environment: dict[str, str]
 ) -> None:
-    """What a process does: call the function and send how it went, unless it is interrupted."""
+    """Call the function in a child process and send its error message or None, unless it is interrupted."""
     replace_environment(environment)
     if hasattr(os, "setsid"):
-        os.setsid()  # a Ctrl-C reaches it through its parent alone, and once
+        os.setsid()  # so that Ctrl-C reaches it only through its parent, and only once
     try:
         threading.Thread(target=_exit_with_parent, args=(parent_process(),), daemon=True).start()
-        # A shell has what it starts in the background ignore interrupts, which are how a call is stopped.
+        # A process that a shell started in the background ignores interrupts, by which calls are stopped.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         sender.send(error_of_call(function, *arguments))
     except KeyboardInterrupt:
-        pass  # nobody waits for a reason
+        pass  # the parent no longer reads the result
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
-    """Let this process have these variables and no others, and torch as many threads as they say.
+    """Replace all environment variables of this process, and set the number of threads of torch accordingly.
 
-    One that was divided off has those of its origin, and a torch that was loaded with them.
+    A forked process inherits the variables of the server process, and a torch that was loaded with them.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -191,6 +196,6 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def _exit_with_parent(parent: BaseProcess) -> None:
-    """Interrupt this process when its parent has ended, however it did: nobody would stop it otherwise."""
+    """Interrupt this process when its parent ends for any reason, since nothing else would stop it."""
     parent.join()
     os.kill(os.getpid(), signal.SIGINT)

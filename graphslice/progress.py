@@ -1,4 +1,4 @@
-"""A progress bar where somebody looks at one."""
+"""Progress bar for interactive terminals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function to be called with numbers of molecules done; None where the console is no terminal."""
+    """Context manager that shows a progress bar if the console is a terminal.
+
+    Args:
+        what: description of the task.
+        total: number of molecules, if known.
+        console: console to print to.
+
+    Yields:
+        A function to call with the number of further molecules done; None if the console is no terminal.
+    """
     if not console.is_terminal:
         yield None
         return

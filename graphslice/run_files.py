@@ -1,4 +1,4 @@
-"""The files in which models lie, and how they are found."""
+"""Files of a run directory: their names, and functions that find and read them."""
 
 from __future__ import annotations
 
@@ -13,123 +13,126 @@ import numpy as np
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS, is_packaged_model
 
-#: The file of a run folder of several models that holds what they have together.
-ENSEMBLE_CALIBRATION = "together.ckpt"
-#: The file of a run folder that has the SMILES of the training molecules that its calibration knows. A checkpoint
-#: has none of them: it may be given to others.
+#: Calibration of an ensemble.
+ENSEMBLE_CALIBRATION = "together.ckpt"  # codespell:ignore together
+#: SMILES of the training molecules in the applicability domain. They are not part of a checkpoint, so that it can be
+#: shared without them.
 DOMAIN_FILE = "domain.csv"
-#: The files of a run folder that hold a model, the one to use first.
+#: Checkpoints of a model; the first of them that exists is used.
 BEST, LAST = "best.ckpt", "last.ckpt"
-#: How the folders of the members of a run folder of several models begin, which each are a run folder.
+#: Prefix of the folders of ensemble members, each of which is a run directory.
 MEMBER = "member-"
-#: The file of a run folder that holds its resolved configuration.
+#: Resolved configuration.
 CONFIG = "config.yaml"
-#: The file of a run folder that is the table of a run that was trained on a data frame.
+#: Dataset of a run that was trained on a data frame.
 MOLECULES = "molecules.parquet"
-#: The file of a run folder that is the store of the molecules that its model was pretrained on.
+#: Preprocessed dataset of a pretraining run.
 CORPUS = "corpus.arrow"
-#: The files of a run folder that hold its scores by split, the last to be written, and what its training took.
+#: Scores by split, written last, and figures of the training such as steps, time and memory.
 METRICS, TRAINING = "metrics.json", "training.json"
-#: The file of a run folder that training writes first, which says how it was begun.
+#: Settings with which training was started, written first.
 START_FILE = "start.json"
 
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The file of a checkpoint, given that file, its run folder, or the name of a model that comes with the package.
+    """Return the path of a checkpoint.
+
+    Args:
+        path: a checkpoint, its run directory, or the name of a packaged model.
 
     Raises:
-        InputError: if there is none.
+        InputError: if there is no checkpoint.
     """
     if is_packaged_model(path):
         return MODELS[str(path)]
     path = Path(path)
     if path.is_dir():
         if members := find_members(path):
-            raise InputError(f"{path} holds {len(members)} models: give one of them, such as {members[0]}")
+            raise InputError(f"{path} is an ensemble of {len(members)}: give one of its members, such as {members[0]}")
         for name in (BEST, LAST):
             if (path / name).is_file():
                 return path / name
-        hint = "; graphslice import-checkpoint makes one of it" if (path / "config.json").is_file() else ""
-        raise InputError(f"{path} is no run folder: it holds neither {BEST} nor {LAST}{hint}")
+        hint = "; graphslice import-checkpoint converts it to one" if (path / "config.json").is_file() else ""
+        raise InputError(f"{path} is not a run directory: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
         raise InputError(
-            f"no model at {path}: give a run folder or a checkpoint{_shipped()}; published ones are made one by "
-            "graphslice import-checkpoint"
+            f"no model at {path}: give a run directory or a checkpoint{_packaged_names()}; graphslice "
+            "import-checkpoint converts published checkpoints"
         )
     return path
 
 
 def run_directory_of(path: str | Path) -> Path | None:
-    """The folder of a run, given it or a checkpoint in it; None of a model that comes with the package."""
+    """Return the run directory, given it or a checkpoint in it; None for a packaged model."""
     if is_packaged_model(path):
         return None
     return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
 def locate_dataset(dataset: str, folder: Path | None) -> str:
-    """Where the data of a run lie, also if they lie in its folder and that was moved since.
+    """Return the path of the dataset of a run, also if it is in the run directory and that was moved.
 
     Args:
-        dataset: where they lay.
-        folder: of the run, or of one of its members; None where there is none.
+        dataset: path in the configuration.
+        folder: run directory, of the run or of one of its ensemble members; None if there is none.
     """
     path = Path(dataset)
     if folder is None or path.name not in (MOLECULES, CORPUS) or path.exists():
         return dataset
-    found = (home.resolve() / path.name for home in (folder, folder / ".."))
-    return next((str(here) for here in found if here.is_file()), dataset)
+    candidates = (parent.resolve() / path.name for parent in (folder, folder / ".."))
+    return next((str(candidate) for candidate in candidates if candidate.is_file()), dataset)
 
 
 def metric_logs(folder: Path) -> list[Path]:
-    """The tables of what a run logged, one for each resumption, the first first."""
+    """Return the metric logs of a run, one for each resumption, in their order."""
     logs = folder.glob("logs/version_*/metrics.csv")
     return sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2]))
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the run there is trained and judged."""
+    """True if a run is trained and evaluated."""
     return (folder / METRICS).exists()
 
 
 def read_metrics(folder: Path) -> dict:
-    """The scores of a finished run by split, as they stand in its folder."""
+    """Read the scores of a finished run by split."""
     return json.loads((folder / METRICS).read_text())
 
 
 def read_training(folder: Path) -> dict:
-    """What the training of a finished run took, as it stands in its folder."""
+    """Read the training figures of a finished run, such as steps, time and memory."""
     return json.loads((folder / TRAINING).read_text())
 
 
-def _shipped() -> str:
-    return f", or {' or '.join(MODELS)}, which come with the package" if MODELS else ""
+def _packaged_names() -> str:
+    return f", or a packaged model ({' or '.join(MODELS)})" if MODELS else ""
 
 
 def contains_run(folder: Path) -> bool:
-    """Whether a run was begun there."""
+    """True if a folder holds a run, finished or not."""
     return any((folder / name).exists() for name in (CONFIG, LAST, BEST))
 
 
 def find_members(path: str | Path) -> list[Path]:
-    """The run folders of the models that answer together, in their order; none of a run of one model."""
+    """Return the run directories of the members of an ensemble, by number; empty for a single model."""
     named = [folder for folder in Path(path).glob(f"{MEMBER}*") if _MEMBER.fullmatch(folder.name)]
     return sorted(filter(contains_run, named), key=member_number)
 
 
 def member_number(folder: Path) -> int:
-    """The number of a member by the name of its run folder."""
+    """Return the number of an ensemble member from the name of its run directory."""
     return int(folder.name.removeprefix(MEMBER))
 
 
 def write_training_smiles(folder: Path, rows: np.ndarray, smiles: Sequence[str]) -> None:
-    """Write the SMILES of the training molecules that the calibration of a run knows.
+    """Write the SMILES of the training molecules in the applicability domain of a run.
 
     Args:
-        folder: of the run.
-        rows: ``int64 [N]``, their places in the source.
-        smiles: N texts.
+        folder: run directory.
+        rows: ``int64 [N]``, rows in the dataset, from 0.
+        smiles: N SMILES.
     """
     with (folder / DOMAIN_FILE).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -138,7 +141,7 @@ def write_training_smiles(folder: Path, rows: np.ndarray, smiles: Sequence[str])
 
 
 def read_training_smiles(folder: Path | None) -> dict[int, str]:
-    """The SMILES of training molecules by their places in the source; empty where a run folder has none.
+    """Read the SMILES of the training molecules by their rows in the dataset; empty if there is no such file.
 
     Raises:
         InputError: if the file is damaged.
@@ -147,12 +150,12 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
         return {}
     try:
         with (folder / DOMAIN_FILE).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            found = {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}
+            smiles_by_row = {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
-        found = {-1: ""}
-    if not all(row >= 0 and smiles is not None for row, smiles in found.items()):
+        smiles_by_row = {-1: ""}
+    if not all(row >= 0 and smiles is not None for row, smiles in smiles_by_row.items()):
         raise InputError(
-            f"{folder / DOMAIN_FILE}, which holds the SMILES of training molecules, is damaged: copy it again, or "
-            "remove it and get row numbers instead"
+            f"{folder / DOMAIN_FILE} is damaged, so the SMILES of training molecules are unknown: copy it again, or "
+            "remove it to get row numbers instead"
         )
-    return found
+    return smiles_by_row

@@ -326,7 +326,7 @@ def test_truncated_files_are_refused(reader, share, own, tmp_path):
     ids=repr,
 )
 def test_files_of_other_programs_are_refused(reader, contents, saved):
-    with pytest.raises(InputError, match=r"is not a GraphSlice checkpoint|is not a Graphormer|does not hold a checkpoint"):
+    with pytest.raises(InputError, match=r"is not a GraphSlice checkpoint|is not a Graphormer|does not hold"):
         READERS[reader](saved(contents))
 
 

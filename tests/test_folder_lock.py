@@ -29,7 +29,7 @@ def holder(folder) -> subprocess.Popen:
 
 def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
     with holder(tmp_path / "run") as process:
-        said = f"another process works in {tmp_path / 'run'}: wait until it ends, or"
+        said = f"another process is using {tmp_path / 'run'}: wait until it ends, or"
         with pytest.raises(InputError, match=said), locked(tmp_path / "run", wait=0):
             pytest.fail("in")
         assert (tmp_path / "run" / ".lock").exists()

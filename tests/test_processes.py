@@ -51,7 +51,7 @@ def test_a_call_that_fails_does_not_stop_the_others():
     assert dict(in_processes(calls.run, {function: (function,) for function in functions}, jobs=2)) == {
         calls.refuse: "no such data",
         calls.fail: "ZeroDivisionError: a mixer",
-        calls.die: "its process ended with 7: was there memory enough?",
+        calls.die: "its process ended with exit code 7: it may have run out of memory",
         calls.finish: None,
     }
 

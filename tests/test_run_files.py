@@ -46,24 +46,24 @@ def test_members_are_in_the_order_of_their_numbers(tmp_path):
         if name != "member-3":  # somebody else's
             (tmp_path / name / "config.yaml").touch()
     assert find_members(tmp_path) == [tmp_path / "member-2", tmp_path / "member-10"]
-    with pytest.raises(InputError, match=r"holds 2 models: give one of them, such as .*member-2"):
+    with pytest.raises(InputError, match=r"is an ensemble of 2: give one of its members, such as .*member-2"):
         find_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_beside_members_is_not_taken_alone(run):
     (run / "member-1").mkdir()
     (run / "member-1" / "config.yaml").touch()
-    with pytest.raises(InputError, match=r"run holds 1 models: give one of them, such as .*member-1"):
+    with pytest.raises(InputError, match=r"run is an ensemble of 1: give one of its members, such as .*member-1"):
         find_checkpoint(run)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"is no run folder: it holds neither best.ckpt nor last.ckpt$"):
+    with pytest.raises(InputError, match=r"is not a run directory: it holds neither best.ckpt nor last.ckpt$"):
         find_checkpoint(tmp_path)
     (tmp_path / "config.json").touch()
-    with pytest.raises(InputError, match=r"import-checkpoint makes one of it"):
+    with pytest.raises(InputError, match=r"import-checkpoint converts it to one"):
         find_checkpoint(tmp_path)
-    with pytest.raises(InputError, match=r"no model at .*none.*, or gap or small, which come with the package"):
+    with pytest.raises(InputError, match=r"no model at .*none.*, or a packaged model \(gap or small\)"):
         find_checkpoint(tmp_path / "none")
 
 

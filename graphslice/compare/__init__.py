@@ -1,4 +1,4 @@
-"""Mixers side by side: the same data, the same budget and the same seeds for each."""
+"""Comparison of mixers on the same data, with the same training budget and the same seeds."""
 
 from graphslice.compare.plan import parse_variants
 from graphslice.compare.report import table

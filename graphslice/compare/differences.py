@@ -1,4 +1,4 @@
-"""What the seeds of a comparison can tell: differences of variants over the same seeds, with their intervals."""
+"""Paired differences of the variants of a comparison over their seeds, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from graphslice.evaluation.metrics import Metric
 
 @dataclass(frozen=True)
 class Difference:
-    """How a variant differs from another one on the test molecules.
+    """Difference of the test metric between a variant and a reference variant.
 
     Attributes:
-        variant, beside: their names.
-        seeds: that both have.
-        mean: of the differences of the metric, seed by seed.
-        low, high: the ends of the interval of the mean, by Student's t; those of all variants hold at once in 95% of
-            comparisons.
-        verdict: better or worse where the interval excludes 0, else that it cannot be told.
+        variant: name of the variant.
+        beside: name of the reference variant. (codespell:ignore beside)
+        seeds: number of seeds that both have.
+        mean: mean over the seeds of the differences of the metric.
+        low, high: ends of the confidence interval of the mean by Student's t; the intervals of all variants hold
+            simultaneously in 95% of comparisons.
+        verdict: ``"better"`` or ``"worse"`` if the interval excludes 0, else ``"no significant difference"``.
     """
 
     variant: str
-    beside: str
+    beside: str  # codespell:ignore beside
     seeds: int
     mean: float
     low: float
@@ -33,13 +34,16 @@ class Difference:
 
 
 def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Difference]:
-    """The differences of all variants from the first one that has seeds enough, where they share so many.
+    """Compute the differences of all variants from the first one with at least ``MIN_SEEDS`` seeds.
 
-    The runs of a seed have the same molecules in the same order, so the seeds' own share of the scores falls out.
+    The runs of a seed see the same molecules in the same order, so pairing by seed removes the effect of the seed.
 
     Args:
-        variants: the finished runs of each, the best on validation first.
-        metric: that they are compared by.
+        variants: the finished runs of each variant, the best on the validation set first.
+        metric: metric by which they are compared.
+
+    Returns:
+        A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first.
     """
     by_seed = {
         name: {run["seed"]: run["test"] for run in runs if run.get("test") is not None}
@@ -49,41 +53,45 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
     first, *others = by_seed or [""]
     shared = {name: sorted(by_seed[first].keys() & by_seed[name].keys()) for name in others}
     pairs = {name: seeds for name, seeds in shared.items() if len(seeds) >= MIN_SEEDS}
-    found = []
+    results = []
     for name, seeds in pairs.items():
         values = np.array([by_seed[name][seed] - by_seed[first][seed] for seed in seeds])
-        found.append(_difference(name, first, values, metric, len(pairs)))
-    return found
+        results.append(_difference(name, first, values, metric, len(pairs)))
+    return results
 
 
-def _difference(variant: str, beside: str, values: np.ndarray, metric: Metric, comparisons: int) -> Difference:
+def _difference(variant: str, reference: str, values: np.ndarray, metric: Metric, comparisons: int) -> Difference:
     mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=comparisons)
     if low <= 0 <= high:
-        verdict = "cannot be told apart"
+        verdict = "no significant difference"
     else:
         verdict = "worse" if (metric.loss(mean) > metric.loss(0.0)) else "better"
-    return Difference(variant, beside, len(values), mean, low, high, verdict)
+    return Difference(variant, reference, len(values), mean, low, high, verdict)
 
 
-def describe(found: list[Difference], label: str) -> list[str]:
-    """Markdown lines: a table of differences; none where there are none.
+def describe(results: list[Difference], label: str) -> list[str]:
+    """Format differences as a Markdown table.
 
     Args:
-        found: from one variant.
-        label: of the metric.
+        results: differences from the same reference variant.
+        label: label of the metric.
+
+    Returns:
+        Lines of Markdown; none if there are no differences.
     """
-    if not found:
+    if not results:
         return []
-    all_of = f"intervals, which hold all {len(found)} at once in 95% of cases"
-    intervals = "95% intervals" if len(found) == 1 else all_of
+    simultaneous = f"simultaneous 95% intervals of all {len(results)}"
+    intervals = "95% intervals" if len(results) == 1 else simultaneous
+    reference = results[0].beside  # codespell:ignore beside
     lines = [
-        f"\nTest {label} less that of `{found[0].beside}`, the best on validation in these runs, seed by seed; means "
-        f"with {intervals}:",
+        f"\nTest {label} minus that of `{reference}`, the best on the validation set, paired by seed; means with "
+        f"{intervals}:",
         "",
         "| mixer | difference | interval | seeds | |",
         "|---|---|---|---|---|",
     ]
-    for one in found:
-        interval = f"{one.low:+.4f} to {one.high:+.4f}"
-        lines.append(f"| `{one.variant}` | {one.mean:+.4f} | {interval} | {one.seeds} | {one.verdict} |")
+    for result in results:
+        interval = f"{result.low:+.4f} to {result.high:+.4f}"
+        lines.append(f"| `{result.variant}` | {result.mean:+.4f} | {interval} | {result.seeds} | {result.verdict} |")
     return lines

@@ -163,7 +163,7 @@ REFUSED = {
     "predict-meta-device": (predict_of("good.csv", "--device", "meta"), "no device 'meta'"),
     "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
     "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
-    "model-no-run": (["predict", "{bad}/folder", "CCO"], "is no run folder"),
+    "model-no-run": (["predict", "{bad}/folder", "CCO"], "is not a run directory"),
     "model-truncated": (["predict", "{bad}/truncated.ckpt", "CCO"], "truncated, damaged"),
     "model-text": (["predict", "{bad}/text.ckpt", "CCO"], "cannot read"),
     "model-empty": (["predict", "{bad}/empty.ckpt", "CCO"], "cannot read"),

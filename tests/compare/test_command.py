@@ -38,13 +38,13 @@ def test_a_bad_budget(cli, tiny_yaml, tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--trainer.max_steps", 3], "--budget says how long each run is: leave out --trainer.max_steps"),
+        (["--trainer.max_steps", 3], "--budget sets the length of each run: leave out --trainer.max_steps"),
         (["--trainer.max_minutes=3"], "leave out --trainer.max_minutes"),
         (
             ["--trainer.devices", 2],
-            "every run has one device, and --jobs says how many are trained at a time: leave out --trainer.devices",
+            "every run uses one device, and --jobs sets the number of parallel runs: leave out --trainer.devices",
         ),
-        (["--baselines", "on"], "without trees beside them: leave out --baselines"),
+        (["--baselines", "on"], "without tree ensembles: leave out --baselines"),
     ],
 )
 def test_what_a_comparison_decides_itself(words, reason, cli, tiny_yaml, tmp_path):

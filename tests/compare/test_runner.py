@@ -115,7 +115,7 @@ def test_a_run_on_every_gpu(given, jobs, tmp_path, tiny_config, demo_csv, monkey
 
 
 def test_two_comparisons_in_one_folder(tmp_path, tiny_config, demo_csv):
-    with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match=f"another process works in {tmp_path}: wait"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match=f"another process is using {tmp_path}: wait"):
         compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 

@@ -204,7 +204,7 @@ def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_directo
         import_checkpoint(run_directory)
     with pytest.raises(InputError, match="needs no import"):
         import_checkpoint(run_directory / "best.ckpt")
-    with pytest.raises(InputError, match="graphslice import-checkpoint makes one of it"):
+    with pytest.raises(InputError, match="graphslice import-checkpoint converts it to one"):
         gs.load(folder)
 
 

@@ -119,16 +119,16 @@ def test_foreign_members_are_rejected_on_resume(finished, ensemble, table, tiny_
     if not finished:
         (folder / "metrics.json").unlink()
     shutil.copytree(folder / "member-1", folder / "member-3")
-    with pytest.raises(InputError, match="member-3 is not of the run in"):
+    with pytest.raises(InputError, match="member-3 does not belong to the run in"):
         resume(folder)
     shutil.rmtree(folder / "member-3")
     shutil.copy(folder / "member-1" / "best.ckpt", folder)
-    with pytest.raises(InputError, match=r"best.ckpt is not of the run in"):
+    with pytest.raises(InputError, match=r"best.ckpt does not belong to the run in"):
         resume(folder)
     (folder / "best.ckpt").unlink()
     shutil.rmtree(folder / "member-2")
     shutil.copytree(folder / "member-1", folder / "member-2")
-    with pytest.raises(InputError, match=r"member-2 is not of the run of .*member-1"):
+    with pytest.raises(InputError, match=r"member-2 does not belong to the same run as .*member-1"):
         resume(folder)
 
 

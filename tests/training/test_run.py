@@ -223,7 +223,7 @@ def locked_run(run_directory, tmp_path):
 
 @pytest.mark.parametrize("data", [{}, {"folds": "2"}])
 def test_second_training_in_a_locked_directory_is_rejected(data, locked_run, tiny_config, demo_csv):
-    message = f"another process works in {locked_run}: wait until it ends, or choose another folder"
+    message = f"another process is using {locked_run}: wait until it ends, or choose another folder"
     config = tiny_config(demo_csv, data=data)
     with pytest.raises(InputError, match=message):
         train(config, locked_run, overwrite=True)

@@ -184,7 +184,7 @@ def test_the_mixer_must_fit_the_weights(saved):
     for path in (graphormer, sliceformer):
         with pytest.raises(InputError, match=r"unknown mixer 'slice-asend'.*slice-ascend"):
             import_checkpoint(path, mixer="slice-asend")
-    with pytest.raises(InputError, match="predicts 1 targets, and --target names 2"):
+    with pytest.raises(InputError, match="predicts 1 targets, but --target names 2"):
         import_checkpoint(graphormer, target="gap,logp")
 
 

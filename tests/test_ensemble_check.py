@@ -91,10 +91,16 @@ DAMAGE = {
     "no checkpoint": (lambda run: (run / "member-2" / "best.ckpt").unlink(), "and member-2 is not finished"),
     "in training": (lambda run: (run / "member-2" / "metrics.json").unlink(), "and member-2 is not finished"),
     "not scored": (lambda run: (run / "metrics.json").unlink(), "an ensemble that is not finished"),
-    "renamed": (lambda run: (run / "member-2").rename(run / "member-7"), "member-7 does not belong to the run in .* 3 members"),
+    "renamed": (
+        lambda run: (run / "member-2").rename(run / "member-7"),
+        "member-7 does not belong to the run in .* 3 members",
+    ),
     "arabic": (lambda run: (run / "member-2").rename(run / "member-\u0662"), "and member-2 is missing"),
     "superscript": (lambda run: (run / "member-2").rename(run / "member-\u00b2"), "and member-2 is missing"),
-    "too many": (lambda run: shutil.copytree(run / "member-1", run / "member-4"), "member-4 does not belong to the run in"),
+    "too many": (
+        lambda run: shutil.copytree(run / "member-1", run / "member-4"),
+        "member-4 does not belong to the run in",
+    ),
     "twice": (
         lambda run: shutil.copy(run / "member-1" / "best.ckpt", run / "member-2"),
         "member-2 does not belong to the same run as .*member-1",
@@ -109,7 +115,10 @@ DAMAGE = {
     ),
     "no settings": (lambda run: (run / "config.yaml").unlink(), "lacks config.yaml"),
     "no calibration": (lambda run: (run / "together.ckpt").unlink(), "lacks together.ckpt"),
-    "other data": (lambda run: other_run(run, fingerprint="def"), "member-2 does not belong to the same run as .*member-1"),
+    "other data": (
+        lambda run: other_run(run, fingerprint="def"),
+        "member-2 does not belong to the same run as .*member-1",
+    ),
     "other seed": (lambda run: other_run(run, seed=6), "member-2 does not belong to the same run as .*member-1"),
     "other width": (lambda run: other_run(run, dim=32), "member-2 does not belong to the same run as .*member-1"),
     "max_path": (lambda run: changed(run / "member-2", model={"max_path": 2}), r"member-2 .*\(max_path\)"),

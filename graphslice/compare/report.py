@@ -1,4 +1,4 @@
-"""What a comparison writes: ``comparison.json``, a table and a picture, of what the run folders hold."""
+"""Results of a comparison, ``comparison.json``, a table and a plot, written from the run directories."""
 
 from __future__ import annotations
 
@@ -22,56 +22,63 @@ from graphslice.run_files import is_finished, metric_logs, read_metrics, read_tr
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
-# What a run leaves in its folder of each resumption.
+# --- reading run directories --------------------------------------------------------------------
 
 
-# --- what the run folders hold ------------------------------------------------------------------
+def selection_metric(scores: dict) -> str:
+    """Return the metric that selected the best epoch of a run.
 
-
-def selection_metric(found: dict) -> str:
-    """The metric that chose the best epoch of a run, of its scores or of a comparison of some."""
-    return found.get("metric", "mae")
+    Args:
+        scores: scores of a run by split, or the record of a run in a comparison.
+    """
+    return scores.get("metric", "mae")
 
 
 def validation_error(folder: Path) -> float:
-    """What is wrong with a run on the validation molecules, by its metric, less for a better run; infinite if it is
-    not finished."""
+    """Return the validation loss of a run by its metric (smaller is better); infinite if it is not finished."""
     if not is_finished(folder):
         return float("inf")
-    found = read_metrics(folder)
-    name = selection_metric(found)
-    value = found.get("valid", {}).get(name)
+    scores = read_metrics(folder)
+    name = selection_metric(scores)
+    value = scores.get("valid", {}).get(name)
     return float("inf") if value is None else METRICS[name].loss(value)
 
 
-def describe_outcome(found: dict) -> str:
-    """What a finished run reached, of its scores by split, in one line."""
-    name = selection_metric(found)
-    value = found.get("test", {}).get(name)
+def describe_outcome(scores: dict) -> str:
+    """Describe the test score of a finished run in one line.
+
+    Args:
+        scores: scores of the run by split.
+    """
+    name = selection_metric(scores)
+    value = scores.get("test", {}).get(name)
     return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
 
 def read_run(run: Run, reason: str | None) -> dict | None:
-    """A run as ``comparison.json`` has it, or None if it is not finished.
+    """Read the record of a run for ``comparison.json``.
 
     Args:
-        run: of the comparison.
-        reason: why it failed, if it did.
+        run: a run of the comparison.
+        reason: error message if the run failed, else None.
+
+    Returns:
+        The record, or None if the run is not finished.
     """
     record: dict[str, Any] = {"variant": run.variant.label, "seed": run.config.trainer.seed}
     if reason is not None:
         return record | {"error": reason}
     if not is_finished(run.folder):
         return None
-    found = read_metrics(run.folder)
-    name = selection_metric(found)
-    record |= {split: found[split][name] for split in ("valid", "test") if split in found}
+    scores = read_metrics(run.folder)
+    name = selection_metric(scores)
+    record |= {split: scores[split][name] for split in ("valid", "test") if split in scores}
     record |= read_training(run.folder)
     return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}
 
 
 def _read_curve(folder: Path, logged: str) -> list[list[float]]:
-    """Seconds, steps and the metric of every validation, over all resumptions."""
+    """Read ``[seconds, steps, metric]`` of every validation, over all resumptions."""
     points: dict[int, list[float]] = {}
     for log in metric_logs(folder):
         with log.open(newline="", encoding="utf-8") as file:
@@ -82,27 +89,28 @@ def _read_curve(folder: Path, logged: str) -> list[list[float]]:
     return [points[steps] for steps in sorted(points)]
 
 
-# --- what is written ----------------------------------------------------------------------------
+# --- writing results ----------------------------------------------------------------------------
 
 
 def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
-    """What ``comparison.json`` holds.
+    """Return the contents of ``comparison.json``.
 
     Args:
-        base: what the variants have in common.
-        budget: of each run, as the user wrote it.
-        jobs: runs at a time.
-        runs: as :func:`read_run` gives them.
+        base: the common configuration.
+        budget: budget of each run, as the user wrote it.
+        jobs: number of parallel runs.
+        runs: records of :func:`read_run`.
     """
     common = base.to_dict()
-    data = common.pop("data")  # its name and split: where it lies is no part of the result
+    data = common.pop("data")  # only its name and split are part of the result, not its path
     result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget}
     result |= {"jobs": jobs, "machine": hardware_info(), "config": common, "runs": runs}
-    return result | {"differences": [asdict(one) for one in differences(group_by_variant(result), _metric(result))]}
+    paired = differences(group_by_variant(result), _metric(result))
+    return result | {"differences": [asdict(difference) for difference in paired]}
 
 
 def write_files(result: dict, out: Path) -> None:
-    """Write ``comparison.json``, ``comparison.md`` and ``comparison.png``; a reader never sees half of a text."""
+    """Write ``comparison.json`` and ``comparison.md`` (both atomically), and ``comparison.png``."""
     for name, text in ((RESULT, json.dumps(result, indent=1) + "\n"), (TABLE, table(result))):
         with atomic_write(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -110,7 +118,7 @@ def write_files(result: dict, out: Path) -> None:
 
 
 def group_by_variant(result: dict) -> dict[str, list[dict]]:
-    """The finished runs of each selected variant, the best on validation first."""
+    """Return the finished runs of each selected variant, the best on the validation set first."""
     variants: dict[str, list[dict]] = {}
     for run in result["runs"]:
         if "error" not in run and "not_selected" not in run:
@@ -118,23 +126,23 @@ def group_by_variant(result: dict) -> dict[str, list[dict]]:
     metric = _metric(result)
 
     def loss(runs: list[dict]) -> float:
-        """The last of all where it is not defined, as of one class alone."""
-        found = metric.loss(np.array([run["valid"] for run in runs], np.float64).mean())
-        return float("inf") if np.isnan(found) else found
+        """Mean validation loss; infinite, so sorted last, if undefined (such as AUROC of a single class)."""
+        mean = metric.loss(np.array([run["valid"] for run in runs], np.float64).mean())
+        return float("inf") if np.isnan(mean) else mean
 
     return dict(sorted(variants.items(), key=lambda item: loss(item[1])))
 
 
 def _metric(result: dict) -> Metric:
-    """The metric of a comparison, which is that of each of its runs."""
+    """Return the metric of a comparison, which all its runs share."""
     return METRICS[next((selection_metric(run) for run in result["runs"] if "error" not in run), "mae")]
 
 
 def table(result: dict) -> str:
-    """Markdown: a line a variant, with mean and standard deviation over its seeds.
+    """Format a comparison as Markdown, with mean and standard deviation over the seeds for each variant.
 
     Args:
-        result: what ``comparison.json`` holds.
+        result: contents of ``comparison.json``.
     """
     label = _metric(result).label
     lines = [
@@ -154,9 +162,9 @@ def table(result: dict) -> str:
         cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         lines.append("| " + " | ".join(cells) + " |")
     lines += describe(differences(group_by_variant(result), _metric(result)), label)
-    rest = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
-    if rest:
-        errors = ", ".join(f"`{run['variant']}` {_mean_and_std([run], 'valid') or 'undefined'}" for run in rest)
+    rejected = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
+    if rejected:
+        errors = ", ".join(f"`{run['variant']}` {_mean_and_std([run], 'valid') or 'undefined'}" for run in rejected)
         lines.append(f"\nNot selected by the validation error of the first seed, which is among those above: {errors}.")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['variant']}, seed {run['seed']}: {run['error']}" for run in failed]
@@ -164,7 +172,7 @@ def table(result: dict) -> str:
 
 
 def _mean_and_std(runs: list[dict], split: str) -> str:
-    """Mean and standard deviation of an error over the seeds; nothing if there is none."""
+    """Format mean and standard deviation of an error over the seeds; empty if there are no values."""
     values = [run[split] for run in runs if run.get(split) is not None]
     if not values:
         return ""
@@ -173,30 +181,31 @@ def _mean_and_std(runs: list[dict], split: str) -> str:
 
 
 def _align_curves(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:
-    """Curves of seconds, steps and errors, where all have something: ``[P]`` seconds and ``[S, P]`` errors.
+    """Interpolate the validation curves of several seeds at common points.
 
     Args:
-        curves: ``[n, 3]`` each, of S seeds.
-        by: the column in which they have the same place: 0, or 1 for as many steps, of which the seconds are the mean.
+        curves: ``[n, 3]`` for each of S seeds: seconds, steps, errors.
+        by: column by which they are aligned: 0 for seconds, 1 for steps (whose seconds are averaged over the seeds).
 
     Returns:
-        One point, the last one of each, where no two validations of all lie between the same two.
+        ``[P]`` seconds and ``[S, P]`` errors, over the range that all curves cover; the last point of each curve
+        (P = 1) if there is no common range.
     """
     first, last = max(curve[0, by] for curve in curves), min(curve[-1, by] for curve in curves)
     if first >= last:
         ends = np.stack([curve[-1] for curve in curves])
         return ends[:, :1].mean(0), ends[:, 2:]
-    places = np.linspace(first, last, 200)
-    found = [[np.interp(places, curve[:, by], curve[:, column]) for column in (0, 2)] for curve in curves]
-    return np.mean([seconds for seconds, _ in found], axis=0), np.stack([errors for _, errors in found])
+    grid = np.linspace(first, last, 200)
+    aligned = [[np.interp(grid, curve[:, by], curve[:, column]) for column in (0, 2)] for curve in curves]
+    return np.mean([seconds for seconds, _ in aligned], axis=0), np.stack([errors for _, errors in aligned])
 
 
 def draw(result: dict, path: Path) -> None:
-    """The metric on validation against time: the mean of the seeds as a line, their range shaded.
+    """Plot the validation metric against training time: mean over the seeds as a line, their range shaded.
 
     Args:
-        result: what ``comparison.json`` holds.
-        path: of the picture.
+        result: contents of ``comparison.json``.
+        path: path of the image.
     """
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -216,7 +225,7 @@ def draw(result: dict, path: Path) -> None:
         axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=marker)
         axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
     axes.set(
-        xlabel="seconds of training",
+        xlabel="training time (s)",
         ylabel=f"validation {metric.label}",
         yscale="linear" if metric.higher_is_better else "log",
     )

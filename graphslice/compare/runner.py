@@ -1,4 +1,4 @@
-"""A comparison from start to finish: every run trained or continued, and the results written as they come."""
+"""Execution of a comparison: train or continue every run and update the results after each."""
 
 from __future__ import annotations
 
@@ -36,70 +36,71 @@ def compare(
     jobs: int | None = None,
     console: Console | None = None,
 ) -> dict:
-    """Train every variant with every seed, each run in a process of its own, and put the results together.
+    """Train every variant with every seed, each run in a process of its own, and summarise the results.
 
-    What is finished in ``out`` is kept and what was stopped is continued, so a call that was
-    interrupted is continued by the same call, and a call with more mixers or seeds adds to it.
+    Finished runs in ``out`` are kept and interrupted ones are continued. An interrupted comparison is therefore
+    continued by the same call, and a call with more mixers or seeds extends it.
 
     Args:
-        base: what the variants have in common.
-        variants: what is compared.
-        seeds: runs of each variant, with seeds from 0; of a tuning group, all but one are run with the first alone.
-        budget: of each run: see :func:`~graphslice.compare.plan.parse_budget`. Time is that of training,
-            validation included.
-        out: a folder; a run folder for each run, ``comparison.json``, ``comparison.md`` and
-            ``comparison.png`` go there.
-        jobs: runs at a time, each with its share of the cores and one GPU; as many as there are GPUs when not
-            given, else 1. They slow each other down: compare rates only within one setting, or use 1.
-        console: where to report.
+        base: the common configuration.
+        variants: the variants to compare.
+        seeds: number of runs of each variant, with seeds from 0; of a tuning group, only the best variant is trained
+            with more than the first seed.
+        budget: training budget of each run: see :func:`~graphslice.compare.plan.parse_budget`. A time includes
+            validation.
+        out: folder for the run directories, ``comparison.json``, ``comparison.md`` and ``comparison.png``.
+        jobs: number of parallel runs, each with its share of the cores and one GPU; by default the number of GPUs, or
+            1 without a GPU. Parallel runs slow each other down: compare training rates only within one setting, or
+            use 1.
+        console: console for progress messages.
 
     Returns:
-        What ``comparison.json`` holds: dataset, budget, machine, and for each run its variant, seed, mean
-        absolute errors, parameters, rate, memory and curve (seconds, steps, validation error), or
-        the reason why it has none, and ``not_selected`` where another of its tuning group did better.
+        The contents of ``comparison.json``: dataset, budget, machine, and for each run its variant, seed, validation
+        and test metric, number of parameters, rate, memory and curve (seconds, steps, validation metric), or
+        the error message if it failed, and ``not_selected`` if another variant of its tuning group was better.
 
     Raises:
-        InputError: if a run of ``out`` has other settings, another comparison works there, a run shall have
-            several devices, or no run could be finished.
+        InputError: if a run in ``out`` has other settings, another comparison is using ``out``, several devices per
+            run are configured, or no run could be finished.
     """
     out, console = Path(out), console or Console(stderr=True)
     if base.trainer.devices not in ("auto", "1"):
         raise InputError(
-            f"every run of a comparison has one device, not --trainer.devices {base.trainer.devices}: leave it out; "
-            "--jobs says how many are trained at a time"
+            f"every run of a comparison uses one device, not --trainer.devices {base.trainer.devices}: leave it out; "
+            "--jobs sets the number of parallel runs"
         )
     gpus = visible_gpus(base.trainer.accelerator)
     jobs = max(1, len(gpus)) if jobs is None else jobs
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
-    # Of networks: the trees beside them would be the same for all.
+    # Without tree ensembles, which would be the same for all variants.
     base = replace(base, trainer=replace(base.trainer, baselines="off", **parse_budget(budget)))
     check_runs(plan_runs(variants, range(seeds), base, out))
     work = _Comparison(base, budget, out, jobs, gpus, console)
     groups = tuning_groups(variants)
-    alone = [group[0] for group in groups if len(group) == 1]
+    untuned = [group[0] for group in groups if len(group) == 1]
     tuned = [group for group in groups if len(group) > 1]
     with locked(out):
         first = plan_runs(chain.from_iterable(tuned), [0], base, out)
-        work.train([*plan_runs(alone, range(seeds), base, out), *first])
+        work.train([*plan_runs(untuned, range(seeds), base, out), *first])
         if tuned:
             work.train(plan_runs(work.select(tuned), range(1, seeds), base, out))
         result = work.report()
     if len(work.reasons) == len(result["runs"]):
-        raise InputError(f"none of the runs could be finished; the first: {next(iter(work.reasons.values()))}")
+        raise InputError(f"all runs failed; the first with: {next(iter(work.reasons.values()))}")
     return result
 
 
 def train_run(config: RunConfig, folder: Path) -> None:
-    """Train a run, or continue it where it was stopped.
+    """Train a run, or resume it if it was interrupted.
 
     Args:
-        config: of the run.
-        folder: the run folder.
+        config: configuration of the run.
+        folder: run directory.
 
     Raises:
         InputError: if it cannot be trained.
-        KeyboardInterrupt: if it was stopped; what was done lies in the folder.
+        KeyboardInterrupt: if it was interrupted; its state is saved in the run directory.
     """
     from graphslice.training.run import Interrupted
     from graphslice.training.train_run import resume, train
@@ -116,11 +117,11 @@ def train_run(config: RunConfig, folder: Path) -> None:
 
 
 class _Comparison:
-    """The runs of a comparison, as they are done.
+    """State of a comparison while its runs are trained.
 
     Attributes:
-        runs: those begun so far, in the order of the report.
-        reasons: why those that failed did, by folder.
+        runs: runs started so far, in the order of the report.
+        reasons: error messages of failed runs by run directory.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class _Comparison:
         self._not_selected: set[Variant] = set()
 
     def train(self, runs: Sequence[Run]) -> None:
-        """Train what of these is not finished yet, and report after each."""
+        """Train those of the runs that are not finished, and update the results after each."""
         self.runs += runs
         tasks = {run.folder: (run.config, run.folder) for run in runs if not is_finished(run.folder)}
         self.console.print(f"{len(self.runs)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
@@ -147,7 +148,7 @@ class _Comparison:
                 self.report()
 
     def select(self, groups: Sequence[Sequence[Variant]]) -> list[Variant]:
-        """Of each tuning group the variant that did best with the first seed, unless all of them failed."""
+        """Select from each tuning group the best variant with the first seed, unless all of them failed."""
 
         def error(variant: Variant) -> float:
             return validation_error(variant.run_directory(self.out, seed=0))
@@ -158,7 +159,7 @@ class _Comparison:
         return selected
 
     def report(self) -> dict:
-        """Write the result so far; runs that are still to come are not in it."""
+        """Write and return the results of the runs so far."""
         records = []
         for run in self.runs:
             record = read_run(run, self.reasons.get(run.folder))

@@ -1,4 +1,4 @@
-"""Checkpoints of the original systems, taken in: Graphormer v1 and Sliceformer, and the later Graphormer."""
+"""Import of checkpoints of the original implementations: Graphormer v1, Sliceformer and Graphormer v2."""
 
 from __future__ import annotations
 
@@ -19,92 +19,96 @@ from graphslice.tasks import regression_tasks
 def import_checkpoint(
     path: str | Path, *, mixer: str | None = None, target: str = "homolumogap", atom_rows: str | None = None
 ) -> Checkpoint:
-    """Take in a checkpoint of Graphormer v1, Sliceformer, or the later Graphormer of fairseq and Hugging Face.
+    """Convert a checkpoint of Graphormer v1, Sliceformer, or Graphormer v2 (fairseq and Hugging Face).
 
-    The model keeps the original's atom order (as written) and its choice among tied shortest paths, so that it
-    predicts what the original predicts.
+    The model keeps the original's atom order (as in the SMILES) and its choice among tied shortest paths, so that
+    its predictions equal the original's.
 
     Args:
         path: a Lightning or fairseq file, a plain state dict, or a Hugging Face folder.
-        mixer: needed where the weights do not tell: ``softmax`` is recognised by its queries; for Sliceformer the
-            default is ``slice-released``, what its published code runs.
-        target: name of the predicted column (several: separated by commas).
-        atom_rows: one of :data:`ATOM_ROWS`, for the later Graphormer; when not given, what the file says, else fairseq.
+        mixer: the mixer, where the weights do not determine it. ``softmax`` is recognised by its query weights; the
+            default for Sliceformer is ``slice-released``, which its published code uses.
+        target: name of the predicted column; several names are separated by commas.
+        atom_rows: one of :data:`ATOM_ROWS`, for Graphormer v2 only; by default the value in the file, else
+            ``"fairseq"``.
 
     Returns:
-        The model; ``extra["notes"]`` says what was taken, and why.
+        The model; ``extra["notes"]`` describes the conversion.
 
     Raises:
-        InputError: if it cannot be read or is no such checkpoint.
+        InputError: if the file cannot be read or is not such a checkpoint.
     """
     path = Path(path)
     if atom_rows not in (None, *ATOM_ROWS):
-        raise InputError(f"--atom-rows is {' or '.join(ATOM_ROWS)}, not {shown(atom_rows)}")
+        raise InputError(f"--atom-rows must be {' or '.join(ATOM_ROWS)}, not {shown(atom_rows)}")
     state, settings = read_external_checkpoint(path)
     try:
         if graphormer_v2.is_graphormer_v2(state):
             if mixer not in (None, "softmax"):
                 raise InputError(
-                    f"{path} is a Graphormer of fairseq or Hugging Face: its mixer is softmax, not {mixer}"
+                    f"{path} is a Graphormer of fairseq or Hugging Face, whose mixer is softmax, not {mixer}"
                 )
             weights, config, notes = graphormer_v2.convert(state, settings, atom_rows)
         elif graphormer_v1.is_graphormer_v1(state):
             if atom_rows is not None:
-                raise InputError(f"{path} is a Graphormer v1 or Sliceformer checkpoint: --atom-rows is not for it")
+                raise InputError(
+                    f"{path} is a Graphormer v1 or Sliceformer checkpoint: leave out --atom-rows, which is for "
+                    "Graphormer v2"
+                )
             weights, config, notes = graphormer_v1.convert(state, settings, mixer)
         else:
-            raise InputError(f"{path} is no Graphormer or Sliceformer checkpoint: {_describe_weights(state)}")
+            raise InputError(f"{path} is not a Graphormer or Sliceformer checkpoint: {_describe_weights(state)}")
         graphormer_v1.fold_padding_bond(weights, config)
     except InputError:
         raise
     except KeyError as missing:
-        raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: it lacks {missing}") from None
+        raise InputError(f"{path} is an incomplete Graphormer or Sliceformer checkpoint: it lacks {missing}") from None
     except (IndexError, RuntimeError, ArithmeticError, ValueError, TypeError):
-        raise InputError(f"{path} is no whole Graphormer or Sliceformer checkpoint: parts of it are missing") from None
+        raise InputError(f"{path} is an incomplete Graphormer or Sliceformer checkpoint") from None
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise InputError(
-                f"{path} holds numbers that are not finite, in {name} by our names: it is no trained model"
+                f"{path} is not a trained model: it holds values that are not finite, in {name} as GraphSlice names it"
             )
     names = split_words(target)
     if not names:
-        raise InputError(f"--target names a column for each of the {config.tasks} outputs, separated by commas")
+        raise InputError(f"--target is empty: give a column name for each of {config.tasks} outputs, with commas")
     if len({*names}) < len(names):
         raise InputError(f"--target names one column twice: {target}")
     if len(names) != config.tasks:
-        raise InputError(f"{path} predicts {config.tasks} targets, and --target names {len(names)}")
+        raise InputError(f"{path} predicts {config.tasks} targets, but --target names {len(names)}")
     weights["target_mean"], weights["target_std"] = torch.zeros(config.tasks), torch.ones(config.tasks)
     graph = GraphConfig(atom_order="input", path_ties="floyd-warshall")
-    # The peak learning rate of the papers, from which fine-tuning takes its own.
+    # The peak learning rate of the papers, from which that of fine-tuning is derived.
     run = RunConfig(model=config, graph=graph, optimizer=OptimizerConfig(peak_lr=2e-4))
-    run.data.dataset = ""  # of which its file says nothing
+    run.data.dataset = ""  # unknown: the file does not name it
     checkpoint = Checkpoint(run, regression_tasks(names), weights, {"imported_from": path.name, "notes": notes})
     if difference := _difference(checkpoint):
         guessed = mixer is None and config.mixer != "softmax"
         hint = "; if another mixer was trained, name it with --mixer" if guessed else ""
-        raise InputError(f"the weights of {path} are not those of a whole {config.mixer} model: {difference}{hint}")
+        raise InputError(f"the weights of {path} are not those of a complete {config.mixer} model: {difference}{hint}")
     return checkpoint
 
 
 def _difference(checkpoint: Checkpoint) -> str | None:
-    """The first weight that is missing, too many, or of another shape than the configuration makes it; by our names."""
+    """Describe the first weight, by GraphSlice's names, that is missing, unexpected or of the wrong shape; or None."""
     config, named = checkpoint.config.model, {name.split(".")[1] for name in checkpoint.weights if "blocks." in name}
-    if len(named) != config.layers:  # asked first: the largest number in a name says how many are built
-        return f"it names block {config.layers - 1} and has {len(named)}"
+    if len(named) != config.layers:  # checked before building as many blocks as the largest number in a name
+        return f"it names block {config.layers - 1} but has {len(named)} blocks"
     with torch.device("meta"):
         expected = {name: value.shape for name, value in GraphTransformer(config).state_dict().items()}
     for name, shape in expected.items():
         if name not in checkpoint.weights:
             return f"{name} is missing"
         if checkpoint.weights[name].shape != shape:
-            return f"{name} is {list(checkpoint.weights[name].shape)}, not {list(shape)}"
+            return f"{name} has the shape {list(checkpoint.weights[name].shape)}, not {list(shape)}"
     extra = [name for name in checkpoint.weights if name not in expected]
-    return f"{extra[0]} is not of it" if extra else None
+    return f"{extra[0]} is not one of its weights" if extra else None
 
 
 def _describe_weights(state: dict) -> str:
     if not state:
         return "it holds no weights"
     if any(name.startswith("model.atoms.") for name in state):
-        return "it is one of GraphSlice's own, which needs no import"
-    return f"its {len(state):,} weights have other names, such as {next(iter(state))}"
+        return "it is a GraphSlice checkpoint, which needs no import"
+    return f"its {len(state):,} weights have unknown names, such as {next(iter(state))}"

@@ -1,4 +1,4 @@
-"""Models of this package written as the original systems read them."""
+"""Export of models to the formats of the original implementations."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
 
-#: The formats, and the file that each writes.
+#: The formats, and the name of the weight file of each.
 FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
 
 _FEATURE_ROWS, _DEGREES, _DISTANCES, _POSITIONS = 512, 512, 512, 128
 
 
 def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -> list[Path]:
-    """Write a model as the original reads it; returns the files.
+    """Write a model in the format of an original implementation.
 
     Args:
-        checkpoint: a model of the original's architecture, in the original's atom order and choice of paths.
-        folder: made where it is missing; its files of these names must not be there.
-        layout: one of :data:`FORMATS`. ``huggingface`` is ``config.json`` and ``model.safetensors``, with the atoms at
-            the rows that Hugging Face's collator reads; ``graphormer-v1`` a file with a ``state_dict``.
+        checkpoint: a model with the original's architecture, atom order and choice among tied shortest paths.
+        folder: created if it does not exist; it must not contain files of these names.
+        layout: one of :data:`FORMATS`. ``huggingface`` writes ``config.json`` and ``model.safetensors``, with the atom
+            embeddings in the rows that Hugging Face's collator reads; ``graphormer-v1`` a file with a ``state_dict``.
+
+    Returns:
+        The files written.
 
     Raises:
-        InputError: if the original has no such model, or the folder cannot be written.
+        InputError: if the original does not support the model, or the folder cannot be written.
     """
     if layout not in FORMATS:
         raise InputError(f"unknown format {shown(layout)}: choose from {', '.join(FORMATS)}")
@@ -60,19 +63,19 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
     ]
     if not later:
         needed += [("model.norm", config.norm, "pre"), ("model.embedding_norm", config.embedding_norm, False)]
-        needed.append(("model.max_path", config.max_path, 5))  # for which that file has no place
-    wrong = [f"{name} is {found}, and there {there}" for name, found, there in needed if found != there]
+        needed.append(("model.max_path", config.max_path, 5))  # which the file cannot store
+    wrong = [f"{name} must be {required}, not {actual}" for name, actual, required in needed if actual != required]
     mixers = ("softmax",) if later else ("softmax", "slice-ascend", "slice-released")
     if config.mixer not in mixers:
-        wrong.append(f"model.mixer is {config.mixer}, and there {' or '.join(mixers)}")
-    changed = [task for task in checkpoint.tasks if task.transform != "none"]
-    wrong += [f"what is learned of {task.name} is its {task.transform}, and there itself" for task in changed]
+        wrong.append(f"model.mixer must be {' or '.join(mixers)}, not {config.mixer}")
+    transformed = [task for task in checkpoint.tasks if task.transform != "none"]
+    wrong += [f"target {task.name} must not have the transform {task.transform}" for task in transformed]
     if wrong:
-        raise InputError(f"the model cannot be written as {layout}: {'; '.join(wrong)}")
+        raise InputError(f"the model cannot be exported as {layout}: {'; '.join(wrong)}")
 
 
 def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The weights with tables of the original's rows, and with the mean and deviation of the targets folded in."""
+    """Return the weights with embedding tables of the original's sizes, the standardisation of targets folded in."""
     config = checkpoint.config.model
     weights = {name: value.clone() for name, value in checkpoint.weights.items()}
     std, mean = weights.pop("target_std"), weights.pop("target_mean")
@@ -82,7 +85,7 @@ def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
     if config.embedding_layout == "ogb":
         weights["atoms.atom.weight"] = _widen_features(weights["atoms.atom.weight"], ATOM_DIMS, 2)
         weights["pairs.bond.weight"] = _widen_features(weights["pairs.bond.weight"], BOND_DIMS, 3)
-    weights["pairs.bond.weight"][0] = 0  # what the original reads behind the end of a path
+    weights["pairs.bond.weight"][0] = 0  # the row that the original reads after the end of a path
     for side in ("in", "out"):
         name = f"atoms.{side}_degree.weight"
         weights[name] = _repeat_last_row(weights[name], _DEGREES)
@@ -95,46 +98,46 @@ def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _widen_features(table: Tensor, dims: tuple[int, ...], first: int) -> Tensor:
-    """A table of as many rows as values, as one of 512 rows a feature."""
+    """Spread an embedding table with one row per feature value to 512 rows per feature."""
     wide = table.new_zeros(_FEATURE_ROWS * len(dims) + 1, table.shape[1])
     begin = 0
     for feature, values in enumerate(dims):
-        at = first + _FEATURE_ROWS * feature
-        wide[at : at + values] = table[begin : begin + values]
+        start = first + _FEATURE_ROWS * feature
+        wide[start : start + values] = table[begin : begin + values]
         begin += values
     return wide
 
 
 def _repeat_last_row(table: Tensor, rows: int) -> Tensor:
-    """As many rows as the original has; here the last stands for all beyond."""
+    """Extend a table to the original's number of rows; here the last row is used for all larger values."""
     return torch.cat([table, table[-1:].expand(max(0, rows - len(table)), -1)])
 
 
 def _layers(weights: dict[str, Tensor], names: dict[str, str], prefix: str) -> dict[str, Tensor]:
-    """The weights of the blocks by the original's names."""
-    theirs = {ours: name for name, ours in names.items()}
-    found = {}
+    """Return the weights of the blocks under the original's names."""
+    original_names = {ours: theirs for theirs, ours in names.items()}
+    renamed = {}
     for name, value in weights.items():
         if name.startswith("blocks."):
             _, layer, rest = name.split(".", 2)
             module, kind = rest.rsplit(".", 1)
-            found[f"{prefix}.{layer}.{theirs[module]}.{kind}"] = value
-    return found
+            renamed[f"{prefix}.{layer}.{original_names[module]}.{kind}"] = value
+    return renamed
 
 
 def _huggingface_names(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     bias = weights.pop("head.output.bias")
     if not bool((bias == bias[0]).all()):
         raise InputError(
-            "the model cannot be written as huggingface: its outputs have biases of their own, and the original adds "
-            "one number to all"
+            "the model cannot be exported as huggingface: its outputs have different biases, but the original has one "
+            "bias for all outputs"
         )
     state = {"encoder." + theirs: weights[ours] for theirs, ours in graphormer_v2.NAMES.items() if ours in weights}
     atoms = "encoder." + graphormer_v2.ANCHOR
     state[atoms] = state[atoms].roll(1, dims=0)
     state |= _layers(weights, graphormer_v2.LAYER_NAMES, "encoder.graph_encoder.layers")
     last, shared = graphormer_v2.HUGGINGFACE_HEAD
-    if config.norm == "pre":  # Hugging Face's code makes it, and does not apply it
+    if config.norm == "pre":  # Hugging Face's code creates this norm but does not apply it
         name = "encoder.graph_encoder.final_layer_norm"
         state |= {f"{name}.weight": torch.ones(config.dim), f"{name}.bias": torch.zeros(config.dim)}
     return state | {last: weights["head.output.weight"], shared: bias[:1]}
@@ -179,7 +182,7 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
     path = folder / FORMATS[layout]
     for existing in (path, folder / HF_CONFIG):
         if existing.exists():
-            raise InputError(f"{existing} is there already: choose another --out")
+            raise InputError(f"{existing} already exists: choose another --out")
     state = {name: value.contiguous() for name, value in state.items()}
     if layout != "huggingface":
         with atomic_write(path) as temporary:
@@ -187,7 +190,7 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
         return [path]
     from safetensors.torch import save
 
-    with atomic_write(path) as temporary, atomic_write(folder / HF_CONFIG) as beside:  # both or none
-        beside.write_text(json.dumps(settings, indent=2) + "\n")
+    with atomic_write(path) as temporary, atomic_write(folder / HF_CONFIG) as config_file:  # both files or none
+        config_file.write_text(json.dumps(settings, indent=2) + "\n")
         temporary.write_bytes(save(state, metadata={"format": "pt"}))
     return [folder / HF_CONFIG, path]

@@ -1,4 +1,4 @@
-"""Checkpoints of Graphormer v1 and Sliceformer."""
+"""Conversion of checkpoints of Graphormer v1 and Sliceformer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.originals.reading import parse_dropout
 
 _ANCHOR = "atom_encoder.weight"
-#: Their names and ours.
+#: Original names of weights and GraphSlice's names.
 NAMES = {
     "atom_encoder.weight": "atoms.atom.weight",
     "in_degree_encoder.weight": "atoms.in_degree.weight",
@@ -31,7 +31,7 @@ NAMES = {
     "downstream_out_proj.weight": "head.weight",
     "downstream_out_proj.bias": "head.bias",
 }
-#: And those of a layer.
+#: Original names of the modules of a layer and GraphSlice's names.
 LAYER_NAMES = {
     "self_attention_norm": "mixer_norm",
     "self_attention.linear_q": "mixer.query",
@@ -43,27 +43,30 @@ LAYER_NAMES = {
     "ffn.layer2": "ffn.contract",
 }
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
-# Graphormer v1 reads this many bonds of a path where its file does not say (--multi_hop_max_dist).
+# Default of Graphormer v1 for the number of bonds of a path that are encoded (--multi_hop_max_dist).
 _IMPORTED_MAX_PATH = 5
 
 
 def is_graphormer_v1(state: dict[str, Tensor]) -> bool:
-    """Whether the names are those of Graphormer v1 or Sliceformer."""
+    """True if the weights have the names of Graphormer v1 or Sliceformer."""
     return any(name.endswith(_ANCHOR) for name in state)
 
 
 def convert(
     state: dict[str, Tensor], settings: dict[str, Any], mixer: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
-    """Our weights, the configuration and what is to be said of them.
+    """Convert a checkpoint of Graphormer v1 or Sliceformer.
 
     Args:
         state: the checkpoint's weights.
-        settings: what it holds beside them, of which the longest path and the rates of dropout are taken.
-        mixer: None where the weights are to tell.
+        settings: its hyperparameters, of which the maximal path length and the dropout rates are used.
+        mixer: the mixer; None to infer it from the weights.
+
+    Returns:
+        The weights under GraphSlice's names, the configuration, and notes about the conversion for the user.
 
     Raises:
-        InputError: for a mixer that the weights are not of.
+        InputError: if the weights are not those of the mixer.
         KeyError: if weights are missing.
     """
     prefix = next(name for name in state if name.endswith(_ANCHOR)).removesuffix(_ANCHOR)
@@ -82,7 +85,7 @@ def convert(
     notes = []
     if mixer is None and config.mixer != "softmax":
         notes.append(
-            "the weights do not tell which sort they were trained with: --mixer slice-ascend would be the other"
+            "the weights do not show which sort they were trained with: --mixer slice-ascend selects the other one"
         )
     return weights, config, notes
 
@@ -93,8 +96,8 @@ def _imported_config(weights: dict[str, Tensor], settings: dict[str, Any], mixer
         mixer = "softmax" if has_queries else "slice-released"
     check_mixer(mixer)
     if (mixer == "softmax") != has_queries:
-        found = "has" if has_queries else "has no"
-        raise InputError(f"the checkpoint {found} queries and keys, so its mixer cannot be {mixer}")
+        verb = "has" if has_queries else "has no"
+        raise InputError(f"the checkpoint {verb} queries and keys, so its mixer cannot be {mixer}")
     rows, heads = weights["pairs.spatial.weight"].shape
     num_path_positions = len(weights["pairs.position.weight"]) // heads**2
     return ModelConfig(
@@ -112,16 +115,20 @@ def _imported_config(weights: dict[str, Tensor], settings: dict[str, Any], mixer
         dropout=parse_dropout(settings, ("dropout_rate",), 0.1),
         input_dropout=parse_dropout(
             settings, ("intput_dropout_rate", "input_dropout_rate"), 0.1
-        ),  # the first is theirs
+        ),  # the original has the misspelt name
         attention_dropout=parse_dropout(settings, ("attention_dropout_rate",), 0.1),
     )
 
 
 def fold_padding_bond(weights: dict[str, Tensor], config: ModelConfig) -> None:
-    """Move what the original reads at the positions behind a path's end into the spatial table.
+    """Add the original's contribution of the positions after the end of a path to the spatial table.
 
-    There it reads row 0 of its bond table, which is not zero in checkpoints that it wrote. What
-    that adds depends on the distance alone, so the spatial table can hold it exactly.
+    At these positions the original reads row 0 of its bond table, which is not zero in its checkpoints. The
+    contribution depends only on the distance, so the spatial table can represent it exactly.
+
+    Args:
+        weights: converted weights; ``pairs.spatial.weight`` is replaced.
+        config: configuration of the model.
     """
     maps = weights["pairs.position.weight"].view(-1, config.heads, config.heads)[: config.max_path]
     padding = weights["pairs.bond.weight"][0].double() @ maps.double()  # [max_path, H]

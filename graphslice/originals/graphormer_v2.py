@@ -1,7 +1,7 @@
-"""The later Graphormer: checkpoints of fairseq and of Hugging Face's port, whose weights were published.
+"""Conversion of checkpoints of Graphormer v2: of fairseq and of Hugging Face's port.
 
-What differs from the first: post-norm blocks (or pre-norm ones without a norm at the end), a norm after the
-embeddings, a head with a hidden layer, and the names.
+Differences from v1: post-norm blocks (or pre-norm blocks without a final norm), a norm after the embeddings, a head with
+a hidden layer, and the names of the weights.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from graphslice.config import ModelConfig
 from graphslice.errors import InputError, shown
 from graphslice.originals.reading import parse_dropout
 
-#: The name by which its checkpoints are known.
+#: The weight by which its checkpoints are recognised.
 ANCHOR = "graph_encoder.graph_node_feature.atom_encoder.weight"
 
-#: Its names and ours; those of the head differ between the two programs.
+#: Original names of weights and GraphSlice's names; those of the output head differ between the two programs.
 NAMES = {
     "graph_encoder.graph_node_feature.atom_encoder.weight": "atoms.atom.weight",
     "graph_encoder.graph_node_feature.in_degree_encoder.weight": "atoms.in_degree.weight",
@@ -45,42 +45,45 @@ LAYER_NAMES = {
     "fc2": "ffn.contract",
     "final_layer_norm": "ffn_norm",
 }
-#: Of the head: the last linear map, and the number that is added to all outputs.
+#: Output head: the last linear layer, and the bias shared by all outputs.
 FAIRSEQ_HEAD = ("embed_out.weight", "lm_output_learned_bias")
 HUGGINGFACE_HEAD = ("classifier.classifier.weight", "classifier.lm_output_learned_bias")
 
-#: Which rows of its table an atom's features read: see :func:`convert`.
+#: Conventions for the rows of the atom embedding table: see :func:`convert`.
 ATOM_ROWS = ("fairseq", "huggingface")
-#: Where a configuration that this package wrote says at which rows the atoms are.
+#: Key for this convention in a configuration that this package exported.
 ATOM_ROWS_KEY = "graphslice_atom_rows"
 
 _LAYER = re.compile(r"graph_encoder\.layers\.(\d+)\.(.+)\.(weight|bias)")
-# Written by pre-norm models, and never applied by them.
+# Stored by pre-norm models, but never applied by them.
 _UNUSED_NORM = "graph_encoder.final_layer_norm.weight"
-# Settings that change what is computed, and the one value of each that this package computes.
+# Settings that change the computation, and the only supported value of each.
 _FIXED = {"edge_type": "multi_hop", "activation_fn": "gelu", "embed_scale": None, "share_input_output_embed": False}
 _UNREACHABLE = 511
 
 
 def is_graphormer_v2(state: dict[str, Tensor]) -> bool:
-    """Whether the names are those of the later Graphormer."""
+    """True if the weights have the names of Graphormer v2."""
     return any(name.endswith(ANCHOR) for name in state)
 
 
 def convert(
     state: dict[str, Tensor], settings: dict[str, Any], atom_rows: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
-    """Our weights, the configuration and what is to be said of them.
+    """Convert a checkpoint of Graphormer v2.
 
     Args:
         state: the checkpoint's weights.
-        settings: the plain values of its configuration; what is not there is read from the weights.
-        atom_rows: ``"fairseq"`` for models whose atoms were read at row ``2 + 512 i + v`` of their table (feature i
-            with value v), as the published ones; ``"huggingface"`` for those read one row further, as Hugging Face's
-            collator does. None: what the configuration says, if this package wrote it, else ``"fairseq"``.
+        settings: plain values of its configuration; missing ones are inferred from the weights.
+        atom_rows: ``"fairseq"`` if value v of atom feature i is in row ``2 + 512 i + v`` of the embedding table, as in
+            the published models; ``"huggingface"`` if it is one row further, as Hugging Face's collator reads it. None
+            for the value in the configuration, if this package exported it, else ``"fairseq"``.
+
+    Returns:
+        The weights under GraphSlice's names, the configuration, and notes about the conversion for the user.
 
     Raises:
-        InputError: if the configuration contradicts the weights, or asks for what this package does not compute.
+        InputError: if the configuration contradicts the weights or contains an unsupported setting.
         KeyError: if weights are missing.
     """
     prefix = next(name for name in state if name.endswith(ANCHOR)).removesuffix(ANCHOR)
@@ -100,16 +103,16 @@ def convert(
     config = _config(weights, settings, pre_norm)
     notes = [f"{'fairseq' if is_fairseq else 'Hugging Face'} checkpoint, {config.norm}-norm"]
     if pre_norm:
-        notes.append("its norm after the last layer is left out: the original never applies it")
+        notes.append("the norm after the last layer is omitted, since the original never applies it")
     rows = atom_rows or settings.get(ATOM_ROWS_KEY, "fairseq")
     if rows not in ATOM_ROWS:
         raise InputError(f"{ATOM_ROWS_KEY} of the configuration is {shown(rows)}, neither fairseq nor huggingface")
     if rows == "huggingface":
         weights["atoms.atom.weight"] = weights["atoms.atom.weight"].roll(-1, dims=0)
-        notes.append("atoms at rows 3 + 512 i + v, as Hugging Face's collator reads them")
+        notes.append("atom embeddings in rows 3 + 512 i + v, as Hugging Face's collator reads them")
     else:
         notes.append(
-            "atoms at rows 2 + 512 i + v, as the code that trained the published weights reads them; for a model "
+            "atom embeddings in rows 2 + 512 i + v, as in the code that trained the published weights; for a model "
             "fine-tuned with Hugging Face's collator give --atom-rows huggingface"
         )
     return weights, config, notes
@@ -118,7 +121,7 @@ def convert(
 def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool) -> ModelConfig:
     rows, heads = weights["pairs.spatial.weight"].shape
     positions = len(weights["pairs.position.weight"]) // heads**2
-    found = {
+    inferred = {
         "num_attention_heads": heads,
         "embedding_dim": weights["atoms.token.weight"].shape[1],
         "num_hidden_layers": 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
@@ -127,29 +130,32 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
         "pre_layernorm": pre_norm,
         "encoder_normalize_before": "embedding_norm.weight" in weights,
     }
-    # fairseq names some of them otherwise, and counts the classes of the training task.
-    said = {name: settings[name] for name in found if name in settings}
-    for name, other in (("num_attention_heads", "encoder_attention_heads"), ("num_hidden_layers", "encoder_layers")):
-        said |= {name: settings[other]} if other in settings else {}
-    for name, value in said.items():
-        if value is not None and value != found[name] and (name != "num_classes" or "edge_type" in settings):
+    # fairseq has other names for some of them, and its num_classes is that of the training task.
+    configured = {name: settings[name] for name in inferred if name in settings}
+    for name, alias in (("num_attention_heads", "encoder_attention_heads"), ("num_hidden_layers", "encoder_layers")):
+        configured |= {name: settings[alias]} if alias in settings else {}
+    for name, value in configured.items():
+        if value is not None and value != inferred[name] and (name != "num_classes" or "edge_type" in settings):
             raise InputError(
-                f"the configuration contradicts the weights: {name} is {value}, and they have {found[name]}"
+                f"the configuration contradicts the weights: {name} is {value}, but the weights have {inferred[name]}"
             )
     for name, value in _FIXED.items():
         if settings.get(name, value) not in (value, None):
             raise InputError(
-                f"the checkpoint has {name} {shown(settings[name])}, which is not supported: only {shown(value)} is"
+                f"the checkpoint has {name} {shown(settings[name])}, which is not supported (only {shown(value)} is)"
             )
     if (limit := settings.get("spatial_pos_max")) is not None and limit <= _UNREACHABLE:
-        raise InputError(f"the checkpoint cuts pairs off at a distance of {limit} (spatial_pos_max): not supported")
+        raise InputError(
+            f"the checkpoint ignores pairs of atoms beyond a distance of {limit} (spatial_pos_max), which is not "
+            "supported"
+        )
     return ModelConfig(
         mixer="softmax",
-        layers=found["num_hidden_layers"],
-        dim=found["embedding_dim"],
+        layers=inferred["num_hidden_layers"],
+        dim=inferred["embedding_dim"],
         heads=heads,
         ffn_dim=found["ffn_embedding_dim"],
-        tasks=found["num_classes"],
+        tasks=inferred["num_classes"],
         norm="pre" if pre_norm else "post",
         embedding_norm="embedding_norm.weight" in weights,
         head="mlp",

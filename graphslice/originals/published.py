@@ -1,4 +1,4 @@
-"""Published checkpoints by name: where they lie, and how they are fetched."""
+"""Download of published checkpoints by name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MICROSOFT = "https://ml2md.blob.core.windows.net/graphormer-ckpts/"
 
 @dataclass(frozen=True)
 class Published:
-    """A checkpoint that its authors, or those who ported it, published.
+    """A checkpoint published by its authors or by those who ported it.
 
     Attributes:
-        addresses: of the same weights, tried in order.
-        megabytes: of the first file, as its host lists it; None where it does not.
-        target: what it predicts.
-        about: what it was trained on, and with which result.
+        addresses: URLs of the same weights, tried in order.
+        megabytes: size of the first file as listed by its host; None if unknown.
+        target: name of the predicted property.
+        about: training data, architecture and reported result.
     """
 
     addresses: tuple[str, ...]
@@ -34,8 +34,8 @@ class Published:
     about: str
 
 
-#: Names as Microsoft's repository gives them. Its own host has refused downloads for some time (HTTP 409), so the
-#: copies that Hugging Face's port is tested with come first.
+#: Published checkpoints by their names in Microsoft's repository. Its host returned HTTP 409 for some time, so the
+#: copies with which Hugging Face's port is tested come first.
 PUBLISHED = {
     "pcqm4mv1_graphormer_base": Published(
         (_HUB.format("graphormer-base-pcqm4mv1"), _MICROSOFT + "checkpoint_best_pcqm4mv1.pt"),
@@ -53,47 +53,47 @@ PUBLISHED = {
         (_MICROSOFT + "checkpoint_base_preln_pcqm4mv1_for_hiv.pt",),
         None,
         "homolumogap",
-        "PCQM4M, pre-norm: where the original's fine-tuning on ogbg-molhiv starts",
+        "PCQM4M, pre-norm: the checkpoint from which the original fine-tunes on ogbg-molhiv",
     ),
 }
 
 
 def download(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """The file of a published checkpoint, downloaded when it is not in the folder yet.
+    """Return the file of a published checkpoint, downloading it if it is not in the folder.
 
-    Its SHA-256 is noted beside it, and compared whenever it is used again.
+    Its SHA-256 is stored in a file next to it, and checked on later calls.
 
     Args:
-        name: of :data:`PUBLISHED`.
-        folder: that keeps the files.
-        say: called with what is done.
+        name: key of :data:`PUBLISHED`.
+        folder: download folder.
+        say: called with progress messages.
 
     Raises:
-        InputError: if no address answers, or the file has changed since it was downloaded.
+        InputError: if all downloads fail, or the file has changed since it was downloaded.
     """
     published = PUBLISHED[name]
     path = folder / f"{name}.pt"
     note = path.with_suffix(".sha256")
     if path.is_file():
         if not note.is_file() or note.read_text().split()[:1] != [_sha256(path)]:
-            raise InputError(f"{path} has changed since it was downloaded: remove it and call again")
-        say(f"{name}: {path} from before")
+            raise InputError(f"{path} has changed since it was downloaded: remove it and run the command again")
+        say(f"{name}: using {path}, downloaded before")
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    refusals = []
+    failures = []
     for address in published.addresses:
         size = f" ({published.megabytes} MB)" if published.megabytes and address == published.addresses[0] else ""
         say(f"{name}: downloading {address}{size}")
         try:
             torch.hub.download_url_to_file(address, str(path), progress=os.isatty(2))
         except (urllib.error.URLError, OSError, ValueError, RuntimeError) as error:
-            refusals.append(f"{address} ({getattr(error, 'reason', None) or error})")
+            failures.append(f"{address} ({getattr(error, 'reason', None) or error})")
             continue
         note.write_text(f"{_sha256(path)}  {path.name}\n{address}\n")
         return path
     raise InputError(
-        f"cannot download {name}: no answer from {' or '.join(refusals)}; without a network, fetch one of these "
-        "files on another machine and call graphslice import-checkpoint FILE"
+        f"cannot download {name} from {' or '.join(failures)}; without a network, download one of these files on "
+        "another machine and run graphslice import-checkpoint FILE"
     )
 
 

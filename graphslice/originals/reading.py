@@ -1,4 +1,4 @@
-"""Files of other programs, read without running code: the tensors, and what plain values stand beside them."""
+"""Reading of other programs' checkpoints without running code: their tensors and plain values."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from graphslice.checkpoint import check_archive, load_weights
 from graphslice.errors import InputError
 from graphslice.run_files import CONFIG
 
-#: The files of a Hugging Face folder that hold weights, the one to use first.
+#: Weight files of a Hugging Face folder; the first of them that exists is used.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-#: The file beside them that holds the configuration.
+#: Configuration file of a Hugging Face folder.
 HF_CONFIG = "config.json"
 
 
 def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights of a checkpoint of another program, and the plain values of its configuration by name.
+    """Read the weights of another program's checkpoint and the plain values of its configuration.
 
     Args:
         path: a file of ``torch.save`` or safetensors, or a Hugging Face folder.
 
+    Returns:
+        The weights by name, and the plain values of the configuration by name.
+
     Raises:
-        InputError: if it cannot be read, asks for code to be run, or holds no weights.
+        InputError: if it cannot be read, would run code, or holds no weights.
     """
     settings: dict[str, Any] = {}
     path = path.parent if path.name == HF_CONFIG else path
@@ -48,13 +51,13 @@ def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def parse_dropout(settings: dict[str, Any], names: Sequence[str], default: float) -> float:
-    """A rate of dropout by the first of its names that there is, if it is one."""
+    """Return the dropout rate under the first of several names that exists; the default if it is invalid."""
     value = next((settings[name] for name in names if name in settings), default)
     return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
 
 
 def _is_weight(value: Any) -> bool:
-    """Whether it is a tensor of floating-point numbers that are there: not sparse, quantized, or without memory."""
+    """True for a dense floating-point tensor with data: not sparse, not quantized, not on the meta device."""
     return (
         isinstance(value, Tensor)
         and value.is_floating_point()
@@ -68,21 +71,21 @@ def _weight_file(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     if any(folder.glob("*.index.json")):
-        raise InputError(f"{folder} holds weights in several files: join them into one {WEIGHT_FILES[0]} first")
-    raise InputError(f"{folder} holds no weights: expected {' or '.join(WEIGHT_FILES)} beside {HF_CONFIG}")
+        raise InputError(f"{folder} holds weights in several files: merge them into one {WEIGHT_FILES[0]} first")
+    raise InputError(f"{folder} holds no weights: expected {' or '.join(WEIGHT_FILES)} next to {HF_CONFIG}")
 
 
 def _json_settings(folder: Path) -> dict[str, Any]:
     path = folder / HF_CONFIG
     if not path.is_file():
-        what = "is a run of GraphSlice already" if (folder / CONFIG).is_file() else f"holds no {HF_CONFIG}"
-        raise InputError(f"{folder} {what}: give a Hugging Face folder, or the file of a checkpoint")
+        problem = "is already a run of GraphSlice" if (folder / CONFIG).is_file() else f"holds no {HF_CONFIG}"
+        raise InputError(f"{folder} {problem}: give a Hugging Face folder or a checkpoint file")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        raise InputError(f"{path} is no JSON file") from None
+        raise InputError(f"{path} is not a JSON file") from None
     if not isinstance(settings, dict):
-        raise InputError(f"{path} holds no configuration")
+        raise InputError(f"{path} does not hold a configuration: expected a JSON object")
     return settings
 
 
@@ -93,11 +96,11 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError, KeyError):
-        raise InputError(f"cannot read {path}: it is truncated, damaged or no safetensors file") from None
+        raise InputError(f"cannot read {path}: it is truncated, damaged or not a safetensors file") from None
 
 
 class _Stub:
-    """Stands for any class that a file names: does nothing, and keeps the plain values that it is given."""
+    """Inert replacement for any class that a file refers to; stores the values that it is created with."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.values: Any = args[0] if args else None
@@ -107,23 +110,23 @@ class _Stub:
 
 
 def _read_torch(path: Path) -> dict[str, Any]:
-    """What ``torch.save`` wrote, objects of other programs replaced by inert ones."""
+    """Read a file of ``torch.save``, with objects of other programs replaced by inert ones."""
     stubs: list[Any] = [(type("_Stub", (_Stub,), {}), name) for name in _unknown_globals(path)]
     with torch.serialization.safe_globals(stubs):
         return load_weights(path)
 
 
 def _unknown_globals(path: Path) -> list[str]:
-    """The classes and functions that a file asks for and that torch does not read by itself."""
+    """Return the classes and functions that a file refers to and that torch does not load by itself."""
     try:
         check_archive(path)
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # damage, which the strict reader tells, or the format of before torch 1.6
+    except Exception:  # a damaged file, which load_weights reports, or the format before torch 1.6
         return sorted(_names_in_old_format(path))
 
 
 def _names_in_old_format(path: Path) -> set[str]:
-    """The same of a file that is several pickles one behind another."""
+    """Return the same for a file in the format before torch 1.6, a sequence of pickles."""
     names: set[str] = set()
     with path.open("rb") as file:
         if file.read(1) != b"\x80":
@@ -140,23 +143,23 @@ def _names_in_old_format(path: Path) -> set[str]:
                     names.add(".".join(texts[-2:]))
                 elif isinstance(argument, str):
                     texts.append(argument)
-    except Exception:  # the tensors' bytes begin
+    except Exception:  # the pickles have ended and the data of the tensors starts
         pass
     return {name for name in names if not name.startswith("torch.") and name not in known | _KNOWN_TO_TORCH}
 
 
-# What torch's strict reader takes as it is.
+# Classes that torch loads with weights_only=True.
 _KNOWN_TO_TORCH = {"collections.OrderedDict", "collections.Counter", "builtins.set", "builtins.bytearray"}
 
 
-def _plain_values(found: Any, depth: int = 0) -> dict[str, Any]:
-    """All names with plain values in what a file says of itself, however nested; the outermost counts."""
-    if isinstance(found, _Stub):
-        found = found.values
-    if not isinstance(found, dict) or depth > 6:
+def _plain_values(settings: Any, depth: int = 0) -> dict[str, Any]:
+    """Flatten nested settings to names with plain values; of equal names the outermost is used."""
+    if isinstance(settings, _Stub):
+        settings = settings.values
+    if not isinstance(settings, dict) or depth > 6:
         return {}
     plain: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in settings.items():
         if isinstance(value, dict | _Stub):
             plain = _plain_values(value, depth + 1) | plain
         elif isinstance(value, str | int | float | bool | None):

@@ -75,7 +75,7 @@ def test_no_seeds_or_jobs(seeds, jobs, tmp_path, tiny_config, demo_csv):
 def test_several_devices_for_a_run(tmp_path, tiny_config, demo_csv):
     """Lightning would start the command again for each of them."""
     config = tiny_config(demo_csv, trainer={"devices": "2"})
-    with pytest.raises(InputError, match=r"has one device, not --trainer.devices 2: .*--jobs"):
+    with pytest.raises(InputError, match=r"uses one device, not --trainer.devices 2: .*--jobs"):
         compare(config, parse_variants("csp"), 1, "1epochs", tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
@@ -252,7 +252,7 @@ def test_a_run_that_breaks_is_continued_when_it_is_mended(tiny_config, demo_csv,
 
 def test_no_run_could_be_finished(tiny_config, demo_csv, tmp_path):
     variants = parse_variants("map-only", ["optimizer.peak_lr=1e30"])
-    with pytest.raises(InputError, match="none of the runs could be finished; the first: the training diverged"):
+    with pytest.raises(InputError, match="all runs failed; the first with: the training diverged"):
         compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")
 
 

@@ -87,15 +87,15 @@ def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "layout", "words"),
     [
-        ({"mixer": "slice-max"}, "huggingface", "model.mixer is slice-max, and there softmax"),
-        ({"mixer": "slice-max", "head": "linear"}, "graphormer-v1", "model.mixer is slice-max, and there softmax or"),
-        ({"readout": "mean"}, "huggingface", "model.readout is mean, and there token"),
-        ({"head": "linear"}, "huggingface", "model.head is linear, and there mlp"),
-        ({"head": "mlp"}, "graphormer-v1", "model.head is mlp, and there linear"),
-        ({"head": "linear", "max_path": 3}, "graphormer-v1", "model.max_path is 3, and there 5"),
-        ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm is post, and there pre"),
+        ({"mixer": "slice-max"}, "huggingface", "model.mixer must be softmax, not slice-max"),
+        ({"mixer": "slice-max", "head": "linear"}, "graphormer-v1", "model.mixer must be softmax or .*, not slice-max"),
+        ({"readout": "mean"}, "huggingface", "model.readout must be token, not mean"),
+        ({"head": "linear"}, "huggingface", "model.head must be mlp, not linear"),
+        ({"head": "mlp"}, "graphormer-v1", "model.head must be linear, not mlp"),
+        ({"head": "linear", "max_path": 3}, "graphormer-v1", "model.max_path must be 5, not 3"),
+        ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm must be pre, not post"),
         ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm is True"),
-        ({"bond_messages": True}, "huggingface", "model.bond_messages is True, and there False"),
+        ({"bond_messages": True}, "huggingface", "model.bond_messages must be False, not True"),
         ({}, "onnx", "unknown format 'onnx'"),
     ],
 )
@@ -111,14 +111,14 @@ def test_what_the_original_has_not(settings, layout, words, tmp_path):
 def test_other_paths_other_biases_and_files_that_are_there(tmp_path):
     checkpoint = trained(norm="post", tasks=2)
     checkpoint.weights["head.output.bias"][1] += 1
-    with pytest.raises(InputError, match="biases of their own"):
+    with pytest.raises(InputError, match="different biases"):
         export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
     checkpoint = trained(norm="post")
     export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
     checkpoint.config.graph.path_ties = "mean"
-    with pytest.raises(InputError, match="path_ties is mean, and there floyd-warshall"):
+    with pytest.raises(InputError, match="path_ties must be floyd-warshall, not mean"):
         export_checkpoint(checkpoint, tmp_path / "other", "huggingface")
 
 
@@ -136,7 +136,7 @@ def test_a_full_disk_leaves_nothing_behind(layout, head, tmp_path, full_disk):
 
 def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
     checkpoint = trained(head="linear")
-    for task, words in ((Task("t0", transform="log"), "what is learned of t0 is its log"), (Task("t0"), "")):
+    for task, words in ((Task("t0", transform="log"), "target t0 must not have the transform log"), (Task("t0"), "")):
         checkpoint.tasks = [task]
         folder = tmp_path / task.transform
         write_run_directory(checkpoint, folder)
@@ -194,4 +194,4 @@ def test_the_command(tmp_path, cli):
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "out")
     assert (code, err) == (0, "") and [Path(line).name for line in out.split()] == ["config.json", "model.safetensors"]
     code, _, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
-    assert code == 2 and "model.head is mlp, and there linear" in err
+    assert code == 2 and "model.head must be linear, not mlp" in err

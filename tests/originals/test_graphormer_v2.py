@@ -159,11 +159,11 @@ def test_what_is_no_whole_checkpoint(tmp_path):
     state = weights_of("post_norm")
     half = {name: value for name, value in state.items() if "layers.1" not in name}
     save_file(half, folder / "model.safetensors")
-    with pytest.raises(InputError, match="of a whole softmax model: it names block 2 and has 2"):
+    with pytest.raises(InputError, match="of a complete softmax model: it names block 2 but has 2 blocks"):
         import_checkpoint(folder)
     far = {name.replace("layers.1.", f"layers.{10**12}."): value for name, value in state.items()}
     save_file(far, folder / "model.safetensors")
-    with pytest.raises(InputError, match=f"it names block {10**12} and has 3"):
+    with pytest.raises(InputError, match=f"it names block {10**12} but has 3 blocks"):
         (folder / "config.json").write_text("{}")
         import_checkpoint(folder)
     save_file({k: v for k, v in state.items() if "layers.1.fc1" not in k}, folder / "model.safetensors")
@@ -174,10 +174,10 @@ def test_what_is_no_whole_checkpoint(tmp_path):
     with pytest.raises(InputError, match=r"it lacks .classifier\.classifier\.weight."):
         import_checkpoint(folder)
     save_file({"bert.embeddings.word_embeddings.weight": torch.ones(3, 3)}, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"no Graphormer .*bert\.embeddings"):
+    with pytest.raises(InputError, match=r"not a Graphormer .*bert\.embeddings"):
         import_checkpoint(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json is no JSON file"):
+    with pytest.raises(InputError, match=r"config\.json is not a JSON file"):
         import_checkpoint(folder)
     (folder / "config.json").unlink()
     with pytest.raises(InputError, match=r"holds no config\.json"):
@@ -193,14 +193,14 @@ def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_directo
     with pytest.raises(InputError, match="'abc', neither fairseq nor huggingface"):
         import_checkpoint(folder)
     assert import_checkpoint(folder, atom_rows="fairseq").config.model.norm == "post"
-    with pytest.raises(InputError, match="--target names a column for each of the 1 outputs"):
+    with pytest.raises(InputError, match="--target is empty: give a column name for each of 1 outputs"):
         import_checkpoint(folder / "config.json", atom_rows="fairseq", target="")
     state = weights_of("post_norm")
     state["encoder.layer_norm.bias"][3] = torch.nan
     save_file(state, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"not finite, in head\.norm\.bias by our names"):
+    with pytest.raises(InputError, match=r"not finite, in head\.norm\.bias as GraphSlice names it"):
         import_checkpoint(folder, atom_rows="fairseq")
-    with pytest.raises(InputError, match="is a run of GraphSlice already"):
+    with pytest.raises(InputError, match="is already a run of GraphSlice"):
         import_checkpoint(run_directory)
     with pytest.raises(InputError, match="needs no import"):
         import_checkpoint(run_directory / "best.ckpt")
@@ -210,9 +210,9 @@ def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_directo
 
 def test_options_that_are_not_for_it(tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
-    with pytest.raises(InputError, match="its mixer is softmax, not csp"):
+    with pytest.raises(InputError, match="whose mixer is softmax, not csp"):
         import_checkpoint(folder, mixer="csp")
-    with pytest.raises(InputError, match="--atom-rows is fairseq or huggingface"):
+    with pytest.raises(InputError, match="--atom-rows must be fairseq or huggingface"):
         import_checkpoint(folder, atom_rows="hf")
 
 

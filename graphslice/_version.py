@@ -1,3 +1,3 @@
-"""The version, on its own: whoever asks for it needs nothing else."""
+"""Version of the package, in a module without imports."""
 
 __version__ = "0.1.0"

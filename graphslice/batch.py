@@ -17,7 +17,7 @@ from graphslice.feature_dims import ATOM_DIMS, MAX_DISTANCE, NUM_BOND_TYPES, NUM
 class GraphBatch:
     """B molecules padded to N atoms, with the structural encodings that the model reads.
 
-    A *path type* is a distance together with the bonds along the shortest paths of that length; every distinct
+    A *path type* is a distance and the bonds along the shortest paths of that length; every distinct
     path type of the batch is stored once (see :func:`graphslice.chem.shortest_paths.shortest_path_types`).
 
     Attributes:

@@ -133,8 +133,8 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
 
 def _is_complete(folder: Path) -> bool:
     """True if a member is fully trained: it has a best checkpoint and, if its training left files, also its scores."""
-    begun = any((folder / name).is_file() for name in (START_FILE, LAST))
-    return (folder / BEST).is_file() and (is_finished(folder) or not begun)
+    started = any((folder / name).is_file() for name in (START_FILE, LAST))
+    return (folder / BEST).is_file() and (is_finished(folder) or not started)
 
 
 def _resume(path: Path) -> str:

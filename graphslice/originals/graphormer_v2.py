@@ -1,7 +1,7 @@
 """Conversion of checkpoints of Graphormer v2: of fairseq and of Hugging Face's port.
 
-Differences from v1: post-norm blocks (or pre-norm blocks without a final norm), a norm after the embeddings, a head with
-a hidden layer, and the names of the weights.
+Differences from v1: post-norm blocks (or pre-norm blocks without a final norm), a norm after the embeddings, a head
+with a hidden layer, and the names of the weights.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
         layers=inferred["num_hidden_layers"],
         dim=inferred["embedding_dim"],
         heads=heads,
-        ffn_dim=found["ffn_embedding_dim"],
+        ffn_dim=inferred["ffn_embedding_dim"],
         tasks=inferred["num_classes"],
         norm="pre" if pre_norm else "post",
         embedding_norm="embedding_norm.weight" in weights,

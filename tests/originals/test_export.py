@@ -94,7 +94,7 @@ def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
         ({"head": "mlp"}, "graphormer-v1", "model.head must be linear, not mlp"),
         ({"head": "linear", "max_path": 3}, "graphormer-v1", "model.max_path must be 5, not 3"),
         ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm must be pre, not post"),
-        ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm is True"),
+        ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm must be False, not True"),
         ({"bond_messages": True}, "huggingface", "model.bond_messages must be False, not True"),
         ({}, "onnx", "unknown format 'onnx'"),
     ],

@@ -136,9 +136,9 @@ def test_code_in_a_file_is_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"num_attention_heads": 8}, "num_attention_heads is 8, and they have 4"),
-        ({"pre_layernorm": True}, "pre_layernorm is True, and they have False"),
-        ({"num_hidden_layers": 12}, "num_hidden_layers is 12, and they have 3"),
+        ({"num_attention_heads": 8}, "num_attention_heads is 8, but the weights have 4"),
+        ({"pre_layernorm": True}, "pre_layernorm is True, but the weights have False"),
+        ({"num_hidden_layers": 12}, "num_hidden_layers is 12, but the weights have 3"),
         ({"encoder_normalize_before": False}, "encoder_normalize_before is False"),
         ({"edge_type": "single"}, "edge_type 'single', which is not supported"),
         ({"activation_fn": "relu"}, "activation_fn 'relu'"),

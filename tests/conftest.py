@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Fixtures shared by several test files."""
 
 import csv
 import os
@@ -22,10 +22,10 @@ import graphslice
 from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import regression_tasks
 
-# Seconds after which a process hangs, on a machine however busy.
+# Seconds after which a process is considered hanging, even on a busy machine.
 HANG = 300
 
-# The first example may compile kernels, which takes seconds in a fresh environment, and any may meet a busy machine.
+# No deadline: the first example may compile kernels, which takes seconds, and the machine may be busy.
 settings.register_profile("untimed", deadline=None)
 settings.register_profile("thorough", settings.get_profile("untimed"), max_examples=35_000)
 settings.load_profile("untimed")
@@ -36,14 +36,14 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(scope="session")
 def demo_smiles() -> list[str]:
-    """The molecules of the demo set, in the order of the file."""
+    """SMILES of the demo dataset, in the order of the file."""
     with open(DEMO_CSV) as file:
         return [row["smiles"] for row in csv.DictReader(file)]
 
 
 @pytest.fixture(scope="session")
 def smiles2graph():
-    """``ogb.utils.smiles2graph``; importing OGB looks up its newest version on the network, unless stopped."""
+    """``ogb.utils.smiles2graph``, imported without OGB's look-up of its newest version on the network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "outdated", None)
         from ogb.utils import smiles2graph
@@ -52,7 +52,7 @@ def smiles2graph():
 
 @pytest.fixture
 def full_disk():
-    """``with full_disk():`` no file grows beyond some kilobytes, as on a disk that is full."""
+    """``with full_disk():`` limits the size of files to 4 kB, to simulate a full disk."""
     resource = pytest.importorskip("resource")
 
     @contextmanager
@@ -67,18 +67,18 @@ def full_disk():
     return full
 
 
-# --- small data, a small run, OGB's folders, the command line -------------------------------------
+# --- small dataset, small run, OGB folders, command line ------------------------------------------
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Tiny models compute faster so, most of all where other processes want the cores; and sums in one order."""
+    """Use one thread: faster for tiny models, especially on busy machines, and sums have a fixed order."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def cpu_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models answer there where a test does not ask for a GPU, whose products are not those of the CPU to the bit."""
+    """Run models on the CPU unless a test is marked ``gpu``: results of a GPU are not bitwise equal."""
     if torch.cuda.is_available() and request.node.get_closest_marker("gpu") is None:
         for module in ("inference.predictor", "training.devices"):
             monkeypatch.setattr(f"graphslice.{module}.default_device", lambda: "cpu")
@@ -86,7 +86,7 @@ def cpu_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_terminal() -> Iterator[None]:
-    """What the command line says is the same for every user: neither coloured, nor as wide as a terminal is here."""
+    """Make the output of the command line independent of the user's terminal: no colours, fixed width."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             patch.delenv(name, raising=False)
@@ -95,7 +95,7 @@ def plain_terminal() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory) -> Iterator[Path]:
-    """Featurized molecules of the tests are kept apart from the user's."""
+    """Use a temporary cache for featurized molecules instead of the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHSLICE_CACHE", str(folder))
@@ -104,7 +104,7 @@ def cache(tmp_path_factory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def demo_rows() -> pd.DataFrame:
-    """Sixty rows of the demo set: 47 train, 7 valid, 6 test."""
+    """Sixty rows of the demo dataset: 47 for training, 7 for validation, 6 for testing."""
     return pd.read_csv(DEMO_CSV).head(60)
 
 
@@ -117,7 +117,7 @@ def demo_csv(demo_rows, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    """``tiny_config(dataset, trainer={...}, ...)``: a run of a 1-layer, 16-channel model on the CPU."""
+    """``tiny_config(dataset, trainer={...}, ...)`` returns the configuration of a 1-layer, 16-channel model."""
     from graphslice.config import RunConfig
 
     def make(dataset: str | Path = "demo", **sections: dict) -> RunConfig:
@@ -135,7 +135,7 @@ def tiny_config():
 
 @pytest.fixture(scope="session")
 def tiny_flags() -> list[str]:
-    """What makes the command line train a model as small."""
+    """Command-line options that train an equally small model."""
     return [
         *(f"--model.{name}={value}" for name, value in TINY.items()),
         *("--trainer.max_epochs=2", "--trainer.batch_size=16", "--trainer.accelerator=cpu", "--trainer.baselines=off"),
@@ -144,7 +144,7 @@ def tiny_flags() -> list[str]:
 
 @pytest.fixture(scope="session")
 def run_directory(demo_csv, tiny_config, tmp_path_factory) -> Path:
-    """A finished run on ``demo_csv``. Read only: copy it to change it."""
+    """A finished run on ``demo_csv``. Shared between tests: copy it to change it."""
     from graphslice.training import train
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
@@ -161,7 +161,7 @@ def predictor(run_directory):
 
 @pytest.fixture(scope="session")
 def make_predictor():
-    """``make_predictor(scale, targets, **model)``: an untrained tiny model, its matrices enlarged by ``scale``."""
+    """``make_predictor(scale, targets, **model)`` returns an untrained tiny model, weights multiplied by ``scale``."""
     from graphslice.checkpoint import Checkpoint
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.inference.predictor import Predictor
@@ -182,7 +182,7 @@ def make_predictor():
 
 @pytest.fixture(scope="session")
 def make_ogb():
-    """``make_ogb(root, name)`` lays out OGB's folder of PCQM4M-LSC v1 or v2, of 40 molecules."""
+    """``make_ogb(root, name)`` creates the OGB folder of PCQM4M-LSC v1 or v2 with 40 molecules."""
 
     def make(root: Path, name: str = "pcqm4m", rows: int = 40) -> Path:
         table = pd.read_csv(DEMO_CSV).head(rows)
@@ -206,22 +206,22 @@ def make_ogb():
 
 @pytest.fixture
 def offline(monkeypatch):
-    """Neither a network nor somebody who answers questions."""
+    """Disable the network and interactive input."""
 
-    def refused(*_, **__):
+    def unreachable(*_, **__):
         raise OSError("network is unreachable")
 
-    def asked(*_, **__):
+    def no_input(*_, **__):
         raise AssertionError("a question on stdin")
 
     for name in ("socket", "getaddrinfo", "create_connection"):
-        monkeypatch.setattr(socket, name, refused)
-    monkeypatch.setattr("builtins.input", asked)
+        monkeypatch.setattr(socket, name, unreachable)
+    monkeypatch.setattr("builtins.input", no_input)
 
 
 @pytest.fixture
 def cli(capsys):
-    """``cli(*arguments)`` runs a command in this process: its exit code, stdout and stderr."""
+    """``cli(*arguments)`` runs a command in this process and returns its exit code, stdout and stderr."""
     from graphslice.cli.main import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -240,7 +240,7 @@ def cli(capsys):
 
 @pytest.fixture(scope="session")
 def child_environment(cache, plain_terminal) -> dict[str, str]:
-    """The environment of processes that tests start: they import the same copy of the package, with one thread."""
+    """Environment of child processes: they import the same copy of the package and use one thread."""
     paths = [str(Path(graphslice.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
 
@@ -249,8 +249,8 @@ def child_environment(cache, plain_terminal) -> dict[str, str]:
 def start_process(child_environment):
     """``start_process(*command, background=False)`` starts a process that ends with the test.
 
-    It leads a group of processes and hears Ctrl-C, as in a terminal, however the tests were started. With
-    ``background`` it ignores Ctrl-C, as what a shell starts with ``&``.
+    It leads its own process group and handles Ctrl-C as in a terminal, however the tests were started. With
+    ``background`` it ignores Ctrl-C, like a process that a shell starts with ``&``.
     """
     processes: list[subprocess.Popen] = []
 
@@ -276,13 +276,13 @@ def start_process(child_environment):
 
 @pytest.fixture
 def start(start_process):
-    """``start(*arguments)`` starts the command line in a process of its own, which ends with the test."""
+    """``start(*arguments)`` starts the command line in a child process, which ends with the test."""
     return lambda *arguments: start_process(sys.executable, "-m", "graphslice", *arguments)
 
 
 @pytest.fixture(scope="session")
 def wait_for():
-    """``wait_for(process, *paths)`` returns when these are there, and fails if the process has ended before."""
+    """``wait_for(process, *paths)`` returns when the paths exist, and fails if the process ends before."""
 
     def wait(process: subprocess.Popen, *paths: Path) -> None:
         deadline = time.monotonic() + HANG
@@ -296,7 +296,7 @@ def wait_for():
 
 @pytest.fixture(scope="session")
 def wait_for_exit():
-    """``wait_for_exit(process)``: exit code, stdout and stderr, once its child processes have ended too."""
+    """``wait_for_exit(process)`` returns exit code, stdout and stderr, once its child processes have ended too."""
 
     def wait(process: subprocess.Popen) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=HANG)
@@ -307,7 +307,7 @@ def wait_for_exit():
 
 @pytest.fixture(scope="session")
 def weights_of():
-    """``weights_of(folder, name)``: the state dict of a checkpoint of a run."""
+    """``weights_of(folder, name)`` returns the state dict of a checkpoint of a run."""
     from graphslice.checkpoint import read_checkpoint
 
     return lambda folder, name="last.ckpt": read_checkpoint(Path(folder) / name).weights

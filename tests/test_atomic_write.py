@@ -27,7 +27,7 @@ def mode_of(path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path):
+def test_file_appears_only_when_complete(tmp_path):
     path = tmp_path / "new" / "t.csv"
     with atomic_write(path) as temporary:
         temporary.write_text("half")
@@ -35,7 +35,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
     assert path.read_text() == "half"
 
 
-def test_what_is_not_finished_leaves_the_former_one(tmp_path):
+def test_interrupted_write_keeps_the_former_file(tmp_path):
     (tmp_path / "t.csv").write_text("former")
     with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "t.csv") as temporary:
         temporary.write_text("half")
@@ -43,13 +43,13 @@ def test_what_is_not_finished_leaves_the_former_one(tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["former"]
 
 
-def test_a_folder_is_refused_before_anything_is_computed(tmp_path):
+def test_folder_is_rejected_before_the_block_runs(tmp_path):
     with pytest.raises(InputError, match=r"cannot write .*: it is a folder"), atomic_write(tmp_path):
         pytest.fail("computed")
 
 
 @posix
-def test_a_pipe_is_refused_and_stays(tmp_path):
+def test_pipe_is_rejected_and_not_removed(tmp_path):
     os.mkfifo(tmp_path / "t.csv")
     with pytest.raises(InputError, match="it is a device or a pipe"), atomic_write(tmp_path / "t.csv"):
         pytest.fail("computed")
@@ -71,7 +71,7 @@ def test_two_writers_of_one_path_do_not_mix(tmp_path):
 
 @posix
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_a_new_file_has_the_permissions_of_the_umask(mask, mode, umask, tmp_path):
+def test_new_file_has_the_permissions_of_the_umask(mask, mode, umask, tmp_path):
     umask(mask)
     with atomic_write(tmp_path / "t.csv") as temporary:
         temporary.write_text("new")
@@ -80,18 +80,18 @@ def test_a_new_file_has_the_permissions_of_the_umask(mask, mode, umask, tmp_path
 
 @posix
 @pytest.mark.parametrize("mode", [0o600, 0o664, 0o444])
-def test_a_replaced_file_keeps_its_permissions(mode, umask, tmp_path):
+def test_replaced_file_keeps_its_permissions(mode, umask, tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("private")
     path.chmod(mode)
     with atomic_write(path) as temporary:
-        assert mode_of(temporary) == 0o600  # nobody reads what is private while it is written
+        assert mode_of(temporary) == 0o600  # private content must not be readable while it is written
         temporary.write_text("private again")
     assert (path.read_text(), mode_of(path)) == ("private again", mode)
 
 
 @posix
-def test_a_symbolic_link_is_replaced_and_its_target_is_not_changed(tmp_path):
+def test_symbolic_link_is_replaced_and_its_target_is_not_changed(tmp_path):
     (tmp_path / "target").write_text("precious")
     (tmp_path / "t.csv").symlink_to(tmp_path / "target")
     with atomic_write(tmp_path / "t.csv") as temporary:
@@ -101,7 +101,7 @@ def test_a_symbolic_link_is_replaced_and_its_target_is_not_changed(tmp_path):
 
 
 @posix
-def test_a_link_planted_at_the_name_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
+def test_link_planted_at_the_name_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
     (tmp_path / "target").write_text("precious")
     names = ["00000000", "11111111"]
     monkeypatch.setattr("graphslice.atomic_write.secrets.token_hex", lambda count: names.pop(0))
@@ -115,7 +115,7 @@ def test_a_link_planted_at_the_name_of_the_temporary_file_is_not_followed(tmp_pa
 
 
 @posix
-def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_write(tmp_path):
+def test_temporary_file_of_a_killed_process_is_removed_by_the_next_write(tmp_path):
     path = tmp_path / "t[1].csv"  # brackets, which are special to glob
     code = (
         "import os, pathlib, signal, sys\nfrom graphslice.atomic_write import atomic_write\n"
@@ -126,14 +126,14 @@ def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_write(tmp
     assert killed.returncode == -signal.SIGKILL and len(list(tmp_path.iterdir())) == 1
     with atomic_write(path) as outer:
         assert list(tmp_path.iterdir()) == [outer]
-        with atomic_write(path) as inner:  # one in use stays
+        with atomic_write(path) as inner:  # a temporary file in use is not removed
             inner.write_text("inner")
         outer.write_text("outer")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["outer"]
 
 
-def test_the_reason_is_in_the_words_of_the_system(tmp_path):
-    said = rf"cannot write .*t\.csv: {os.strerror(errno.ENOSPC)}$"
-    with pytest.raises(InputError, match=said), atomic_write(tmp_path / "t.csv"):
+def test_error_has_the_message_of_the_system(tmp_path):
+    message = rf"cannot write .*t\.csv: {os.strerror(errno.ENOSPC)}$"
+    with pytest.raises(InputError, match=message), atomic_write(tmp_path / "t.csv"):
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Batches made by hand: what compiled code would read beyond is refused."""
+"""GraphBatch rejects inconsistent tensors, which compiled code would read out of bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def batch() -> GraphBatch:
     return collate([smiles_to_graph(smiles) for smiles in ("c1ccccc1O", "C", "[Na+].[Cl-]")])
 
 
-def test_what_collate_makes_passes(batch):
+def test_collated_batches_pass_the_checks(batch):
     assert vars(GraphBatch(**vars(batch))) == vars(batch)
     GraphBatch(**vars(collate([smiles_to_graph("C")])))
     GraphBatch(**vars(collate([])))
@@ -43,7 +43,7 @@ def test_what_collate_makes_passes(batch):
         ("path_codes", 0, 509 * 60),
     ],
 )
-def test_numbers_that_lead_elsewhere_are_refused(name, index, value, batch):
+def test_out_of_range_values_are_rejected(name, index, value, batch):
     changed = getattr(batch, name).clone()
     changed = changed.long() if value < 0 else changed
     changed[index] = value
@@ -51,7 +51,7 @@ def test_numbers_that_lead_elsewhere_are_refused(name, index, value, batch):
         dataclasses.replace(batch, **{name: changed})
 
 
-def test_offsets_that_fall_are_refused(batch):
+def test_decreasing_offsets_are_rejected(batch):
     changed = batch.path_ptr.clone()
     changed[3] = changed[-1]
     with pytest.raises(ValueError, match="never decrease"):
@@ -61,30 +61,30 @@ def test_offsets_that_fall_are_refused(batch):
 @pytest.mark.parametrize(
     "name", ["atoms", "degrees", "lengths", "path_types", "path_distances", "path_ptr", "path_codes", "path_weights"]
 )
-def test_shapes_that_do_not_agree_are_refused(name, batch):
+def test_inconsistent_shapes_are_rejected(name, batch):
     with pytest.raises(ValueError, match="has the shape"):
         dataclasses.replace(batch, **{name: getattr(batch, name)[:-1]})
 
 
-def test_lengths_of_another_type_are_refused(batch):
+def test_lengths_of_another_dtype_are_rejected(batch):
     """Compiled code reads them by their address."""
     with pytest.raises(ValueError, match=r"lengths of the batch has the dtype torch\.int32, not int64"):
         dataclasses.replace(batch, lengths=batch.lengths.int())
 
 
 @pytest.mark.parametrize(("name", "shape"), [("targets", (7, 1)), ("rows", (9,))])
-def test_labels_of_other_molecules_are_refused(name, shape, batch):
+def test_labels_of_another_number_of_molecules_are_rejected(name, shape, batch):
     with pytest.raises(ValueError, match=rf"^{name} of the batch has {shape[0]} rows, not 3"):
         dataclasses.replace(batch, **{name: torch.zeros(shape)})
 
 
-def test_nothing_on_another_device_is_looked_at(batch):
+def test_tensors_on_another_device_are_not_checked(batch):
     moved = batch.to("meta")
     assert dataclasses.replace(moved, lengths=moved.lengths[:1]).lengths.shape == (1,)
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (3,), (3, 4, 1)])
-def test_descriptors_of_another_shape_are_refused(shape, batch):
+def test_descriptors_of_another_shape_are_rejected(shape, batch):
     dataclasses.replace(batch, descriptors=torch.full((3, 4), torch.nan))
     with pytest.raises(ValueError, match=r"^descriptors of the batch must be"):
         dataclasses.replace(batch, descriptors=torch.zeros(shape))

@@ -1,4 +1,4 @@
-"""Checkpoints: the originals' outputs from their weights, and files that are not to be trusted."""
+"""Checkpoints: imported weights reproduce the originals' outputs, and untrusted files are rejected."""
 
 import argparse
 import builtins
@@ -36,12 +36,12 @@ from graphslice.originals import import_checkpoint
 from graphslice.tasks import regression_tasks
 
 FIXTURES = Path(__file__).parent / "fixtures"
-#: What the original is called in the fixtures, and the mixer that computes it.
+#: Names of the original models in the fixtures, and the corresponding mixers.
 ORIGINALS = {"graphormer": "softmax", "sliceformer_ascend": "slice-ascend", "sliceformer_released": "slice-released"}
 
 
 def original(fixture="reference_small", model="graphormer"):
-    """``(state dict, molecules, outputs)`` of an original model."""
+    """Return the state dict, the SMILES and the outputs of an original model."""
     arrays = np.load(FIXTURES / f"{fixture}.npz")
     state = {}
     for source in ("graphormer", model):
@@ -83,17 +83,17 @@ def own() -> Checkpoint:
 @pytest.mark.parametrize("wrap", [lambda state: {"state_dict": state}, lambda state: state], ids=["lightning", "plain"])
 @pytest.mark.parametrize("fixture", ["reference_small", "reference_checkpoint"])
 @pytest.mark.parametrize("model", ORIGINALS)
-def test_imports_predict_what_the_original_predicted(model, fixture, wrap, saved):
+def test_imported_models_reproduce_the_original_predictions(model, fixture, wrap, saved):
     state, smiles, expected = original(fixture, model)
     checkpoint = import_checkpoint(saved(wrap(state)), mixer=ORIGINALS[model])
-    # The originals were run one molecule at a time; here all share a batch, two larger ones among them.
+    # The originals were run one molecule at a time; here all molecules and two larger ones are in one batch.
     found = predictions(checkpoint, ["C" * 70, *smiles, "C1" + "C" * 38 + "C1"])[1:-1]
     assert expected.std() > 0.01
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(("model", "mixer"), [("graphormer", "softmax"), ("sliceformer_released", "slice-released")])
-def test_the_mixer_is_recognised(model, mixer, saved):
+def test_mixer_is_inferred_from_the_weights(model, mixer, saved):
     state, smiles, expected = original("reference_checkpoint", model)
     checkpoint = import_checkpoint(saved(state))
     assert checkpoint.config.model.mixer == mixer
@@ -107,7 +107,7 @@ def prefixed(state):
 
 
 def downstream(state):
-    """As on other data sets: another head, beside the unused first one."""
+    """Another output head next to the unused first one, as for other datasets."""
     moved = {f"downstream_{k}": v for k, v in state.items() if k.startswith("out_proj")}
     return state | moved | {"out_proj.weight": torch.ones(5, 32), "out_proj.bias": torch.ones(5)}
 
@@ -117,13 +117,13 @@ def widened(state):
 
 
 @pytest.mark.parametrize("change", [prefixed, downstream, widened])
-def test_names_and_types_of_other_files(change, saved):
+def test_import_of_other_names_and_dtypes(change, saved):
     state, smiles, expected = original()
     checkpoint = import_checkpoint(saved({"state_dict": change(state)}))
     np.testing.assert_allclose(predictions(checkpoint, smiles), expected, atol=1e-4)
 
 
-def test_an_import_makes_a_run_folder(saved, tmp_path):
+def test_import_creates_a_run_directory(saved, tmp_path):
     state, smiles, expected = original()
     write_run_directory(import_checkpoint(saved(state), target="gap"), tmp_path / "run")
     back = read_checkpoint(tmp_path / "run")
@@ -133,7 +133,7 @@ def test_an_import_makes_a_run_folder(saved, tmp_path):
 
 @pytest.fixture
 def foreign(monkeypatch):
-    """Objects of a project that is not installed where the file is read."""
+    """Objects of a project that is not installed where the file is read, by kind."""
     module = types.ModuleType("foreign_project")
     source = """
 class Settings:
@@ -165,7 +165,7 @@ def function(): pass
     "what",
     ["settings", "state", "made", "class", "function", "namespace", "path", "scalar", "array"],
 )
-def test_classes_that_are_not_here_become_inert(what, foreign, saved, monkeypatch):
+def test_classes_that_are_not_installed_become_inert(what, foreign, saved, monkeypatch):
     state, smiles, expected = original()
     path = saved({"hyper_parameters": {what: foreign[what]}, "epoch": 3, "state_dict": state})
     monkeypatch.delitem(sys.modules, "foreign_project")
@@ -175,7 +175,7 @@ def test_classes_that_are_not_here_become_inert(what, foreign, saved, monkeypatc
         read_checkpoint(path)
 
 
-def test_the_mixer_must_fit_the_weights(saved):
+def test_mixer_must_fit_the_weights(saved):
     graphormer, sliceformer = saved(original()[0], "g.ckpt"), saved(original(model="sliceformer_ascend")[0], "s.ckpt")
     with pytest.raises(InputError, match="has queries and keys, so its mixer cannot be slice-ascend"):
         import_checkpoint(graphormer, mixer="slice-ascend")
@@ -211,7 +211,7 @@ def test_the_mixer_must_fit_the_weights(saved):
     ],
 )
 @pytest.mark.parametrize("model", ["graphormer", "sliceformer_ascend"])
-def test_missing_parts_are_refused(model, missing, saved):
+def test_missing_weights_are_rejected(model, missing, saved):
     state = {name: value for name, value in original(model=model)[0].items() if not re.match(missing, name)}
     path = saved({"state_dict": state})
     with error_message(path):
@@ -238,18 +238,18 @@ def test_missing_parts_are_refused(model, missing, saved):
         ("layers.0.self_attention.linear_v.weight", (32, 31)),
     ],
 )
-def test_parts_of_another_shape_are_refused(name, shape, saved):
+def test_weights_of_another_shape_are_rejected(name, shape, saved):
     path = saved(original()[0] | {name: torch.zeros(shape)})
     with error_message(path):
         import_checkpoint(path)
 
 
 def error_message(path):
-    """One sentence that names the file or the setting at fault, and nothing else."""
+    """Expect an InputError that names the file or the setting at fault."""
     return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
 
 
-# --- files not to be trusted -------------------------------------------------------------------
+# --- untrusted files ---------------------------------------------------------------------------
 
 
 class Evil:
@@ -266,7 +266,7 @@ READERS = {"read": read_checkpoint, "import": import_checkpoint}
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("pack", ["torch", "old torch", "pickle"])
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_that_runs_a_command_is_refused(reader, pack, tmp_path):
+def test_file_that_runs_a_command_is_rejected(reader, pack, tmp_path):
     marker, path = tmp_path / "marker", tmp_path / "evil.ckpt"
     contents = {"graphslice": {}, "state_dict": original()[0], "x": Evil(os.system, f"touch {marker}")}
     if pack == "pickle":
@@ -276,7 +276,7 @@ def test_a_file_that_runs_a_command_is_refused(reader, pack, tmp_path):
     with pytest.raises(InputError, match=r"evil.ckpt"):
         READERS[reader](path)
     assert not marker.exists()
-    if pack != "pickle":  # it would have been run
+    if pack != "pickle":  # an unrestricted reader does run it
         torch.load(path, weights_only=False)
         assert marker.exists()
 
@@ -294,23 +294,23 @@ def test_builtins_are_never_called(function, saved, tmp_path):
     path = saved({"state_dict": original()[0], "x": Evil(getattr(builtins, function), *calls[function])})
     with pytest.raises(InputError):
         read_checkpoint(path)
-    with contextlib.suppress(InputError):  # import may take the weights and leave the rest inert
+    with contextlib.suppress(InputError):  # import may accept the weights and ignore the rest
         import_checkpoint(path)
     assert not marker.exists()
     assert "antigravity" not in sys.modules
 
 
-def test_what_import_allows_is_forgotten_afterwards(foreign, saved, monkeypatch):
+def test_import_restores_the_safe_globals_of_torch(foreign, saved, monkeypatch):
     path = saved({"state_dict": original()[0], "x": foreign["settings"]})
     monkeypatch.delitem(sys.modules, "foreign_project")
-    before = set(torch.serialization.get_safe_globals())  # torch lists a set: the order is chance
+    before = set(torch.serialization.get_safe_globals())  # a set, since the order is random
     import_checkpoint(path)
     assert set(torch.serialization.get_safe_globals()) == before
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("share", [0, 0.001, 0.5, 0.9, 0.999])
-def test_truncated_files_are_refused(reader, share, own, tmp_path):
+def test_truncated_files_are_rejected(reader, share, own, tmp_path):
     whole, path = tmp_path / "whole.ckpt", tmp_path / "cut.ckpt"
     save_checkpoint(own, whole) if reader == "read" else torch.save(original()[0], whole)
     data = whole.read_bytes()
@@ -325,14 +325,14 @@ def test_truncated_files_are_refused(reader, share, own, tmp_path):
     [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, {"state_dict": None}, [1, 2], 3, {}],
     ids=repr,
 )
-def test_files_of_other_programs_are_refused(reader, contents, saved):
+def test_files_of_other_programs_are_rejected(reader, contents, saved):
     with pytest.raises(InputError, match=r"is not a GraphSlice checkpoint|is not a Graphormer|does not hold"):
         READERS[reader](saved(contents))
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("content", [b"", b"smiles,gap\nCCO,1\n", b"\x80\x02}q\x00.", b"PK\x03\x04" + bytes(100)])
-def test_files_that_are_no_checkpoint_are_refused(reader, content, tmp_path):
+def test_files_that_are_not_checkpoints_are_rejected(reader, content, tmp_path):
     path = tmp_path / "table.ckpt"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"table.ckpt"):
@@ -340,15 +340,15 @@ def test_files_that_are_no_checkpoint_are_refused(reader, content, tmp_path):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_files_that_are_not_there(reader, tmp_path):
+def test_missing_files_are_reported(reader, tmp_path):
     with pytest.raises(InputError, match=r"absent.ckpt"):
         READERS[reader](tmp_path / "absent.ckpt")
 
 
-# --- our own -----------------------------------------------------------------------------------
+# --- GraphSlice's own checkpoints --------------------------------------------------------------
 
 
-def test_what_is_saved_is_read_back(own, tmp_path):
+def test_saved_checkpoint_is_read_back(own, tmp_path):
     save_checkpoint(own, tmp_path / "a.ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]  # no leftovers
     back = read_checkpoint(str(tmp_path / "a.ckpt"))
@@ -364,7 +364,7 @@ def test_what_is_saved_is_read_back(own, tmp_path):
     assert torch.equal(model(batch), reference(batch))
 
 
-def test_run_folders(own, tmp_path):
+def test_run_directory_is_written_and_not_overwritten(own, tmp_path):
     folder = tmp_path / "deep" / "run"
     write_run_directory(own, folder)
     assert read_checkpoint(folder).targets == own.targets
@@ -379,7 +379,7 @@ def test_run_folders(own, tmp_path):
     "size",
     [{"layers": 2**62}, {"dim": 2**40}, {"dim": 2**62}, {"ffn_dim": 2**45}, {"num_distances": 10**30}, {"layers": 1}],
 )
-def test_no_memory_is_taken_for_a_model_that_is_not_there(size, own):
+def test_no_memory_is_allocated_for_a_model_without_weights(size, own):
     config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
     with pytest.raises(InputError, match="do not fit its configuration"):
         Checkpoint(config, own.tasks, own.weights).model()
@@ -408,7 +408,7 @@ def test_weights_must_fit_the_configuration(own, tmp_path):
         (lambda c: c.update(graphslice=3), "not a complete GraphSlice checkpoint"),
     ],
 )
-def test_incomplete_checkpoints_are_refused(own, change, message, tmp_path):
+def test_incomplete_checkpoints_are_rejected(own, change, message, tmp_path):
     save_checkpoint(own, tmp_path / "a.ckpt")
     contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
     change(contents)
@@ -417,18 +417,18 @@ def test_incomplete_checkpoints_are_refused(own, change, message, tmp_path):
         read_checkpoint(tmp_path / "a.ckpt")
 
 
-# --- files that would take more memory than they have bytes ----------------------------------------
+# --- files that would need more memory than they have bytes ----------------------------------------
 
 
 def shared_lists(depth: int) -> list:
-    """Ten lists in each list, all of them one: few bytes in a file, and ``10**depth`` values."""
+    """Return nested lists that contain the same list ten times: few bytes in a file, ``10**depth`` values."""
     values: list = ["x"] * 10
     for _ in range(depth - 1):
         values = [values] * 10
     return values
 
 
-def endless() -> list:
+def cyclic_list() -> list:
     values: list = []
     values.append(values)
     return values
@@ -442,7 +442,7 @@ REPEATED = torch.zeros(1, dtype=torch.float16).expand(2**40)
     ("change", "reason"),
     [
         (lambda c: c["graphslice"]["config"]["trainer"].update(max_epochs=shared_lists(10)), "too many values"),
-        (lambda c: c["graphslice"]["config"]["trainer"].update(max_epochs=endless()), "too many values"),
+        (lambda c: c["graphslice"]["config"]["trainer"].update(max_epochs=cyclic_list()), "too many values"),
         (lambda c: c["graphslice"].update(tasks=shared_lists(10)), "too many values"),
         (lambda c: c.update(blend=OrderedDict(trees=shared_lists(10))), "too many values"),
         (lambda c: c["state_dict"].update({"model.norm.bias": REPEATED}), "a tensor of repeated elements"),
@@ -450,7 +450,7 @@ REPEATED = torch.zeros(1, dtype=torch.float16).expand(2**40)
         (lambda c: c.update(blend={"weights": REPEATED}), "a tensor of repeated elements"),
     ],
 )
-def test_small_files_of_large_values_are_refused(own, change, reason, reader, tmp_path):
+def test_small_files_that_need_much_memory_are_rejected(own, change, reason, reader, tmp_path):
     save_checkpoint(own, tmp_path / "a.ckpt")
     contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
     change(contents)
@@ -461,7 +461,7 @@ def test_small_files_of_large_values_are_refused(own, change, reason, reader, tm
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_compressed_archives_are_refused_before_they_are_read(own, reader, tmp_path):
+def test_compressed_archives_are_rejected_before_they_are_read(own, reader, tmp_path):
     save_checkpoint(own, tmp_path / "a.ckpt")
     with (
         zipfile.ZipFile(tmp_path / "a.ckpt") as whole,
@@ -473,17 +473,17 @@ def test_compressed_archives_are_refused_before_they_are_read(own, reader, tmp_p
         READERS[reader](tmp_path / "b.ckpt")
 
 
-def test_a_message_shows_the_beginning_of_a_long_value(own, tmp_path):
+def test_long_values_are_shortened_in_messages(own, tmp_path):
     save_checkpoint(own, tmp_path / "a.ckpt")
     contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
     contents["graphslice"]["config"]["trainer"]["max_epochs"] = "x" * 1_000_000
     torch.save(contents, tmp_path / "a.ckpt")
-    with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as refused:
+    with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as raised:
         read_checkpoint(tmp_path / "a.ckpt")
-    assert len(str(refused.value)) < 1_000
+    assert len(str(raised.value)) < 1_000
 
 
-# --- calibrations that were changed ----------------------------------------------------------------
+# --- modified calibrations -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -523,13 +523,13 @@ def calibrated(own, tmp_path):
     ],
     ids=range(20),
 )
-def test_changed_calibrations_are_refused(change, calibrated, saved):
+def test_modified_calibrations_are_rejected(change, calibrated, saved):
     assert read_checkpoint(saved(calibrated)).calibration is not None
     change(calibrated["calibration"])
     with pytest.raises(InputError, match=r"original.ckpt is not a complete GraphSlice checkpoint$"):
         read_checkpoint(saved(calibrated))
 
 
-def test_a_calibration_that_asks_for_gradients_is_read(calibrated, saved):
+def test_calibration_with_requires_grad_is_read(calibrated, saved):
     calibrated["calibration"]["targets"][0]["scores"][0].requires_grad_(True)
     assert read_checkpoint(saved(calibrated)).calibration.targets[0].scores[0].values.tolist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Run folders and configurations of 0.1 are still read, under the names that they were written with."""
+"""Run directories and configurations of version 0.1, with their former names, can still be read."""
 
 import json
 import shutil
@@ -19,12 +19,12 @@ OLD_RUN = Path(__file__).parent / "fixtures" / "run_0.1"
 EXPECTED = json.loads((OLD_RUN / "expected.json").read_text())
 
 
-def test_its_predictions():
+def test_old_run_reproduces_its_predictions():
     found = load(OLD_RUN, "cpu").predict(EXPECTED["smiles"])
     np.testing.assert_allclose(found, EXPECTED["best"], rtol=0, atol=1e-5)
 
 
-def test_its_configuration_has_the_names_of_today():
+def test_old_configuration_is_read_under_current_names():
     for config in (read_checkpoint(OLD_RUN).config, RunConfig.from_dict(read_yaml(OLD_RUN / "config.yaml"))):
         model = config.model
         assert (model.num_degrees, model.num_distances, model.num_path_positions) == (8, 16, 3)
@@ -37,7 +37,7 @@ def test_its_configuration_has_the_names_of_today():
         }
 
 
-def test_it_is_resumed_to_the_result_it_would_have_had(tmp_path):
+def test_resumed_old_run_reproduces_the_expected_result(tmp_path):
     torch.set_num_threads(1)
     folder = tmp_path / "run"
     shutil.copytree(OLD_RUN, folder)
@@ -47,25 +47,25 @@ def test_it_is_resumed_to_the_result_it_would_have_had(tmp_path):
     np.testing.assert_allclose(found, EXPECTED["resumed"], rtol=0, atol=1e-3)
 
 
-def test_the_seconds_that_it_took_before_are_counted(tmp_path):
+def test_resumed_old_run_includes_its_earlier_training_time(tmp_path):
     before = torch.load(OLD_RUN / "last.ckpt", weights_only=True)["callbacks"]["Clock"]["seconds"]
     folder = tmp_path / "run"
     shutil.copytree(OLD_RUN, folder)
     assert resume(folder).training["seconds"] > before
 
 
-def test_old_values_of_settings():
-    model = {"mixer": "slice-quantile", "mixer_settings": {"told": "map", "share": 0.5}}
+def test_old_values_of_settings_are_migrated():
+    model = {"mixer": "slice-quantile", "mixer_settings": {"told": "map", "share": 0.5}}  # codespell:ignore told
     found = migrate_config({"model": model})["model"]["mixer_settings"]
     assert found == {"source": "aggregated", "keep_fraction": 0.5}
 
 
-def test_both_names_at_once():
+def test_old_and_new_name_together_are_rejected():
     with pytest.raises(InputError, match="'path_rows' is the former name of 'num_path_positions'"):
         migrate_config({"model": {"path_rows": 3, "num_path_positions": 3}})
 
 
-def test_names_of_today_stay():
+def test_current_names_are_unchanged():
     config = RunConfig.preset("small").to_dict()
     assert migrate_config(config) == config
     for name in ("blocks.0.ffn.expand.weight", "blocks.0.mixer.q_logits", "atoms.atom.weight"):

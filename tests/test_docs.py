@@ -1,4 +1,4 @@
-"""What the documents say is what was measured, and what they name exists."""
+"""The documents contain the measured results, working code and valid links."""
 
 import json
 import re
@@ -13,7 +13,7 @@ DOCUMENTS += ["docs/models.md", "docs/results.md", "docs/intervals.md", "docs/lo
 DOCUMENTS += ["scripts/README.md", "data/README.md", "examples/README.md"]
 
 
-def test_the_tables_are_those_of_the_results(monkeypatch):
+def test_tables_match_the_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import mixer_tables
 
@@ -24,7 +24,7 @@ def test_the_tables_are_those_of_the_results(monkeypatch):
     sys.modules.pop("mixer_tables")
 
 
-def test_a_table_is_filled(monkeypatch, tmp_path):
+def test_table_is_filled(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import mixer_tables
 
@@ -40,8 +40,8 @@ def test_a_table_is_filled(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_readme_does_in_python_runs(monkeypatch, tmp_path, demo_rows, tiny_config):
-    """Every line of its section, with a small model in place of the presets."""
+def test_python_examples_of_the_readme_run(monkeypatch, tmp_path, demo_rows, tiny_config):
+    """Run all code blocks of the section, with a small model in place of the presets."""
     section = (ROOT / "README.md").read_text().split("## In Python\n")[1].split("\n## ")[0]
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
@@ -49,14 +49,14 @@ def test_what_the_readme_does_in_python_runs(monkeypatch, tmp_path, demo_rows, t
     monkeypatch.setattr("graphslice.api.fitting.base_config", lambda *_: tiny_config())
     monkeypatch.setattr("graphslice.api.estimators.base_config", lambda *_: tiny_config())
     monkeypatch.setattr("graphslice.config.RunConfig.preset", lambda name: tiny_config())
-    found: dict = {}
+    namespace: dict = {}
     for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
-        exec(block, found)
-    assert found["model"].targets == ["gap_ev"] and found["result"].model.targets == ["y"]
+        exec(block, namespace)
+    assert namespace["model"].targets == ["gap_ev"] and namespace["result"].model.targets == ["y"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name):
+def test_links_point_to_existing_files(name):
     document = ROOT / name
     prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)  # SMILES look like links
     links = re.findall(r"\]\(([^)#:]+)\)", prose)

@@ -1,4 +1,4 @@
-"""Ensembles whose run folder is not what training, or a saved model, left there."""
+"""Ensembles whose run directory was changed after training or saving."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ensemble(tmp_path):
 
 
 def changed(path: Path, **settings) -> None:
-    """A member with another configuration, and the same weights."""
+    """Replace the configuration of a member and keep its weights."""
     checkpoint = read_checkpoint(path)
     config = checkpoint.config
     config = replace(config, **{name: replace(getattr(config, name), **part) for name, part in settings.items()})
@@ -72,13 +72,13 @@ def changed(path: Path, **settings) -> None:
 
 
 def other_run(folder: Path, **settings) -> None:
-    """Member 2 of another run."""
+    """Replace member 2 by that of another run."""
     other = write_ensemble(folder.parent / "other", config_of(**settings))
     shutil.rmtree(folder / "member-2")
     shutil.copytree(other / "member-2", folder / "member-2")
 
 
-def test_whole_ensembles_are_read(ensemble):
+def test_complete_ensembles_are_read(ensemble):
     found = read_checkpoints(ensemble)
     assert len(found) == 3 and read_calibration(ensemble, found) is not None
     assert gs.load(ensemble, "cpu").predict("CCO").shape == (1, 1)
@@ -131,7 +131,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_what_is_not_whole_predicts_nothing(damage, ensemble, cli):
+def test_incomplete_ensembles_are_rejected(damage, ensemble, cli):
     damaged, reason = DAMAGE[damage]
     damaged(ensemble)
     with pytest.raises(InputError, match=reason):
@@ -142,7 +142,7 @@ def test_what_is_not_whole_predicts_nothing(damage, ensemble, cli):
 
 @pytest.mark.parametrize("command", ["predict", "inspect", "evaluate", "fingerprint", "report", "export-checkpoint"])
 @pytest.mark.parametrize("damage", ["no folder", "stray", "too many"])
-def test_every_command_refuses_it(command, damage, ensemble, cli, tmp_path):
+def test_every_command_rejects_incomplete_ensembles(command, damage, ensemble, cli, tmp_path):
     DAMAGE[damage][0](ensemble)
     (tmp_path / "in.csv").write_text("smiles,y\nCCO,1\n")
     arguments = {
@@ -157,13 +157,13 @@ def test_every_command_refuses_it(command, damage, ensemble, cli, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["member-01", "member-\u0662", "member-\u00b2"])
-def test_folders_of_other_names_are_no_members(name, ensemble):
+def test_folders_with_other_names_are_not_members(name, ensemble):
     expected = gs.load(ensemble, "cpu").predict("CCO")
     shutil.copytree(ensemble / "member-1", ensemble / name)
     assert gs.load(ensemble, "cpu").predict("CCO") == expected
 
 
-def test_models_put_together_by_hand_are_saved_and_read(tmp_path):
+def test_ensemble_of_separate_models_is_saved_and_read(tmp_path):
     """With other data, seeds and sizes; but not such as read molecules in another way."""
     parts = [checkpoint_of(config_of(seed, str(seed), dim=dim)) for seed, dim in ((1, 8), (1, 8), (9, 16))]
     Model(parts, "cpu").save(tmp_path / "run")
@@ -173,7 +173,7 @@ def test_models_put_together_by_hand_are_saved_and_read(tmp_path):
         gs.load(tmp_path / "run", "cpu")
 
 
-def test_a_trained_ensemble_is_saved_and_read(ensemble, tmp_path):
+def test_trained_ensemble_is_saved_and_read(ensemble, tmp_path):
     model = gs.load(ensemble, "cpu")
     model.save(tmp_path / "saved")
     again = gs.load(tmp_path / "saved", "cpu")
@@ -183,7 +183,7 @@ def test_a_trained_ensemble_is_saved_and_read(ensemble, tmp_path):
         gs.load(tmp_path / "saved", "cpu")
 
 
-def test_an_ensemble_of_an_older_version_is_read(ensemble):
+def test_ensemble_of_an_older_version_is_read(ensemble):
     """Which noted no beginning, and had no calibration."""
     for path in [*ensemble.rglob("start.json"), ensemble / "together.ckpt"]:
         path.unlink()

@@ -19,7 +19,7 @@ HOLD = (
 
 
 def holder(folder) -> subprocess.Popen:
-    """A process that holds the lock of a folder."""
+    """Start a process that holds the lock of a folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -27,10 +27,10 @@ def holder(folder) -> subprocess.Popen:
     return process
 
 
-def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
+def test_second_process_is_rejected_and_changes_nothing(tmp_path):
     with holder(tmp_path / "run") as process:
-        said = f"another process is using {tmp_path / 'run'}: wait until it ends, or"
-        with pytest.raises(InputError, match=said), locked(tmp_path / "run", wait=0):
+        message = f"another process is using {tmp_path / 'run'}: wait until it ends, or"
+        with pytest.raises(InputError, match=message), locked(tmp_path / "run", wait=0):
             pytest.fail("in")
         assert (tmp_path / "run" / ".lock").exists()
         process.communicate("")
@@ -38,7 +38,7 @@ def test_a_second_process_is_refused_and_changes_nothing(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="of POSIX")
-def test_the_lock_file_of_a_killed_process_does_not_block(tmp_path):
+def test_lock_file_of_a_killed_process_does_not_block(tmp_path):
     with holder(tmp_path / "run") as process:
         process.kill()
     assert process.returncode == -signal.SIGKILL and holds_only_lock(tmp_path / "run")
@@ -48,26 +48,26 @@ def test_the_lock_file_of_a_killed_process_does_not_block(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["file"]
 
 
-def test_a_thread_takes_its_own_lock_again_and_others_do_not(tmp_path):
-    refused = []
+def test_lock_is_reentrant_in_its_thread_only(tmp_path):
+    errors = []
 
-    def other() -> None:
+    def acquire() -> None:
         try:
             with locked(tmp_path / "run", wait=0):
                 pass
         except InputError as error:
-            refused.append(error)
+            errors.append(error)
 
     with locked(tmp_path / "run", wait=0):
         with locked(tmp_path / "run", wait=0):
             pass
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=acquire)
         thread.start()
         thread.join()
-    assert len(refused) == 1 and list(tmp_path.iterdir()) == []
+    assert len(errors) == 1 and list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_were_made_for_the_lock_are_removed_if_they_stay_empty(tmp_path):
+def test_created_folders_are_removed_if_empty(tmp_path):
     with pytest.raises(KeyError), locked(tmp_path / "runs" / "run"):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
@@ -78,19 +78,17 @@ def test_folders_that_were_made_for_the_lock_are_removed_if_they_stay_empty(tmp_
 
 
 @pytest.mark.parametrize(("code", "works"), [(errno.ENOLCK, True), (errno.EROFS, False)])
-def test_a_file_system_without_locks_is_used_and_one_that_cannot_be_written_is_refused(
-    code, works, tmp_path, monkeypatch
-):
-    def refuse(*_: object) -> None:
+def test_file_system_without_locks_is_used_and_read_only_one_is_rejected(code, works, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("filelock.FileLock._acquire", refuse)
+    monkeypatch.setattr("filelock.FileLock._acquire", fail)
     if works:
         with locked(tmp_path / "run"):
             (tmp_path / "run" / "file").touch()
         assert (tmp_path / "run" / "file").exists()
     else:
-        said = r"cannot write the folder .*: Read-only file system"
-        with pytest.raises(InputError, match=said), locked(tmp_path / "run"):
+        message = r"cannot write the folder .*: Read-only file system"
+        with pytest.raises(InputError, match=message), locked(tmp_path / "run"):
             pytest.fail("in")
         assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Some inputs of ``scripts/fuzz.py``; ``python scripts/fuzz.py`` gives many more, with the kernels' bounds checked."""
+"""A few inputs of ``scripts/fuzz.py``; run as a program, it tries many more, with bounds checks in the kernels."""
 
 import sys
 from pathlib import Path
@@ -13,15 +13,15 @@ INPUTS = {"rdkit_pickle": 400, "store": 150, "paths": 150, "checkpoint": 60, "tr
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", fuzz.TARGETS)
-def test_inputs_that_nobody_meant_end_in_an_answer_or_a_reason(name, tmp_path):
+def test_malformed_inputs_give_a_result_or_an_input_error(name, tmp_path):
     outcomes, findings = fuzz.fuzz(name, range(INPUTS[name]), 1, tmp_path)
     assert not findings, findings[0][1]
     assert outcomes["answered"] and outcomes["refused"] and sum(outcomes.values()) == INPUTS[name]
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
-def test_an_input_is_known_by_its_number(name, tmp_path, monkeypatch):
-    """And what it does is told: an exception that is no reason is a finding."""
+def test_inputs_are_reproducible_by_their_numbers(name, tmp_path, monkeypatch):
+    """An unexpected exception is reported as a finding, with the number of the input."""
     drawn = []
 
     def target(folder):

@@ -1,4 +1,4 @@
-"""Imports go one way: every import is read from the source, typing-only and function-local ones too."""
+"""Import order of the packages, checked on all imports in the source, also typing-only and function-local ones."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "graphslice"
 
-#: The rooms, each of which may import from those before it and from itself; several names on a line are of one rank.
+#: The packages. Each may import from itself and from those above it, but not from others on the same line.
 PACKAGES = [
     ["_version", "errors", "feature_dims", "hardware", "progress", "package_data", "model_averaging"],
     ["compat", "processes", "run_files", "atomic_write", "folder_lock"],
@@ -40,7 +40,7 @@ PACKAGES = [
 ]
 RANK = {package: rank for rank, names in enumerate(PACKAGES) for package in names}
 
-#: Third-party packages that a package of ours never imports directly.
+#: Third-party packages that a package must not import at module level.
 FORBIDDEN = {
     "config": {"torch", "rdkit", "pandas", "pyarrow", "pytorch_lightning"},
     "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "pytorch_lightning"},
@@ -57,21 +57,21 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-#: Every module of the package but its front door, which imports lazily and is imported by nobody inside.
+#: Every module except ``graphslice/__init__.py``, which imports lazily and is not imported inside the package.
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"}
 
 
 def imports_of(path: Path) -> set[str]:
-    """The modules that a file names in its import statements, wherever they stand."""
-    found = set()
+    """Return the modules in all import statements of a file, at any level."""
+    imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in MODULES else node.module for name in names}
-    return found
+            imported |= {name if name in MODULES else node.module for name in names}
+    return imported
 
 
 IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
@@ -81,22 +81,22 @@ def package_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_every_room_has_a_rank():
+def test_every_package_has_a_rank():
     assert {package_of(module) for module in MODULES} == set(RANK)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_no_import_goes_up(module):
+def test_packages_import_only_lower_ranks(module):
     package = package_of(module)
     for imported in sorted(IMPORTS[module]):
-        assert imported != "graphslice", f"{module} imports the front door"
+        assert imported != "graphslice", f"{module} imports graphslice/__init__.py"
         if imported.startswith("graphslice."):
             other = package_of(imported)
             assert other == package or RANK[other] < RANK[package], f"{module} imports {imported}"
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a circle, or none."""
+    """Return modules that import each other in a cycle, or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -104,8 +104,8 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_no_import_goes_round():
-    """Within a room too; importing a module runs the ``__init__`` of its folder, so that counts as imported."""
+def test_no_import_cycles():
+    """Also within a package. The ``__init__`` of the folder of a module counts as imported with the module."""
     graph: dict[str, set[str]] = {}
     for module, imported in IMPORTS.items():
         inside = {name for name in imported if name in MODULES and name != module}
@@ -114,13 +114,13 @@ def test_no_import_goes_round():
     assert find_cycle(graph) == []
 
 
-def test_a_cycle_is_found():
+def test_cycles_are_detected():
     assert sorted(set(find_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_rooms_do_without_what_their_users_may_not_want(module):
-    """Function-local imports of a command or of ``to_pyg`` are read when they are called, so they are allowed."""
+def test_packages_do_not_import_forbidden_libraries(module):
+    """Function-local imports, as in a command or ``to_pyg``, run only when called and are allowed."""
     forbidden = FORBIDDEN.get(package_of(module), set())
     tree = ast.parse(MODULES[module].read_text())
     found = set()
@@ -147,7 +147,7 @@ def test_rooms_do_without_what_their_users_may_not_want(module):
     ],
     ids=["config", "version", "help", "chemistry", "model", "predict"],
 )
-def test_what_is_not_used_is_not_loaded(code, absent):
+def test_unused_libraries_are_not_loaded(code, absent):
     run = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"
     run += f"print('LOADED', [name for name in {absent!r} if name in sys.modules])"
     old_run = Path(__file__).parent / "fixtures" / "run_0.1"

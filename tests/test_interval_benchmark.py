@@ -1,4 +1,4 @@
-"""The benchmark of intervals: its forest, its bins and its document."""
+"""Benchmark of prediction intervals: random forest with jackknife, bins and document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import interval_report, intervals
 
 
-def test_the_jackknife_covers(monkeypatch):
+def test_jackknife_intervals_have_the_nominal_coverage(monkeypatch):
     monkeypatch.setattr(intervals, "_TREES", 60)
     random = np.random.default_rng(0)
     x = random.normal(size=(400, 4))
@@ -22,7 +22,7 @@ def test_the_jackknife_covers(monkeypatch):
     assert found["80"]["width"] < found["90"]["width"] < found["95"]["width"] < np.ptp(y)
 
 
-def test_bins_by_hand():
+def test_bins_match_manual_computation():
     similarity, error = np.array([0.1, 0.35, 0.3, 1.0, 0.84]), np.array([1.0, 2, 4, 8, 16])
     assert intervals._binned(similarity, error) == [[1, 1], [2, 6], [0, 0], [0, 0], [0, 0], [1, 16], [1, 8]]
     assert intervals._by_domain(similarity > 0.5, error) == [[2, 24], [3, 7]]
@@ -35,7 +35,7 @@ def line(task: str, seed: int, **more) -> dict:
     return shared | {"in_domain": [[3, 1.0], [1, 1.0]], "version": "v", "machine": "m", **more}
 
 
-def test_the_document():
+def test_document_has_the_expected_rows():
     numbers = [line("caco2_wang", seed, jackknife=line("", 0)["intervals"]) for seed in (0, 1)]
     more = {"temperature": 1.5, "calibration_error": [0.2, 0.1], "log_loss": [0.5, 0.4]}
     text = interval_report.rendered([*numbers, line("herg", 0, **more)], intervals.LEVELS, intervals.SIMILARITIES)
@@ -45,7 +45,7 @@ def test_the_document():
     assert "| 0.4 to 0.5 | 0 |  | 0 |  |" in text
 
 
-def test_the_kept_document_is_that_of_the_results():
+def test_stored_document_matches_the_results():
     results = intervals.read_results(intervals.RESULTS)
     document = intervals.RESULTS.parent.with_name("intervals.md")
     assert document.read_text("utf-8") == interval_report.rendered(results, intervals.LEVELS, intervals.SIMILARITIES)

@@ -1,4 +1,4 @@
-"""The models that come with the package, asked about molecules that they have not learned."""
+"""The packaged models, evaluated on held-out molecules."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from graphslice.training import train
 
 @pytest.fixture(scope="module")
 def held_out() -> pd.DataFrame:
-    """The demo's molecules for validation and test, with the same quantity: the corpus has none of them."""
+    """Validation and test molecules of the demo dataset; none of them is in the training set of the models."""
     rows = pd.read_csv(DEMO_CSV)
     return rows[rows["split"] != "train"]
 
 
-def test_they_are_small_and_say_what_they_know():
+def test_packaged_models_are_small_and_list_their_elements():
     assert MODELS.keys() == {"small", "gap"}
     assert sum(path.stat().st_size for path in MODELS.values()) < 8e6
     elements = {name: read_checkpoint(name).extra["elements"] for name in MODELS}
@@ -33,7 +33,7 @@ def test_they_are_small_and_say_what_they_know():
     assert {5, 6, 7} < set(elements["gap"]) < set(elements["small"])
 
 
-def test_gaps_of_molecules_that_were_left_out(held_out):
+def test_gap_model_predicts_held_out_molecules(held_out):
     found = gs.load("gap", "cpu").predict(held_out["smiles"].tolist(), interval=90)
     gap = found.targets.index("gap")
     true, low, high = held_out["gap_ev"].to_numpy(), found.interval.low[:, gap], found.interval.high[:, gap]
@@ -44,7 +44,7 @@ def test_gaps_of_molecules_that_were_left_out(held_out):
     assert np.abs(frontier @ [1, -1] - found.values[:, gap]).mean() < 0.15  # nothing but the labels ties them
 
 
-def test_neighbours_have_their_smiles():
+def test_nearest_neighbours_have_smiles():
     gap = gs.load("gap", "cpu")
     near = gap.predict(["CC(=O)Oc1ccccc1C(=O)O", "oops"], nearest=True).neighbours
     name, none = near.nearest
@@ -57,7 +57,7 @@ def test_neighbours_have_their_smiles():
     assert abs(TanimotoSimilarity(asked, found) - near.similarity[0]) < 0.15  # other hashes, so near enough
 
 
-def test_commands_take_them_by_name(cli, tmp_path, monkeypatch):
+def test_commands_accept_packaged_models_by_name(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = cli("predict", "gap", "CCO", "oops", "--interval", "90")
     rows = list(csv.DictReader(out.splitlines()))
@@ -68,7 +68,7 @@ def test_commands_take_them_by_name(cli, tmp_path, monkeypatch):
     assert code == 0 and np.load("embeddings.npy").shape == (2, 256)
 
 
-def test_a_table_begins_with_small(demo_csv, tmp_path):
+def test_training_is_initialised_from_small_by_default(demo_csv, tmp_path):
     config = RunConfig.preset("small")
     usual = config.optimizer.peak_lr
     config.data.dataset, config.trainer.baselines = str(demo_csv), "off"

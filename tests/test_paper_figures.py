@@ -1,4 +1,4 @@
-"""What draws the papers' figures: scripts/paper_figures."""
+"""Tests of scripts/paper_figures, which draw the papers' figures."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def scripts(monkeypatch):
 
 
 @pytest.mark.parametrize("mixer", ["softmax", "csp", "slice-quantile", "galerkin"])
-def test_what_is_measured_is_below_what_is_proved(scripts, make_predictor, mixer):
+def test_measured_residuals_are_below_the_proved_bounds(scripts, make_predictor, mixer):
     from paper_figures.depth import MEASURED, bounds, depth_residuals
     from paper_figures.panels import demo_molecules
 
@@ -36,7 +36,7 @@ def test_what_is_measured_is_below_what_is_proved(scripts, make_predictor, mixer
         assert (found["its mixers alone"] <= values + np.log10(2)).all()
 
 
-def test_steps_are_timed_in_turns(scripts):
+def test_timings_are_interleaved(scripts):
     from paper_figures.speed import interleaved_rates
 
     called, now = [], [0.0]
@@ -54,7 +54,7 @@ def test_steps_are_timed_in_turns(scripts):
     np.testing.assert_allclose(found[("b",)], 4)
 
 
-def test_a_step_trains_or_does_not(scripts):
+def test_only_training_steps_change_weights(scripts):
     import torch
 
     from paper_figures.speed import Steps
@@ -67,7 +67,7 @@ def test_a_step_trains_or_does_not(scripts):
     assert not all(map(torch.equal, before, steps.blocks.parameters()))
 
 
-def test_a_figure_is_written(scripts, monkeypatch, tmp_path, capsys):
+def test_figure_is_written(scripts, monkeypatch, tmp_path, capsys):
     import reproduce_figures
 
     monkeypatch.setattr(sys, "argv", ["reproduce_figures", "smoothing", "--trials", "1", "--out", str(tmp_path)])

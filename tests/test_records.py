@@ -1,4 +1,4 @@
-"""The scripts that check splits, record runs and make the tables of docs/results.md."""
+"""Tests of the scripts that check splits, record runs and fill the tables of docs/results.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import zinc_types
 
 LEAKING = [
     ("CCO", "train"),
-    ("OCC", "test"),  # the same molecule, written otherwise
+    ("OCC", "test"),  # the same molecule in another SMILES notation
     ("C[C@H](N)C(=O)O", "train"),
     ("C[C@@H](N)C(=O)O.Cl", "valid"),  # a salt of its enantiomer: the same family
     ("CC(N)C(=O)[O-]", "test"),
@@ -36,7 +36,7 @@ def leaking_table(path: Path) -> Path:
 # --- splits ---------------------------------------------------------------------------------------
 
 
-def test_molecules_and_families_on_several_sides_are_counted_in_one_line(capsys):
+def test_overlap_of_molecules_and_families_is_printed_in_one_line(capsys):
     smiles, split = zip(*LEAKING, strict=True)
     found = split_check.check_split(smiles, split, "leaking.csv")
     assert found == split_check.SplitOverlap(1, 2, 1, 2, 3)
@@ -44,13 +44,13 @@ def test_molecules_and_families_on_several_sides_are_counted_in_one_line(capsys)
     assert capsys.readouterr().err == line + "test rows that share theirs with train or valid: 1 and 2 of 3\n"
 
 
-def test_a_split_without_overlap_is_said_to_have_none(capsys):
+def test_split_without_overlap_is_reported(capsys):
     found = split_check.check_split(["C", "CC", "CCC"], ["train", "val", "test"], "x")
     assert found.families == found.molecules == 0
     assert capsys.readouterr().err == "x: no molecule and no family stands on several sides of the split\n"
 
 
-def test_counts_are_written_as_lines(tmp_path, monkeypatch):
+def test_counts_are_written_as_json_lines(tmp_path, monkeypatch):
     table = leaking_table(tmp_path / "leaking.csv")
     monkeypatch.setattr(sys, "argv", ["split_check", str(table), "-o", str(tmp_path / "splits.jsonl")])
     split_check.main()
@@ -90,11 +90,11 @@ def run_directory(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_is_recorded_without_paths(tmp_path, monkeypatch):
+def test_run_is_recorded_without_paths(tmp_path, monkeypatch):
     run, out = run_directory(tmp_path / "run"), tmp_path / "out.jsonl"
     monkeypatch.setattr(sys, "argv", ["record", str(run), "-o", str(out), "--model", "`csp`"])
     record.main()
-    record.main()  # added to what is there
+    record.main()  # appends to the file
     first, second = map(json.loads, out.read_text().splitlines())
     assert first == second and "somewhere" not in out.read_text()
     assert first["model"] == "`csp`" and first["dataset"] == "my.csv" and first["init_from"] == "other"
@@ -102,7 +102,7 @@ def test_a_run_is_recorded_without_paths(tmp_path, monkeypatch):
     assert first["machine"] == "a processor" and first["seed"] == 3 and first["baselines"] == {"forest": 0.3}
 
 
-def test_a_run_that_has_not_ended_is_refused(tmp_path, monkeypatch, capsys):
+def test_unfinished_run_is_rejected(tmp_path, monkeypatch, capsys):
     run = run_directory(tmp_path / "run")
     (run / "metrics.json").unlink()
     monkeypatch.setattr(sys, "argv", ["record", str(run), "-o", str(tmp_path / "out.jsonl"), "--model", "x"])
@@ -115,7 +115,7 @@ def test_a_run_that_has_not_ended_is_refused(tmp_path, monkeypatch, capsys):
 # --- documents ------------------------------------------------------------------------------------
 
 
-def test_runs_of_one_model_are_a_row(tmp_path, monkeypatch):
+def test_runs_of_one_model_share_a_row(tmp_path, monkeypatch):
     shared = {"model": "a", "valid": {"mae": 0.5}, "machine": "m", "parameters": 1234, "epochs": 30}
     lines = [shared | {"test": {"mae": mae}, "seconds": 60 * mae * 100} for mae in (0.1, 0.3)]
     lines += [{"model": "b", "test": {"mae": 0.25}, "source": "transcribed", "machine": "other"}]
@@ -129,14 +129,14 @@ def test_runs_of_one_model_are_a_row(tmp_path, monkeypatch):
     assert text.startswith("before\n") and text.endswith("\nafter\n<!-- y -->\n")
 
 
-def test_the_tables_are_those_of_the_records():
+def test_tables_match_the_records():
     texts = [document.read_text(encoding="utf-8") for document in result_tables.DOCUMENTS]
     assert all(result_tables.filled(text) == text for text in texts)
     named = result_tables._MARKED.findall("".join(texts))
     assert set(named) == {path.stem for path in (result_tables.DOCS / "results").glob("*.jsonl")}
 
 
-def test_a_model_card_is_a_row_a_target():
+def test_model_card_has_a_row_per_target():
     line = {"model": "gap", "target": "homo", "test": {"mae": 0.1, "r2": 0.9, "molecules": 1234}, "machine": "m"}
     text = result_tables.card_table([line | {"level": 90.0, "coverage": 0.899}])
     assert "labels within 90% intervals |" in text and "| homo | 1,234 | 0.100 | 0.900 | 89.9% |" in text

@@ -1,4 +1,4 @@
-"""Where models lie."""
+"""Names of the files of a run, and functions that find and read them."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ def run(tmp_path):
     return folder
 
 
-def test_the_best_checkpoint_goes_before_the_last(run):
+def test_best_checkpoint_is_preferred_to_last(run):
     assert find_checkpoint(run) == run / "best.ckpt"
     (run / "best.ckpt").unlink()
     assert find_checkpoint(str(run)) == run / "last.ckpt"
     assert find_checkpoint(run / "last.ckpt") == run / "last.ckpt"
 
 
-def test_members_are_in_the_order_of_their_numbers(tmp_path):
+def test_members_are_sorted_by_number(tmp_path):
     others = (
         "member-x",
         "members",
@@ -43,21 +43,21 @@ def test_members_are_in_the_order_of_their_numbers(tmp_path):
     )
     for name in ("member-10", "member-2", "member-3", *others):
         (tmp_path / name).mkdir()
-        if name != "member-3":  # somebody else's
+        if name != "member-3":  # this one holds no run
             (tmp_path / name / "config.yaml").touch()
     assert find_members(tmp_path) == [tmp_path / "member-2", tmp_path / "member-10"]
     with pytest.raises(InputError, match=r"is an ensemble of 2: give one of its members, such as .*member-2"):
         find_checkpoint(tmp_path)
 
 
-def test_a_checkpoint_beside_members_is_not_taken_alone(run):
+def test_checkpoint_next_to_members_is_not_used(run):
     (run / "member-1").mkdir()
     (run / "member-1" / "config.yaml").touch()
     with pytest.raises(InputError, match=r"run is an ensemble of 1: give one of its members, such as .*member-1"):
         find_checkpoint(run)
 
 
-def test_what_is_no_model_is_refused(tmp_path):
+def test_paths_without_a_model_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"is not a run directory: it holds neither best.ckpt nor last.ckpt$"):
         find_checkpoint(tmp_path)
     (tmp_path / "config.json").touch()
@@ -67,7 +67,7 @@ def test_what_is_no_model_is_refused(tmp_path):
         find_checkpoint(tmp_path / "none")
 
 
-def test_a_folder_goes_before_a_model_that_comes_with_the_package(run, monkeypatch):
+def test_existing_folder_is_preferred_to_a_packaged_model(run, monkeypatch):
     assert find_checkpoint("gap") == MODELS["gap"]
     assert run_directory_of("gap") is None
     assert run_directory_of(run) == run_directory_of(run / "best.ckpt") == run
@@ -76,7 +76,7 @@ def test_a_folder_goes_before_a_model_that_comes_with_the_package(run, monkeypat
     assert find_checkpoint("gap").parent == run_directory_of("gap") != MODELS["gap"].parent
 
 
-def test_structures_of_a_run_folder(tmp_path):
+def test_training_smiles_are_read_back(tmp_path):
     assert read_training_smiles(None) == read_training_smiles(tmp_path) == {}
     write_training_smiles(tmp_path, np.array([4, 0]), ["CC,O", 'N"\udcff'])
     assert (tmp_path / "domain.csv").read_text(errors="surrogateescape").startswith("row,smiles\n5,")
@@ -97,7 +97,7 @@ def test_structures_of_a_run_folder(tmp_path):
     ],
     ids=range(8),
 )
-def test_damaged_structures_are_refused(content, tmp_path):
+def test_damaged_training_smiles_are_rejected(content, tmp_path):
     (tmp_path / "domain.csv").write_bytes(content)
     with pytest.raises(InputError, match=r"domain.csv, .* is damaged: copy it again, or remove it"):
         read_training_smiles(tmp_path)

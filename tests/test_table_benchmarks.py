@@ -51,7 +51,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("metric", table_tasks.METRICS)
-def test_scores_are_those_of_slow_versions_without_missing_labels(metric):
+def test_scores_match_slow_implementations(metric):
     random = np.random.default_rng(0)
     labels = random.integers(0, 2 if metric in ("AUROC", "AUPRC") else 9, (40, 3)).astype(float)
     answers = random.integers(0, 20, (40, 3)) / 20  # with ties
@@ -61,7 +61,7 @@ def test_scores_are_those_of_slow_versions_without_missing_labels(metric):
     assert table_tasks.score(metric, labels, answers) == pytest.approx(slow)
 
 
-def test_a_target_of_one_class_or_without_labels_is_left_out():
+def test_targets_with_one_class_or_no_labels_are_ignored():
     labels = np.array([[0, 1, np.nan], [1, 1, np.nan], [0, 1, np.nan]])
     answers = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.1], [0.2, 0.1, 0.2]])
     assert table_tasks.score("AUROC", labels, answers) == 1
@@ -90,7 +90,7 @@ MOLECULES = [f"{'C' * i}O" for i in range(60)] + [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_scaffolds_of_an_eighth_of_the_training_rows_are_for_validation(seed):
+def test_validation_split_is_an_eighth_by_scaffold(seed):
     before = np.where(np.arange(len(MOLECULES)) % 5 == 0, "test", "train").astype(object)
     smiles = np.array(MOLECULES, dtype=object)
     after = table_tasks.split_off_validation(before, smiles, seed)
@@ -105,7 +105,7 @@ def test_scaffolds_of_an_eighth_of_the_training_rows_are_for_validation(seed):
     assert (after != table_tasks.split_off_validation(before, smiles, seed + 1)).any()
 
 
-def test_no_scaffold_is_in_two_splits_and_large_groups_train():
+def test_scaffolds_are_in_one_split_and_large_ones_in_training():
     found = [table_tasks.balanced_scaffold_split(MOLECULES, seed) for seed in range(3)]
     for split in found:
         at = defaultdict(set)
@@ -122,7 +122,7 @@ def test_no_scaffold_is_in_two_splits_and_large_groups_train():
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def test_rows_that_rdkit_cannot_read_are_left_out_and_columns_found(tmp_path):
+def test_invalid_rows_are_dropped_and_columns_found(tmp_path):
     rows = ["mol,Class", "CC,1", "not one,0", "CCC,", *("C" * i + "c1ccccc1,0" for i in range(30))]
     (tmp_path / "bace.csv").write_text("\n".join(rows))
     table = table_tasks.read_table(TASKS["bace"], tmp_path, 0)
@@ -130,7 +130,7 @@ def test_rows_that_rdkit_cannot_read_are_left_out_and_columns_found(tmp_path):
     assert table.labels[0] == 1 and np.isnan(table.labels[1]) and table.targets == ["y"]
 
 
-def test_labels_are_written_as_they_are_and_classes_as_whole_numbers(tmp_path):
+def test_labels_are_written_unchanged_and_classes_as_integers(tmp_path):
     split = np.array(["train", "valid", "test"], dtype=object)
     labels = np.array([[1, np.nan], [0, 1], [1, 1]])
     table = Table(CLASSES, np.array(["C", "CC", "CCC"], dtype=object), labels, split)
@@ -140,7 +140,7 @@ def test_labels_are_written_as_they_are_and_classes_as_whole_numbers(tmp_path):
     assert numbers.frame("train", "test").to_csv(index=False) == "smiles,y,split\nC,0.1,train\nCCC,3.0,test\n"
 
 
-def test_every_task_has_a_file_of_its_own_and_known_metrics():
+def test_every_task_has_its_own_file_and_known_metrics():
     assert len(table_tasks.TDC) == 22 and len(table_tasks.MOLECULE_NET) == 9
     assert len({task.file for task in TASKS.values()}) == 31
     assert all(set(task.metrics) <= set(table_tasks.METRICS) and name == task.name for name, task in TASKS.items())
@@ -201,7 +201,7 @@ def options(tmp_path, chemprop, *words):
     return parser.parse_args(["run", *shared, "--methods", "chemprop", *words])
 
 
-def test_results_are_kept_and_not_done_again(tmp_path, chemprop):
+def test_finished_results_are_not_computed_again(tmp_path, chemprop):
     begun = options(tmp_path, chemprop, "--tasks", "caco2_wang", "--seeds", "0", "1")
     tables.run(begun)
     lines = table_report.read_results(begun.results)
@@ -227,7 +227,7 @@ def test_results_are_kept_and_not_done_again(tmp_path, chemprop):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others adopt no orphans")
-def test_the_work_of_processes_that_a_command_leaves_is_counted(tmp_path):
+def test_cpu_time_of_orphaned_processes_is_counted(tmp_path):
     """As that of the members of an ensemble."""
     worker = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     leaver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}])"
@@ -236,7 +236,7 @@ def test_the_work_of_processes_that_a_command_leaves_is_counted(tmp_path):
     assert 0.4 < commands.cpu_seconds < 5
 
 
-def test_a_command_that_fails_is_told_and_the_others_go_on(tmp_path, chemprop, capsys):
+def test_failed_command_is_reported_and_the_others_continue(tmp_path, chemprop, capsys):
     begun = options(tmp_path, chemprop, "--tasks", "ppbr_az", "caco2_wang", "--seeds", "0", "--jobs", "2")
     with pytest.raises(SystemExit, match="1 of 2 failed; the first: ppbr_az, chemprop, seed 0"):
         tables.run(begun)
@@ -244,14 +244,14 @@ def test_a_command_that_fails_is_told_and_the_others_go_on(tmp_path, chemprop, c
     assert [line["task"] for line in table_report.read_results(begun.results)] == ["caco2_wang"]
 
 
-def test_a_result_that_lacks_a_metric_is_not_done():
+def test_result_without_a_metric_is_not_finished():
     line = {"task": "esol", "method": "small-forest", "seed": 0}
     assert tables.finished_runs([line | {"metric": "RMSE"}]) == set()
     assert tables.finished_runs([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "small-forest", 0)}
 
 
 @pytest.mark.parametrize(("task", "ending"), [(CLASSES, "prob_1"), (NUMBERS, "pred")])
-def test_graphslice_is_asked_for_by_its_commands(task, ending, tmp_path, monkeypatch):
+def test_graphslice_is_run_by_its_commands(task, ending, tmp_path, monkeypatch):
     said = []
 
     def run(self, *words):
@@ -276,7 +276,7 @@ def test_graphslice_is_asked_for_by_its_commands(task, ending, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_graphslice_answers_for_numbers(tmp_path, monkeypatch):
+def test_graphslice_predicts_regression_targets(tmp_path, monkeypatch):
     """The real commands."""
     monkeypatch.setitem(table_methods.GRAPHSLICE, "graphslice", ["--trainer.max_epochs", "1"])
     smiles = np.array(["C" * i for i in range(1, 25)], dtype=object)
@@ -290,7 +290,7 @@ def test_graphslice_answers_for_numbers(tmp_path, monkeypatch):
         assert answers.shape == (6, 1) and (abs(answers - 108.5) < 40).all()  # the training labels have mean 108.5
 
 
-def test_the_forest_learns_from_the_training_rows_alone():
+def test_forest_is_trained_on_training_rows_only():
     smiles = ["C" * i for i in range(1, 13)] + ["c1ccccc1" + "O" * (i % 2) + "C" * i for i in range(12)]
     fit = pd.DataFrame({"smiles": smiles, "y0": [0] * 12 + [1] * 12, "y1": 0, "split": "train"})
     wrong = fit.assign(y0=1 - fit["y0"], split="valid")
@@ -309,7 +309,7 @@ def test_the_forest_learns_from_the_training_rows_alone():
     assert numbers["y0"][0] < 0.2 and numbers["y0"][1] > 0.8
 
 
-def test_the_forest_reads_embeddings(tmp_path, monkeypatch):
+def test_forest_reads_embeddings(tmp_path, monkeypatch):
     """A row each; of the rows for training alone."""
     fit = pd.DataFrame({"smiles": ["C"] * 24, "y": [0.0, 1.0] * 12, "split": ["train"] * 18 + ["valid"] * 6})
     fit.loc[18:, "y"] = 7.0
@@ -332,7 +332,7 @@ def line(task, method, seed, test, **more):
     return {"task": task, "method": method, "seed": seed, "test": test, "version": "1", **kept, **more}
 
 
-def test_the_document_has_means_deviations_and_wins(tmp_path):
+def test_document_has_means_standard_deviations_and_wins(tmp_path):
     published = tmp_path / "published.csv"
     published.write_text(
         "task,metric,chemprop,chemprop_rdkit,minimol,maplight,maplight_gnn,rdkit2d_mlp,attentivefp,gcn,best\n"
@@ -370,7 +370,7 @@ def test_the_document_has_means_deviations_and_wins(tmp_path):
     assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
 
 
-def test_the_difference_of_mean_ranks_has_an_interval_over_tasks():
+def test_difference_of_mean_ranks_has_an_interval_over_tasks():
     ranks = pd.DataFrame({"a": [1.0, 1, 2, 1], "b": [2.0, 3, 3, np.nan], "c": [1.0, 2, 1, 1]})
     count, mean, low, high = table_report.rank_difference(ranks, "a", "b")
     assert count == 3 and mean == pytest.approx(4 / 3) and (low, high) == (1, 2)
@@ -378,7 +378,7 @@ def test_the_difference_of_mean_ranks_has_an_interval_over_tasks():
     assert mean == 0 and low < 0 < high
 
 
-def test_the_split_of_a_task_is_checked(tmp_path, capsys):
+def test_split_of_a_task_is_checked_for_overlap(tmp_path, capsys):
     (tmp_path / "tdc_admet").mkdir()
     rows = "".join(f"{'C' * i}c1ccccc1,1,train\n" for i in range(1, 20)) + "c1ccccc1C,1,test\n"
     (tmp_path / "tdc_admet" / "caco2_wang.csv").write_text("smiles,y,split\n" + rows)
@@ -387,7 +387,7 @@ def test_the_split_of_a_task_is_checked(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(line)
 
 
-def test_what_a_method_needs_is_asked_for():
+def test_missing_options_of_a_method_are_reported():
     method = table_methods.make_method(table_methods.UNSEEN, None, "runs/other")
     assert method.options[:2] == ["--init-from", "runs/other"]
     for name, option in (("chemprop", "--chemprop"), (table_methods.UNSEEN, "--unseen")):
@@ -406,7 +406,7 @@ def test_published_figures_are_taken_from_the_leaderboard(tmp_path):
     assert (tmp_path / "p.csv").read_text().splitlines()[1] == "x,MAE,0.3440,0.33,,0.27,2,3,4,9,0.256"
 
 
-def test_the_document_is_that_of_the_results():
+def test_document_matches_the_results():
     published = tables.RESULTS.parent / table_report.PUBLISHED
     text = tables.RESULTS.parent.with_suffix(".md").read_text(encoding="utf-8")
     assert text == table_report.rendered(table_report.read_results(tables.RESULTS), published)

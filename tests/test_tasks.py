@@ -33,7 +33,7 @@ def test_columns_and_outputs():
     assert [names[where] for where in output_slices(TASKS)] == [names[:1], names[1:2], names[2:3], names[3:]]
 
 
-def test_answers_against_torch():
+def test_predictions_match_torch():
     outputs = torch.randn(20, 6, dtype=torch.float64) * 5
     found = to_predictions(outputs.numpy(), TASKS)
     assert found.dtype == np.float32
@@ -44,16 +44,16 @@ def test_answers_against_torch():
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=6))
-def test_probabilities_of_any_logits(outputs):
+def test_probabilities_are_valid_for_any_logits(outputs):
     found = to_predictions(np.array([outputs]), TASKS)
     assert 0 <= found[0, 1] <= 1 and found[0, 3:].sum() == pytest.approx(1, abs=1e-6)
 
 
-def test_no_rows():
+def test_empty_input_gives_no_rows():
     assert to_predictions(np.empty((0, 6)), TASKS).shape == (0, 6)
 
 
-def test_logarithms_are_undone():
+def test_log_transform_is_inverted():
     labels = np.array([[1.0, 0.0, 3.0, 2.0], [np.nan, 1.0, np.nan, np.nan]])
     learned = to_training_scale(labels, TASKS)
     assert learned[0].tolist() == [1, 0, np.log(3), 2] and np.isnan(learned[1]).tolist() == [True, False, True, True]
@@ -61,14 +61,14 @@ def test_logarithms_are_undone():
     assert to_predictions(np.array([[0, 0, np.log(3), 0, 0, 0]]), TASKS)[0, 2] == pytest.approx(3)
 
 
-def test_classes_of_answers():
+def test_predicted_classes_are_the_most_probable():
     assert predicted_classes(np.array([[0.2], [0.5], [np.nan]]), TASKS[1]) == ["no", "yes", None]
     found = predicted_classes(np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3], [np.nan] * 3]), TASKS[3])
     assert found == ["b", "a", None]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_plain_values_and_back(task):
+def test_task_survives_conversion_to_plain_values(task):
     assert Task.from_dict(task.to_dict()) == task
 
 
@@ -85,12 +85,12 @@ def test_plain_values_and_back(task):
         {"later": 1},
     ],
 )
-def test_other_values_are_refused(changes):
+def test_invalid_plain_values_are_rejected(changes):
     with pytest.raises((KeyError, TypeError, ValueError)):
         Task.from_dict({**Task("y").to_dict(), **changes})
 
 
-def test_options_that_speak_of_targets():
+def test_parse_per_target():
     names = ["a", "b", "a=b"]
     assert parse_per_target(None, names, TASK_KINDS, "--task") == {}
     assert parse_per_target("binary", names, TASK_KINDS, "--task") == dict.fromkeys(names, "binary")

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def tiny_yaml(tiny_config, demo_csv, tmp_path_factory):
-    """The configuration of the session's ``run_directory``."""
+    """File with the configuration of the fixture ``run_directory``."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(tiny_config(demo_csv).to_yaml())
     return path
@@ -19,8 +19,8 @@ def command(tiny_yaml, out, mixers: str, budget: str) -> list[object]:
     return ["compare", "--config", tiny_yaml, "--mixers", mixers, "--seeds", 1, "--budget", budget, "--out", out]
 
 
-def test_a_run_is_what_train_makes_of_it(cli, tiny_yaml, run_directory, tmp_path):
-    """Trained in a process of its own, with its share of the cores."""
+def test_run_matches_that_of_train(cli, tiny_yaml, run_directory, tmp_path):
+    """Although it is trained in a child process with its share of the cores."""
     code, out, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "2epochs"))
     assert code == 0 and "| `slice-max` |" in out and "1 runs of 2epochs, 1 to do" in err
     found, expected = (
@@ -30,7 +30,7 @@ def test_a_run_is_what_train_makes_of_it(cli, tiny_yaml, run_directory, tmp_path
     assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_bad_budget(cli, tiny_yaml, tmp_path):
+def test_invalid_budget_is_reported(cli, tiny_yaml, tmp_path):
     code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "soon"))
     assert code == 2 and "cannot read the budget 'soon'" in err
 
@@ -47,13 +47,13 @@ def test_a_bad_budget(cli, tiny_yaml, tmp_path):
         (["--baselines", "on"], "without tree ensembles: leave out --baselines"),
     ],
 )
-def test_what_a_comparison_decides_itself(words, reason, cli, tiny_yaml, tmp_path):
+def test_fixed_options_are_rejected(words, reason, cli, tiny_yaml, tmp_path):
     code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "1steps"), *words)
     assert code == 2 and reason in err and not (tmp_path / "c").exists()
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_runs_and_says_how_to_go_on(start, wait_for, wait_for_exit, tiny_yaml, tmp_path):
+def test_ctrl_c_stops_the_runs_and_explains_how_to_continue(start, wait_for, wait_for_exit, tiny_yaml, tmp_path):
     process = start(*command(tiny_yaml, tmp_path / "c", "slice-max,map-only", "99999steps"))
     wait_for(process, tmp_path / "c" / "slice-max" / "seed-0" / "last.ckpt")
     os.killpg(process.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Differences over the same seeds, against scipy's paired test."""
+"""Paired differences over seeds, compared with scipy's paired t-test."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,9 @@ def runs(values, first=0):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_interval_is_that_of_the_paired_t_test(seed):
+def test_interval_matches_the_paired_t_test(seed):
     generator = np.random.default_rng(seed)
-    common = generator.standard_normal(6)  # what a seed does to all variants falls out
+    common = generator.standard_normal(6)  # the effect of a seed on all variants cancels
     best, other = common + 0.1 * generator.standard_normal(6), common + 0.1 * generator.standard_normal(6) + 0.05
     (found,) = differences({"a": runs(best), "b": runs(other)}, METRICS["mae"])
     expected = stats.ttest_rel(other, best)
@@ -24,8 +24,8 @@ def test_the_interval_is_that_of_the_paired_t_test(seed):
     assert (found.verdict == "no significant difference") == (expected.pvalue > 0.05)
 
 
-def test_intervals_of_several_hold_at_once():
-    """Bonferroni: of three differences each has a level of 1 - 0.05 / 3."""
+def test_intervals_are_simultaneous():
+    """Bonferroni correction: with three differences, each interval has the level 1 - 0.05 / 3."""
     values = np.random.default_rng(0).standard_normal((4, 5)) * 0.1 + np.arange(4)[:, None] * 0.2
     found = differences(dict(zip("abcd", map(runs, values), strict=True)), METRICS["mae"])
     assert [one.variant for one in found] == ["b", "c", "d"]
@@ -36,8 +36,8 @@ def test_intervals_of_several_hold_at_once():
     assert "simultaneous 95% intervals of all 3" in describe(found, "MAE")[0]
 
 
-def test_equal_variants_are_seldom_told_apart():
-    """Ten that are equal, the first chosen by what goes with the test: in about 8 comparisons of 100 one verdict."""
+def test_equal_variants_rarely_differ_significantly():
+    """Of ten equal variants the best on a correlated validation score is the reference: about 8% false verdicts."""
     generator = np.random.default_rng(1)
     wrong = 0
     for _ in range(200):
@@ -46,22 +46,23 @@ def test_equal_variants_are_seldom_told_apart():
         order = valid.mean(axis=1).argsort().tolist()
         found = differences({str(i): runs(test[i]) for i in order}, METRICS["mae"])
         wrong += any(one.verdict != "no significant difference" for one in found)
-    assert wrong < 40, "without regard to their number it is every second"
+    assert wrong < 40, "without a correction for multiple comparisons about half would be wrong"
 
 
-def test_a_best_one_that_lacks_a_seed_is_no_reference():
+def test_variant_with_too_few_seeds_is_not_the_reference():
     variants = {"a": runs([0.1, 0.2]), "b": runs([1.0, 2.0, 3.0]), "c": runs([2.0, 3.1, 3.9])}
     (found,) = differences(variants, METRICS["mae"])
-    assert (found.variant, found.beside) == ("c", "b")
+    assert (found.variant, found.beside) == ("c", "b")  # codespell:ignore beside
 
 
 @pytest.mark.parametrize(("metric", "verdict"), [("mae", "worse"), ("auroc", "better")])
-def test_a_verdict_follows_the_metric(metric, verdict):
+def test_verdict_follows_the_direction_of_the_metric(metric, verdict):
     (found,) = differences({"a": runs([0.5, 0.52, 0.49]), "b": runs([0.7, 0.72, 0.69])}, METRICS[metric])
-    assert found.verdict == verdict and found.mean == pytest.approx(0.2) and found.beside == "a"
+    assert found.verdict == verdict and found.mean == pytest.approx(0.2)
+    assert found.beside == "a"  # codespell:ignore beside
 
 
-def test_only_shared_seeds_count_and_two_say_nothing():
+def test_only_shared_seeds_count_and_two_are_too_few():
     variants = {"a": runs([1.0, 2.0, 3.0, 4.0]), "b": runs([1.5, 2.5, 3.5, 4.5], first=1), "c": runs([1.0, 1.0])}
     (found,) = differences(variants, METRICS["mae"])
     assert found.variant == "b" and found.seeds == 3 and found.mean == pytest.approx(-0.5)
@@ -70,7 +71,7 @@ def test_only_shared_seeds_count_and_two_say_nothing():
     assert differences({"a": runs([1.0] * 4), "b": untested}, METRICS["mae"]) == []
 
 
-def test_a_table_of_them():
+def test_differences_are_formatted_as_a_table():
     (line,) = describe(differences({"a": runs([1, 2, 3]), "b": runs([1.1, 2.3, 2.9])}, METRICS["mae"]), "MAE")[4:]
     assert line.startswith("| `b` | +0.1000 | ") and line.endswith(" | 3 | no significant difference |")
     assert describe([], "MAE") == []

@@ -21,7 +21,7 @@ from graphslice.errors import InputError
         ("20 epochs", {"max_epochs": 20, "max_steps": None, "max_minutes": None}),
     ],
 )
-def test_budget(text, settings):
+def test_budget_is_parsed(text, settings):
     found = parse_budget(text)
     assert {key: found[key] for key in settings} == settings
 
@@ -29,7 +29,7 @@ def test_budget(text, settings):
 @pytest.mark.parametrize(
     "text", ["", "10", "m", "10 min", "-3m", "0s", "1.5epochs", "1.2.3m", "10x", "1" * 400 + "steps"]
 )
-def test_bad_budget(text):
+def test_invalid_budget_is_rejected(text):
     with pytest.raises(InputError, match="budget"):
         parse_budget(text)
 
@@ -44,18 +44,18 @@ def test_every_mixer_is_varied_with_every_value():
     ]
 
 
-def test_the_configuration_of_a_variant(tiny_config):
-    """Its mixer, settings and values, the seed of the run, and all else as the others have it."""
+def test_configuration_of_a_variant(tiny_config):
+    """It has the mixer, settings and values of the variant, the seed of the run, and the common values otherwise."""
     (variant,) = parse_variants("csp:groups=2:shifts=linear", ["model.layers=3", "optimizer.peak_lr=1e-3"])
     expected = tiny_config().to_dict()
     expected["model"] |= {"mixer": "csp", "mixer_settings": {"groups": 2, "shifts": "linear"}, "layers": 3}
     expected["optimizer"]["peak_lr"] = 1e-3
     expected["trainer"]["seed"] = 7
-    expected["init_from"] = "none"  # on equal terms with the others
+    expected["init_from"] = "none"  # from scratch, like the other variants
     assert variant.config(tiny_config(), seed=7).to_dict() == expected
 
 
-def test_every_variant_is_a_folder(tiny_config):
+def test_every_run_has_its_own_folder(tiny_config):
     variants = parse_variants("softmax,csp:groups=2", ["model.layers=1,2"])
     folders = [run.folder for run in plan_runs(variants, [0, 1], tiny_config(), Path("out"))]
     assert folders[:3] == [Path("out/softmax_layers=1/seed-0"), Path("out/softmax_layers=2/seed-0"),
@@ -63,7 +63,7 @@ def test_every_variant_is_a_folder(tiny_config):
     assert len(set(folders)) == 8
 
 
-def test_a_tuning_group_differs_in_what_is_tuned_alone():
+def test_tuning_group_differs_only_in_tuned_options():
     variants = parse_variants("softmax,csp", ["model.layers=1,2"], ["optimizer.peak_lr=1e-3,2e-3"])
     assert [[variant.label for variant in group] for group in tuning_groups(variants)] == [
         ["softmax layers=1 peak_lr=1e-3", "softmax layers=1 peak_lr=2e-3"],
@@ -96,13 +96,13 @@ def test_a_tuning_group_differs_in_what_is_tuned_alone():
         ("csp", ["model.readout=mean,@x"], "cannot read the value '@x'"),
     ],
 )
-def test_bad_variants(mixers, varied, reason):
+def test_invalid_variants_are_rejected(mixers, varied, reason):
     with pytest.raises(InputError, match=reason):
         parse_variants(mixers, varied)
 
 
-def test_importing_the_package_is_cheap(child_environment):
-    """Neither torch nor matplotlib is loaded before something is compared."""
+def test_importing_the_package_loads_no_heavy_libraries(child_environment):
+    """It loads neither torch nor matplotlib."""
     code = "import sys, graphslice.compare; print({'torch', 'matplotlib'} & set(sys.modules))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_environment)
-    assert answer.stdout == "set()\n", answer.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_environment)
+    assert result.stdout == "set()\n", result.stderr

@@ -11,7 +11,7 @@ from graphslice.compare.report import _align_curves, draw, group_by_variant, rea
 
 
 def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
-    """A finished run as ``comparison.json`` has it."""
+    """Return the record of a finished run as in ``comparison.json``."""
     return {
         "variant": variant,
         "seed": seed,
@@ -28,7 +28,7 @@ def record(variant: str, seed: int, valid: float | None, test: float | None, **o
 
 @pytest.fixture
 def result() -> dict:
-    """Two seeds of ``a`` and of ``b``, ``b lr=1`` that was tuned against ``b``, and ``c`` that failed."""
+    """Two seeds of ``a`` and ``b``, the rejected ``b lr=1`` of the tuning group of ``b``, and ``c``, which failed."""
     runs = [
         record("a", 0, 0.4, 0.31),
         record("a", 1, 0.4, 0.35),
@@ -40,17 +40,17 @@ def result() -> dict:
     return {"budget": "10m", "runs": runs}
 
 
-def test_the_smallest_validation_error_comes_first(result):
+def test_smallest_validation_error_comes_first(result):
     assert list(group_by_variant(result)) == ["b", "a"]
 
 
-def test_a_line_has_mean_and_deviation_over_the_seeds(result):
+def test_row_has_mean_and_standard_deviation_over_seeds(result):
     b, a = table(result).splitlines()[2:4]
     assert b == "| `b` | 0.5000 ± 0.0000 | 0.2500 ± 0.0707 | 1,234 | 1,500 | 100 | 1.00 GiB | 2 |"
     assert a.startswith(f"| `a` | 0.3300 ± {np.std([0.31, 0.35], ddof=1):.4f} | 0.4000 ± 0.0000 |")
 
 
-def test_the_table_ends_with_what_was_not_selected_and_what_failed(result):
+def test_table_ends_with_unselected_and_failed_runs(result):
     assert table(result).splitlines()[4:] == [
         "",
         "Not selected by the validation error of the first seed, which is among those above: `b lr=1` 0.7000.",
@@ -59,8 +59,8 @@ def test_the_table_ends_with_what_was_not_selected_and_what_failed(result):
     ]
 
 
-def test_metrics_that_are_not_defined(result, tmp_path):
-    """As the AUROC of a split of one class alone: null in its file."""
+def test_undefined_metrics_are_sorted_last(result, tmp_path):
+    """Such as the AUROC of a split with a single class, which is null in the file."""
     result["runs"] += [record("d", 0, None, None), record("d", 1, 0.1, None), record("e", 0, 0.9, None)]
     result["runs"].append(record("e lr=1", 0, None, None, not_selected=True))
     assert list(group_by_variant(result)) == ["b", "a", "e", "d"]
@@ -71,13 +71,13 @@ def test_metrics_that_are_not_defined(result, tmp_path):
 
 
 @pytest.mark.parametrize("curve", [[[1.0, 5, 0.5], [2.0, 10, 0.4]], [[1.0, 5, 0.5]], []], ids=["line", "point", "none"])
-def test_a_picture_of_any_curve(curve, tmp_path):
+def test_plot_of_any_curve(curve, tmp_path):
     draw({"budget": "3epochs", "runs": [record("a", 0, 0.4, 0.3, curve=curve)]}, tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_curves_of_seeds_side_by_side():
-    """By time where that is the budget, else by steps; and a point where nothing lies between validations of all."""
+def test_curves_of_seeds_are_aligned():
+    """By time if that is the budget, else by steps; a single point if the curves have no common range."""
     fast = np.array([[1.0, 10, 0.9], [2.0, 20, 0.7], [3.0, 30, 0.5]])
     slow = fast * [10, 1, 1]
     times, errors = _align_curves([fast, slow], by=1)
@@ -89,39 +89,39 @@ def test_curves_of_seeds_side_by_side():
     assert times[[0, -1]].tolist() == [1.0, 1.5] and errors[1, -1] == 0.5
 
 
-def test_the_tenth_resumption_comes_after_the_ninth(tiny_config, tmp_path):
+def test_logs_are_sorted_by_number_of_resumption(tiny_config, tmp_path):
     (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     write_run(run.folder, [[f"3,{number}.0,0.{number}"] for number in range(12)])
     assert read_run(run, None)["curve"] == [[11.0, 4, 0.11]]
 
 
-def test_the_curve_goes_over_all_resumptions(tiny_config, tmp_path):
-    """The log of a resumption goes on where the one before ended; lines without a validation are left out."""
+def test_curve_covers_all_resumptions(tiny_config, tmp_path):
+    """The log of a resumption continues the previous one; lines without a validation are ignored."""
     (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     write_run(run.folder, [["3,1.25,0.5", "4,,"], ["7,2.5,0.25"]])
     assert read_run(run, None)["curve"] == [[1.25, 4, 0.5], [2.5, 8, 0.25]]
 
 
-def test_a_finished_run(tiny_config, tmp_path):
-    """Its errors by split, and what the training took."""
+def test_finished_run_has_scores_and_training_figures(tiny_config, tmp_path):
+    """It has the metric by split and the figures of the training."""
     (run,) = plan_runs(parse_variants("csp"), [3], tiny_config(), tmp_path)
     write_run(run.folder, [])
     expected = {"variant": "csp", "seed": 3, "valid": 0.25, "test": 0.5, "steps": 8, "metric": "mae", "curve": []}
     assert read_run(run, None) == expected
 
 
-def test_a_failed_run_has_its_reason(tiny_config, tmp_path):
+def test_failed_run_has_its_error_message(tiny_config, tmp_path):
     (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     assert read_run(run, "it diverged") == {"variant": "csp", "seed": 0, "error": "it diverged"}
 
 
-def test_a_run_that_is_not_finished_is_left_out(tiny_config, tmp_path):
+def test_unfinished_run_has_no_record(tiny_config, tmp_path):
     (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     assert read_run(run, None) is None
 
 
 def write_run(folder: Path, logs: list[list[str]]) -> None:
-    """What training leaves in a run folder, as far as a comparison reads it."""
+    """Write those files of a run directory that a comparison reads."""
     folder.mkdir(parents=True)
     (folder / "metrics.json").write_text(json.dumps({"valid": {"mae": 0.25}, "test": {"mae": 0.5}}))
     (folder / "training.json").write_text(json.dumps({"steps": 8}))
@@ -131,8 +131,8 @@ def write_run(folder: Path, logs: list[list[str]]) -> None:
         (folder / "logs" / f"version_{version}" / "metrics.csv").write_text(text + "\n")
 
 
-def test_more_is_better_of_some_metrics(tmp_path, tiny_config):
-    """The table begins with the variant of the best AUROC, and tuning keeps it."""
+def test_higher_is_better_for_some_metrics(tmp_path, tiny_config):
+    """The variant with the highest AUROC is first in the table and selected by tuning."""
     runs = [record("a", 0, 0.7, 0.6), record("b", 0, 0.9, 0.8)]
     result = {"budget": "10m", "runs": [run | {"metric": "auroc"} for run in runs]}
     lines = table(result).splitlines()

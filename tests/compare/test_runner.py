@@ -1,4 +1,4 @@
-"""Comparisons whose runs are trained here, one after another; the processes have tests of their own."""
+"""Comparisons whose runs are trained in this process; tests/test_processes.py tests the child processes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ FILES = {"comparison.json", "comparison.md", "comparison.png"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def in_this_process():
-    def each_here(function, tasks, jobs, gpus=()):
+def without_child_processes():
+    def in_this_process(function, tasks, jobs, gpus=()):
         assert not gpus  # the configurations of these tests name the CPU
         for key, arguments in tasks.items():
             yield key, error_of_call(function, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphslice.compare.runner.in_processes", each_here)
+        patch.setattr("graphslice.compare.runner.in_processes", in_this_process)
         yield
 
 
 @pytest.fixture(scope="module")
 def compared(demo_csv, tiny_config, tmp_path_factory):
-    """Two mixers with one seed: the folder and the result. Read only: copy it to change it."""
+    """Folder and result of a comparison of two mixers with one seed. Shared between tests: copy it to change it."""
     out = tmp_path_factory.mktemp("comparison") / "c"
     return out, compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
 
@@ -52,28 +52,28 @@ def compared(demo_csv, tiny_config, tmp_path_factory):
         ("csp:groups=0", "must be at least 1, not 0"),
     ],
 )
-def test_bad_settings_of_a_mixer(mixers, reason, tmp_path, tiny_config, demo_csv):
+def test_invalid_mixer_settings_are_rejected(mixers, reason, tmp_path, tiny_config, demo_csv):
     with pytest.raises(InputError, match=reason):
         compare(tiny_config(demo_csv), parse_variants(mixers), 1, "1epochs", tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(("key", "value", "reason"), [("metric", "foo", "unknown metric"), ("loss", "bce", "bce")])
-def test_what_the_targets_cannot_have(key, value, reason, tmp_path, tiny_config, demo_csv):
+def test_metric_or_loss_unsuitable_for_the_targets_is_rejected(key, value, reason, tmp_path, tiny_config, demo_csv):
     with pytest.raises(InputError, match=reason):
         compare(tiny_config(demo_csv, trainer={key: value}), parse_variants("slice-max"), 1, "1epochs", tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(("seeds", "jobs"), [(0, 1), (1, 0)])
-def test_no_seeds_or_jobs(seeds, jobs, tmp_path, tiny_config, demo_csv):
+def test_zero_seeds_or_jobs_are_rejected(seeds, jobs, tmp_path, tiny_config, demo_csv):
     with pytest.raises(InputError, match="at least 1, not 0"):
         compare(tiny_config(demo_csv), parse_variants("csp"), seeds, "1epochs", tmp_path / "c", jobs=jobs)
     assert not (tmp_path / "c").exists()
 
 
-def test_several_devices_for_a_run(tmp_path, tiny_config, demo_csv):
-    """Lightning would start the command again for each of them."""
+def test_several_devices_per_run_are_rejected(tmp_path, tiny_config, demo_csv):
+    """Lightning would start the command again for each device."""
     config = tiny_config(demo_csv, trainer={"devices": "2"})
     with pytest.raises(InputError, match=r"uses one device, not --trainer.devices 2: .*--jobs"):
         compare(config, parse_variants("csp"), 1, "1epochs", tmp_path / "c")
@@ -81,7 +81,7 @@ def test_several_devices_for_a_run(tmp_path, tiny_config, demo_csv):
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "named", "there", "expected"),
+    ("accelerator", "visible", "count", "expected"),
     [
         ("auto", None, 2, ["0", "1"]),
         ("cuda", "3, 5", 2, ["3", "5"]),
@@ -91,16 +91,16 @@ def test_several_devices_for_a_run(tmp_path, tiny_config, demo_csv):
         ("cpu", None, 2, []),
     ],
 )
-def test_the_gpus_of_the_runs(accelerator, named, there, expected, monkeypatch):
+def test_visible_gpus(accelerator, visible, count, expected, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if named is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert visible_gpus(accelerator) == expected
 
 
-@pytest.mark.parametrize(("given", "jobs"), [(None, 2), (1, 1), (4, 4)])
-def test_a_run_on_every_gpu(given, jobs, tmp_path, tiny_config, demo_csv, monkeypatch):
+@pytest.mark.parametrize(("jobs_option", "jobs"), [(None, 2), (1, 1), (4, 4)])
+def test_default_number_of_jobs_is_that_of_gpus(jobs_option, jobs, tmp_path, tiny_config, demo_csv, monkeypatch):
     called = []
 
     def in_processes(function, tasks, jobs, gpus):
@@ -110,23 +110,23 @@ def test_a_run_on_every_gpu(given, jobs, tmp_path, tiny_config, demo_csv, monkey
 
     monkeypatch.setattr("graphslice.compare.runner.visible_gpus", lambda accelerator: ["0", "1"])
     monkeypatch.setattr("graphslice.compare.runner.in_processes", in_processes)
-    compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "c", jobs=given)
+    compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "c", jobs=jobs_option)
     assert called == [(jobs, ["0", "1"])]
 
 
-def test_two_comparisons_in_one_folder(tmp_path, tiny_config, demo_csv):
+def test_folder_of_a_running_comparison_is_rejected(tmp_path, tiny_config, demo_csv):
     with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match=f"another process is using {tmp_path}: wait"):
         compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, tiny_config, demo_csv):
+def test_folder_that_cannot_be_written_is_rejected(tmp_path, tiny_config, demo_csv):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write the folder"):
         compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "file" / "c")
 
 
-def test_a_folder_of_other_settings(compared, tiny_config, demo_csv):
+def test_folder_with_other_settings_is_rejected(compared, tiny_config, demo_csv):
     with pytest.raises(InputError, match=r"holds a run with trainer.max_epochs 2, not 3: choose another --out"):
         compare(tiny_config(demo_csv), parse_variants("slice-max"), 1, "3epochs", compared[0])
 
@@ -143,18 +143,18 @@ def test_a_folder_of_other_settings(compared, tiny_config, demo_csv):
         ("transform", "log"),
     ],
 )
-def test_a_folder_of_other_data(key, value, compared, tiny_config, demo_csv):
+def test_folder_with_other_data_is_rejected(key, value, compared, tiny_config, demo_csv):
     with pytest.raises(InputError, match=rf"holds a run with data\.{key} .*, not {value}: choose another --out"):
         compare(tiny_config(demo_csv, data={key: value}), parse_variants("slice-max"), 1, "2epochs", compared[0])
 
 
-def test_a_folder_of_the_same_features(tmp_path, tiny_config, demo_csv):
+def test_folder_with_the_same_features_is_continued(tmp_path, tiny_config, demo_csv):
     config = tiny_config(demo_csv, data={"features": "morgan"})
     first, again = (compare(config, parse_variants("csp"), 1, "1steps", tmp_path / "c") for _ in range(2))
     assert first["runs"] == again["runs"]
 
 
-def test_a_folder_of_other_targets(tmp_path, other_labels):
+def test_folder_with_other_targets_is_rejected(tmp_path, other_labels):
     (tmp_path / "c").mkdir()
     config, target = other_labels
     compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
@@ -163,7 +163,7 @@ def test_a_folder_of_other_targets(tmp_path, other_labels):
         compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
 
 
-def test_a_folder_of_other_labels_of_the_same_name(tmp_path, other_labels):
+def test_folder_with_changed_labels_is_rejected(tmp_path, other_labels):
     config, target = other_labels
     compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
     table = pd.read_csv(config.data.dataset)
@@ -174,26 +174,26 @@ def test_a_folder_of_other_labels_of_the_same_name(tmp_path, other_labels):
 
 @pytest.fixture
 def other_labels(demo_rows, tiny_config, tmp_path):
-    """A configuration with data of its own, which have a column ``other`` beside the target; and the target."""
+    """A configuration whose dataset also has a column ``other``, and the name of the target."""
     demo_rows.assign(other=np.arange(len(demo_rows)) * 0.1).to_csv(tmp_path / "my.csv", index=False)
     return tiny_config(tmp_path / "my.csv", data={"targets": "gap_ev"}), "gap_ev"
 
 
-# --- what comes of the runs ---------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------
 
 
-def test_the_files_of_a_comparison(compared):
+def test_comparison_writes_its_files(compared):
     out, _ = compared
     assert {path.name for path in out.iterdir()} == FILES | {"slice-max", "map-only"}
 
 
-def test_the_result_is_what_the_file_holds(compared):
+def test_result_equals_the_json_file(compared):
     out, result = compared
     assert json.loads((out / "comparison.json").read_text()) == result
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_every_run_has_what_its_folder_says(compared, number):
+def test_records_match_the_run_directories(compared, number):
     out, result = compared
     run, variant = result["runs"][number], ("slice-max", "map-only")[number]
     folder = out / variant / "seed-0"
@@ -206,7 +206,7 @@ def test_every_run_has_what_its_folder_says(compared, number):
     ]
 
 
-def test_a_finished_comparison_is_only_read(compared, tiny_config, demo_csv):
+def test_finished_comparison_is_not_trained_again(compared, tiny_config, demo_csv):
     out, result = compared
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")}
     again = compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
@@ -214,8 +214,8 @@ def test_a_finished_comparison_is_only_read(compared, tiny_config, demo_csv):
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")} == before
 
 
-def test_continued_and_added_to(compared, tiny_config, demo_csv, tmp_path):
-    """One run finished, one stopped before its end, one new."""
+def test_comparison_is_continued_and_extended(compared, tiny_config, demo_csv, tmp_path):
+    """With one finished, one interrupted and one new run."""
     out = tmp_path / "c"
     shutil.copytree(compared[0], out)
     (out / "slice-max" / "seed-0" / "metrics.json").unlink()
@@ -229,7 +229,7 @@ def test_continued_and_added_to(compared, tiny_config, demo_csv, tmp_path):
 # --- runs that fail -----------------------------------------------------------------------------
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tiny_config, demo_csv, tmp_path):
+def test_failed_run_does_not_stop_the_others(tiny_config, demo_csv, tmp_path):
     variants = parse_variants("map-only", ["optimizer.peak_lr=1e30,1e-3"])
     bad, good = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
     assert "diverged" in bad["error"] and good["test"] > 0
@@ -237,7 +237,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_config, demo_csv, tmp_pa
     assert "peak_lr=1e30, seed 0: the training diverged" in table and table.count("| `map-only") == 1
 
 
-def test_a_run_that_breaks_is_continued_when_it_is_mended(tiny_config, demo_csv, tmp_path, monkeypatch):
+def test_failed_run_is_continued_after_its_mixer_is_fixed(tiny_config, demo_csv, tmp_path, monkeypatch):
     def broken(self, x, structure):
         raise ZeroDivisionError("a mixer that is being written")
 
@@ -246,11 +246,11 @@ def test_a_run_that_breaks_is_continued_when_it_is_mended(tiny_config, demo_csv,
         patch.setattr(mixer_class("csp"), "mix", broken)
         bad, good = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
     assert bad["error"] == "ZeroDivisionError: a mixer that is being written" and good["test"] > 0
-    mended, same = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
-    assert mended["test"] > 0 and same == good
+    fixed, same = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
+    assert fixed["test"] > 0 and same == good
 
 
-def test_no_run_could_be_finished(tiny_config, demo_csv, tmp_path):
+def test_error_if_all_runs_fail(tiny_config, demo_csv, tmp_path):
     variants = parse_variants("map-only", ["optimizer.peak_lr=1e30"])
     with pytest.raises(InputError, match="all runs failed; the first with: the training diverged"):
         compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")
@@ -263,26 +263,26 @@ RATES = ["1e-9", "3e-3", "1e30"]  # learns nothing, learns, diverges
 
 @pytest.fixture(scope="module")
 def tuned(demo_csv, tiny_config, tmp_path_factory):
-    """Two mixers, each tuned by its rate, with two seeds: the folder and the result."""
+    """Folder and result of a comparison of two mixers with two seeds, their learning rates tuned."""
     out = tmp_path_factory.mktemp("tuned") / "c"
     variants = parse_variants("map-only,slice-max", [], [f"optimizer.peak_lr={','.join(RATES)}"])
     return out, compare(tiny_config(demo_csv), variants, 2, "2epochs", out)
 
 
-def test_only_the_best_of_a_tuning_group_is_run_with_the_other_seeds(tuned):
+def test_only_the_best_of_a_tuning_group_gets_all_seeds(tuned):
     runs = [(run["variant"], run["seed"]) for run in tuned[1]["runs"]]
     mixers = ("map-only", "slice-max")
     first = [(f"{mixer} peak_lr={rate}", 0) for mixer in mixers for rate in RATES]
     assert runs == [*first, *((f"{mixer} peak_lr=3e-3", 1) for mixer in mixers)]
 
 
-def test_the_best_has_the_smallest_validation_error_of_the_first_seed(tuned):
+def test_tuning_selects_the_smallest_validation_error(tuned):
     error = {run["variant"]: run.get("valid", np.inf) for run in tuned[1]["runs"] if run["seed"] == 0}
     for mixer in ("map-only", "slice-max"):
         assert min(RATES, key=lambda rate: error[f"{mixer} peak_lr={rate}"]) == "3e-3"
 
 
-def test_what_was_not_selected_is_told_apart(tuned):
+def test_unselected_runs_are_marked(tuned):
     not_selected = {run["variant"] for run in tuned[1]["runs"] if "not_selected" in run}
     assert not_selected == {
         f"{mixer} peak_lr={rate}" for mixer in ("map-only", "slice-max") for rate in ("1e-9", "1e30")
@@ -290,8 +290,8 @@ def test_what_was_not_selected_is_told_apart(tuned):
     assert set(group_by_variant(tuned[1])) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
 
 
-def test_a_finished_tuning_is_only_read(tuned, tiny_config, demo_csv, tmp_path):
-    """Asked for the rates that could be trained, it gives the same."""
+def test_finished_tuning_is_not_trained_again(tuned, tiny_config, demo_csv, tmp_path):
+    """With only the learning rates that did not diverge, the result is the same."""
     shutil.copytree(tuned[0], tmp_path / "c")
     variants = parse_variants("map-only,slice-max", [], ["optimizer.peak_lr=1e-9,3e-3"])
     again = compare(tiny_config(demo_csv), variants, 2, "2epochs", tmp_path / "c")

@@ -1,4 +1,4 @@
-"""Models written as the original reads them, and taken in again."""
+"""Export of models to the original formats, and their import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCC
 
 
 def trained(head: str = "mlp", tasks: int = 1, **settings) -> Checkpoint:
-    """A model with weights of its own everywhere, also where initialisation puts zeros."""
+    """Create a model with random weights everywhere, also where the initialisation has zeros."""
     config = ModelConfig(mixer="softmax", layers=2, dim=16, heads=4, ffn_dim=24, tasks=tasks, head=head)
     for name, value in settings.items():
         setattr(config, name, value)
@@ -51,7 +51,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_the_same_predictions_after_the_way_there_and_back(settings, tmp_path):
+def test_predictions_are_equal_after_export_and_import(settings, tmp_path):
     checkpoint = trained(**settings)
     layout = "graphormer-v1" if settings.get("head") == "linear" else "huggingface"
     files = export_checkpoint(checkpoint, tmp_path / "out", layout)
@@ -63,7 +63,7 @@ def test_the_same_predictions_after_the_way_there_and_back(settings, tmp_path):
     assert (before == after).all()
 
 
-def test_mean_and_deviation_of_the_targets_are_folded_in(tmp_path):
+def test_standardisation_of_targets_is_folded_in(tmp_path):
     checkpoint = trained(norm="post")
     checkpoint.weights["target_mean"][:], checkpoint.weights["target_std"][:] = 5.0, 2.0
     export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
@@ -71,7 +71,7 @@ def test_mean_and_deviation_of_the_targets_are_folded_in(tmp_path):
     assert np.abs(Predictor(checkpoint).predict(SMILES) - after).max() < 1e-5
 
 
-def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
+def test_atom_rows_match_the_hugging_face_collator(tmp_path):
     checkpoint = trained(norm="post")
     export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
     table = load_file(tmp_path / "out" / "model.safetensors")[
@@ -99,7 +99,7 @@ def test_the_rows_are_those_that_the_collator_of_hugging_face_reads(tmp_path):
         ({}, "onnx", "unknown format 'onnx'"),
     ],
 )
-def test_what_the_original_has_not(settings, layout, words, tmp_path):
+def test_unsupported_settings_are_rejected(settings, layout, words, tmp_path):
     checkpoint = trained(settings.get("head", "mlp"))
     for name, value in settings.items():
         setattr(checkpoint.config.model, name, value)
@@ -108,7 +108,7 @@ def test_what_the_original_has_not(settings, layout, words, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_other_paths_other_biases_and_files_that_are_there(tmp_path):
+def test_path_ties_biases_and_existing_files_are_checked(tmp_path):
     checkpoint = trained(norm="post", tasks=2)
     checkpoint.weights["head.output.bias"][1] += 1
     with pytest.raises(InputError, match="different biases"):
@@ -123,7 +123,7 @@ def test_other_paths_other_biases_and_files_that_are_there(tmp_path):
 
 
 @pytest.mark.parametrize(("layout", "head"), [("huggingface", "mlp"), ("graphormer-v1", "linear")])
-def test_a_full_disk_leaves_nothing_behind(layout, head, tmp_path, full_disk):
+def test_full_disk_leaves_no_files(layout, head, tmp_path, full_disk):
     checkpoint = trained(head=head)
     with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):
         export_checkpoint(checkpoint, tmp_path / "out", layout)
@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_nothing_behind(layout, head, tmp_path, full_disk):
     write_run_directory(checkpoint, tmp_path / "run")
 
 
-def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
+def test_transformed_targets_are_rejected_and_logits_reported(tmp_path, cli):
     checkpoint = trained(head="linear")
     for task, words in ((Task("t0", transform="log"), "target t0 must not have the transform log"), (Task("t0"), "")):
         checkpoint.tasks = [task]
@@ -148,8 +148,8 @@ def test_what_is_learned_as_something_else_is_refused_or_told(tmp_path, cli):
     assert "returns logits of t0" in cli("export-checkpoint", tmp_path / "classes", *flags)[2]
 
 
-def test_what_a_file_of_graphormer_v1_says_beside_its_weights(tmp_path):
-    """As Lightning keeps it: the longest path, which answers depend on, and the dropout."""
+def test_hyperparameters_of_graphormer_v1_are_read(tmp_path):
+    """Stored by Lightning: the maximal path length, which changes predictions, and the dropout rates."""
     path = export_checkpoint(trained(head="linear"), tmp_path, "graphormer-v1")[0]
     assert import_checkpoint(path).config.model.max_path == 5
     theirs = {"multi_hop_max_dist": 20, "dropout_rate": 0.2, "intput_dropout_rate": 0.0, "attention_dropout_rate": 0.3}
@@ -159,18 +159,18 @@ def test_what_a_file_of_graphormer_v1_says_beside_its_weights(tmp_path):
     assert (found.max_path, rates) == (20, (0.2, 0.0, 0.3))
 
 
-def test_no_run_is_replaced_by_a_model_that_is_taken_in(tmp_path):
-    """Nor a run that has begun, nor several models, nor a file of the user's."""
+def test_import_does_not_replace_a_run(tmp_path):
+    """For an unfinished run, an ensemble, and a file of the user."""
     for file in ("config.yaml", "last.ckpt", "member-1/config.yaml"):
         folder = tmp_path / file.replace("/", "-")
         (folder / file).parent.mkdir(parents=True)
         (folder / file).write_text("mine")
         with pytest.raises(InputError, match="holds a run already"):
             write_run_directory(trained(), folder)
-        assert [each.read_text() for each in folder.rglob("*") if each.is_file()] == ["mine"]
+        assert [path.read_text() for path in folder.rglob("*") if path.is_file()] == ["mine"]
 
 
-def test_what_was_taken_in_is_judged_by_data_that_is_named(tmp_path, cli):
+def test_evaluating_an_imported_model_needs_a_dataset(tmp_path, cli):
     write_run_directory(trained(), tmp_path / "own")
     export_checkpoint(trained(), tmp_path / "out", "huggingface")
     assert cli("import-checkpoint", tmp_path / "out", "-o", tmp_path / "run", "--target", "toxicity")[0] == 0
@@ -178,7 +178,7 @@ def test_what_was_taken_in_is_judged_by_data_that_is_named(tmp_path, cli):
     assert code == 2 and "was imported without its training data: give labelled molecules with --dataset" in err
 
 
-def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):
+def test_omitted_tree_ensembles_are_reported(tmp_path, cli):
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
     checkpoint = trained(head="linear")
     trees = fit_trees(np.tile(x, descriptor_width(TREE_DESCRIPTORS)), y, checkpoint.tasks, seed=0, threads=1)
@@ -189,7 +189,7 @@ def test_trees_beside_the_network_are_said_to_stay_behind(tmp_path, cli):
     assert "only the network is exported, which has the weight 0.40" in err
 
 
-def test_the_command(tmp_path, cli):
+def test_export_command(tmp_path, cli):
     write_run_directory(trained(norm="post"), tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "out")
     assert (code, err) == (0, "") and [Path(line).name for line in out.split()] == ["config.json", "model.safetensors"]

@@ -1,4 +1,4 @@
-"""The later Graphormer: the outputs of Hugging Face's implementation from its weights, in every layout they come in."""
+"""Import of Graphormer v2: outputs equal those of Hugging Face's implementation, for all formats of the weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def hugging_face_folder(folder: Path, model: str, *, safe: bool = True, **settin
 
 
 def fairseq_state(model: str) -> dict[str, torch.Tensor]:
-    """The same weights by fairseq's names."""
+    """Return the same weights under fairseq's names."""
     state = weights_of(model)
     state["encoder.embed_out.weight"] = state.pop("classifier.classifier.weight")
     state["encoder.lm_output_learned_bias"] = state.pop("classifier.lm_output_learned_bias")
@@ -57,16 +57,16 @@ def fairseq_state(model: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("rows", ATOM_ROWS)
 @pytest.mark.parametrize("model", MODELS)
-def test_the_original_outputs(model, rows, tmp_path):
+def test_outputs_match_the_original(model, rows, tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", model)
     predictor = Predictor(import_checkpoint(folder, atom_rows=rows, target=TARGETS[model]))
-    together = predictor.predict(SMILES)
-    alone = np.concatenate([predictor.predict(smiles) for smiles in SMILES])
-    assert np.abs(together - FIXTURE[f"{model}/output_{rows}"]).max() < 1e-4
-    assert np.abs(together - alone).max() < 1e-5
+    batched = predictor.predict(SMILES)
+    single = np.concatenate([predictor.predict(smiles) for smiles in SMILES])
+    assert np.abs(batched - FIXTURE[f"{model}/output_{rows}"]).max() < 1e-4
+    assert np.abs(batched - single).max() < 1e-5
 
 
-def test_what_was_taken_is_said(tmp_path):
+def test_notes_describe_the_conversion(tmp_path):
     notes = import_checkpoint(hugging_face_folder(tmp_path / "hf", "pre_norm")).extra["notes"]
     assert notes[0] == "Hugging Face checkpoint, pre-norm" and "never applies it" in notes[1]
     assert "2 + 512 i + v" in notes[2] and "--atom-rows huggingface" in notes[2]
@@ -79,7 +79,7 @@ class Kind(enum.Enum):
 
 
 def foreign_args(model: str) -> argparse.Namespace:
-    """What fairseq writes beside the weights: objects of its own, some within others."""
+    """Return settings as fairseq stores them with the weights: nested objects of its own classes."""
     settings = settings_of(model)
     inner = types.SimpleNamespace(pre_layernorm=settings["pre_layernorm"], kind=Kind.ONE)
     return argparse.Namespace(encoder_layers=3, multi_hop_max_dist=5, model=inner, dropout=0.0, act_dropout=0.2)
@@ -99,7 +99,7 @@ def test_fairseq_files_are_read_without_running_code(model, old_format, tmp_path
     assert checkpoint.extra["notes"][0].startswith("fairseq checkpoint")
 
 
-def test_data_parallel_names_and_the_bin_file(tmp_path):
+def test_data_parallel_names_and_bin_file_are_read(tmp_path):
     state = {f"module.{name}": value for name, value in fairseq_state("post_norm").items()}
     torch.save({"model": state}, tmp_path / "parallel.pt")
     found = Predictor(import_checkpoint(tmp_path / "parallel.pt")).predict(SMILES)
@@ -117,15 +117,15 @@ class Exploit:
         return Path.touch, (self.path,)
 
 
-def test_code_in_a_file_is_not_run(tmp_path):
+def test_code_in_a_file_is_not_executed(tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm", safe=False)
     for target in (folder / "pytorch_model.bin", tmp_path / "fairseq.pt"):
         mark = tmp_path / "ran"
         torch.save({"model": fairseq_state("post_norm"), "args": Exploit(mark)}, target)
         try:
             import_checkpoint(folder if target.parent == folder else target)
-        except InputError as refusal:
-            assert str(target) in str(refusal)
+        except InputError as error:
+            assert str(target) in str(error)
         assert not mark.exists()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Exploit(mark)))
     with pytest.raises(InputError, match=r"pytorch_model\.bin"):
@@ -145,12 +145,12 @@ def test_code_in_a_file_is_not_run(tmp_path):
         ({"spatial_pos_max": 20}, "distance of 20"),
     ],
 )
-def test_a_configuration_that_contradicts(settings, words, tmp_path):
+def test_contradicting_configuration_is_rejected(settings, words, tmp_path):
     with pytest.raises(InputError, match=words):
         import_checkpoint(hugging_face_folder(tmp_path / "hf", "post_norm", **settings))
 
 
-def test_what_is_no_whole_checkpoint(tmp_path):
+def test_incomplete_checkpoints_are_rejected(tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
@@ -188,7 +188,7 @@ def test_what_is_no_whole_checkpoint(tmp_path):
         import_checkpoint(tmp_path / "empty")
 
 
-def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_directory):
+def test_non_finite_weights_and_own_runs_are_rejected(tmp_path, run_directory):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm", graphslice_atom_rows="abc")
     with pytest.raises(InputError, match="'abc', neither fairseq nor huggingface"):
         import_checkpoint(folder)
@@ -208,7 +208,7 @@ def test_numbers_that_nobody_trained_and_files_of_ones_own(tmp_path, run_directo
         gs.load(folder)
 
 
-def test_options_that_are_not_for_it(tmp_path):
+def test_unsuitable_options_are_rejected(tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
     with pytest.raises(InputError, match="whose mixer is softmax, not csp"):
         import_checkpoint(folder, mixer="csp")
@@ -217,7 +217,7 @@ def test_options_that_are_not_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("model", MODELS[:2])
-def test_an_imported_run_is_a_run(model, tmp_path, cli):
+def test_imported_model_works_with_all_commands(model, tmp_path, cli):
     write_run_directory(import_checkpoint(hugging_face_folder(tmp_path / "hf", model)), tmp_path / "run")
     expected = FIXTURE[f"{model}/output_fairseq"][:, 0]
     assert np.abs(gs.load(tmp_path / "run").predict(SMILES)[:, 0] - expected).max() < 1e-4

@@ -1,4 +1,4 @@
-"""A published checkpoint by its name, from a server on this machine."""
+"""Download of published checkpoints by name, from a local server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIXTURE = np.load(Path(__file__).parent.parent / "fixtures" / "graphormer_v2.npz
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """Serves a checkpoint in the layout of the published ones, and nothing at the first address."""
+    """Local server with a checkpoint in the published format, and no file at the first address."""
     head = "post_norm/state/"
     state = {k.removeprefix(head): torch.from_numpy(FIXTURE[k]) for k in FIXTURE.files if k.startswith(head)}
     folder = tmp_path / "served"
@@ -36,7 +36,7 @@ def server(tmp_path, monkeypatch):
         httpd.shutdown()
 
 
-def test_by_its_name(server, cli, tmp_path):
+def test_published_checkpoint_is_downloaded_and_cached(server, cli, tmp_path):
     name, cache = "pcqm4mv2_graphormer_base", tmp_path / "cache"
     code, out, err = cli("import-checkpoint", name, "-o", tmp_path / "run", "--cache", cache)
     assert code == 0, err
@@ -57,7 +57,7 @@ def test_by_its_name(server, cli, tmp_path):
     assert code == 2 and "has changed since it was downloaded" in err
 
 
-def test_without_a_network(monkeypatch, cli, tmp_path):
+def test_error_without_a_network(monkeypatch, cli, tmp_path):
     monkeypatch.setitem(PUBLISHED, "x", Published(("http://127.0.0.1:9/a.pt",), None, "gap", "nowhere"))
     code, _, err = cli("import-checkpoint", "x", "-o", tmp_path / "run", "--cache", tmp_path)
     assert code == 2 and "cannot download x from http://127.0.0.1:9/a.pt" in err
@@ -65,11 +65,11 @@ def test_without_a_network(monkeypatch, cli, tmp_path):
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
-def test_a_wrong_name_lists_the_right_ones(cli, tmp_path):
+def test_unknown_name_lists_the_known_ones(cli, tmp_path):
     code, _, err = cli("import-checkpoint", "pcqm4mv2_graphormer", "-o", tmp_path / "run")
     assert code == 2 and "did you mean 'pcqm4mv2_graphormer_base'?" in err and all(name in err for name in PUBLISHED)
 
 
-def test_the_table():
+def test_all_addresses_use_https():
     for name, entry in published.PUBLISHED.items():
         assert entry.addresses and all(address.startswith("https://") for address in entry.addresses), name

@@ -1,6 +1,6 @@
-"""Calls that the tests make in other processes, which import this file.
+"""Functions that tests/test_processes.py calls in child processes, which import this file.
 
-As a program, ``python calls.py FOLDER``: three calls that never end, two at a time.
+As a program, ``python process_functions.py FOLDER``, it runs three calls that never end, two in parallel.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from graphslice.processes import in_processes
 
 
 def run(function: Callable[[], None]) -> None:
-    """Each of the functions below."""
+    """Call a function."""
     function()
 
 
 def note(path: Path) -> None:
-    """Write down the process, its number of threads and the GPUs that it sees."""
+    """Write the process id, the number of threads and the visible GPUs to a file."""
     path.write_text(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
 
 
@@ -29,23 +29,23 @@ def finish() -> None:
     pass
 
 
-def refuse() -> None:
+def raise_input_error() -> None:
     raise InputError("no such data")
 
 
-def fail() -> None:
+def raise_error() -> None:
     raise ZeroDivisionError("a mixer\nthat is being written")
 
 
-def die() -> None:
+def exit_with_7() -> None:
     os._exit(7)
 
 
 def wait_forever(path: Path) -> None:
     path.touch()
     try:
-        for _ in range(6000):  # a test that failed leaves nothing behind for ever
-            time.sleep(0.1)  # no longer: an interrupt just before is seen after
+        for _ in range(6000):  # bounded, so that a failed test does not leave a process running forever
+            time.sleep(0.1)  # short, since an interrupt just before it is only handled after it
     except KeyboardInterrupt:
         try:
             time.sleep(0.3)

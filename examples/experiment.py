@@ -1,4 +1,4 @@
-"""What the examples share: their options, a plain training loop, and the table that they print."""
+"""Code shared by the examples: options, a simple training loop, and the table of results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Samples(NamedTuple):
 
     Attributes:
         inputs: ``[n, N]`` tokens (integers) or ``[n, N, F]`` features (float32).
-        lengths: int64 ``[n]``, the valid rows of each.
+        lengths: int64 ``[n]``, number of valid rows of each sample.
         targets: int64 ``[n]`` classes, or float32 ``[n, N]`` values of a function.
     """
 
@@ -34,19 +34,19 @@ class Samples(NamedTuple):
     targets: Tensor
 
     def take(self, rows: Tensor, device: str) -> Samples:
-        """Some samples, without columns that are padding in all of them."""
+        """Return some of the samples, without columns that are padding in all of them."""
         lengths = self.lengths[rows]
         inputs = self.inputs[rows, : int(lengths.max())]
         return Samples(*(tensor.to(device) for tensor in (inputs, lengths, self.targets[rows])))
 
 
 class Objective(NamedTuple):
-    """What is asked of a model, and how answers are judged.
+    """Loss and score of a task.
 
     Attributes:
-        score_name: the name of the score.
-        loss: of outputs and targets, a scalar.
-        score: of outputs and targets, float32 ``[B]``.
+        score_name: name of the score.
+        loss: maps outputs and targets to a scalar.
+        score: maps outputs and targets to float32 ``[B]``.
     """
 
     score_name: str
@@ -55,12 +55,20 @@ class Objective(NamedTuple):
 
 
 def relative_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``||u - v|| / ||v||`` in L2 of functions on a uniform grid: ``[B]`` of ``[B, N, 1]`` and ``[B, N]``."""
+    """Compute the relative L2 error ``||u - v|| / ||v||`` of functions on a uniform grid.
+
+    Args:
+        outputs: ``[B, N, 1]``.
+        targets: ``[B, N]``.
+
+    Returns:
+        ``[B]``.
+    """
     return (outputs.squeeze(-1) - targets).norm(dim=1) / targets.norm(dim=1)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest output is that of the class, else 0: ``[B]`` of ``[B, classes]`` and ``[B]``."""
+    """Return 1 where the largest of the outputs ``[B, classes]`` is that of the target ``[B]``, else 0: ``[B]``."""
     return (outputs.argmax(dim=1) == targets).float()
 
 
@@ -69,21 +77,21 @@ FUNCTION = Objective("relative L2 error", lambda *pair: relative_error(*pair).me
 
 
 def positive(text: str) -> int:
-    """A whole number of one or more, for an option."""
+    """Parse an integer of at least 1 from an option."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
 
 
 def seed_number(text: str) -> int:
-    """A seed of torch's generator, for an option."""
+    """Parse a seed of torch's random generator from an option."""
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {2**63 - 1}")
     return int(text)
 
 
 def positive_number(text: str) -> float:
-    """A number above 0, for an option."""
+    """Parse a positive number from an option."""
     try:
         number = float(text)
     except ValueError:
@@ -94,7 +102,7 @@ def positive_number(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """A number from 0 to below 1, for an option."""
+    """Parse a number from 0 to below 1 from an option."""
     try:
         number = float(text)
     except ValueError:
@@ -105,51 +113,53 @@ def fraction(text: str) -> float:
 
 
 def options(description: str, **defaults: object) -> argparse.ArgumentParser:
-    """The options that every example has; ``defaults`` replace theirs."""
+    """Create a parser with the options shared by all examples; ``defaults`` replace their default values."""
     parser = argparse.ArgumentParser(
         description=description.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--mixer", nargs="+", default=["slice-quantile"], metavar="NAME", help="one or several, one after the other")
-    add("--settings", type=json.loads, default={}, help="""of the mixer, such as '{"groups": 4}' of csp""")
-    add("--steps", type=positive, default=500)
-    add(
-        "--seed", type=seed_number, nargs="+", default=[0], help="of weights and batches; the data are the same for all"
-    )
+    add("--mixer", nargs="+", default=["slice-quantile"], metavar="NAME", help="one or more mixers to train")
+    add("--settings", type=json.loads, default={}, help="""settings of the mixer, such as '{"groups": 4}' for csp""")
+    add("--steps", type=positive, default=500, help="training steps")
+    add("--seed", type=seed_number, nargs="+", default=[0], help="seeds of weights and batches; the data stay the same")
     add("--layers", type=positive, default=2)
     add("--dim", type=positive, default=64)
     add("--heads", type=positive, default=4)
     add("--dropout", type=fraction, default=0.0)
-    add("--batch", type=positive, default=32, help="samples of a step")
-    add("--lr", type=positive_number, default=2e-3, help="the largest learning rate")
-    add("--train", type=positive, default=10_000, help="samples to learn")
-    add("--test", type=positive, default=1_000, help="samples that are held out")
+    add("--batch", type=positive, default=32, help="batch size")
+    add("--lr", type=positive_number, default=2e-3, help="peak learning rate")
+    add("--train", type=positive, default=10_000, help="size of the training set")
+    add("--test", type=positive, default=1_000, help="size of the test set")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.set_defaults(**defaults)
     return parser
 
 
 def parse_options(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
-    """The options as given, of the command line without ``arguments``; all is checked before data are made.
+    """Parse and check the options before data are generated.
+
+    Args:
+        parser: parser of the example.
+        arguments: arguments to parse; None for those of the command line.
 
     Raises:
-        InputError: for a mixer or a setting that there is not, sizes that it cannot have, or no such device.
+        InputError: for an unknown mixer, an invalid setting or size, or an unavailable device.
     """
-    given = parser.parse_args(arguments)
-    if not isinstance(given.settings, dict):
-        parser.error("--settings is a JSON object, such as {}")
-    for mixer in given.mixer:
-        check_mixer(mixer, given.settings)
-        build_mixer(mixer, given.dim, given.heads, **given.settings)
+    parsed = parser.parse_args(arguments)
+    if not isinstance(parsed.settings, dict):
+        parser.error("--settings must be a JSON object, such as {}")
+    for mixer in parsed.mixer:
+        check_mixer(mixer, parsed.settings)
+        build_mixer(mixer, parsed.dim, parsed.heads, **parsed.settings)
     try:
-        torch.zeros(1, device=given.device).item()
-    except (RuntimeError, AssertionError) as error:  # NotImplementedError, too, of a device that holds no numbers
-        raise InputError(f"there is no device {given.device!r}: {str(error).splitlines()[0]}") from None
-    return given
+        torch.zeros(1, device=parsed.device).item()
+    except (RuntimeError, AssertionError) as error:  # also NotImplementedError, of a device without data such as meta
+        raise InputError(f"there is no device {parsed.device!r}: {str(error).splitlines()[0]}") from None
+    return parsed
 
 
 def settings(arguments: argparse.Namespace, mixer: str) -> ModelConfig:
-    """The model that the options describe."""
+    """Return the model configuration that the options describe."""
     return ModelConfig(
         mixer=mixer,
         mixer_settings=arguments.settings,
@@ -163,9 +173,9 @@ def settings(arguments: argparse.Namespace, mixer: str) -> ModelConfig:
 
 
 def fit(model: nn.Module, samples: Samples, objective: Objective, arguments: argparse.Namespace, seed: int) -> None:
-    """Train by AdamW, the learning rate up for a tenth of the steps and then down to zero; an epoch has all samples."""
+    """Train with AdamW; the learning rate rises for a tenth of the steps and then falls to zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
-    steps = max(3, arguments.steps)  # fewer are no way up and down
+    steps = max(3, arguments.steps)  # the schedule needs at least 3
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, arguments.lr, steps, pct_start=max(0.1, 2 / steps))
     generator = torch.Generator().manual_seed(seed)
     order = torch.empty(0, dtype=torch.int64)
@@ -185,7 +195,7 @@ def fit(model: nn.Module, samples: Samples, objective: Objective, arguments: arg
 
 @torch.no_grad()
 def evaluate(model: nn.Module, samples: Samples, objective: Objective, arguments: argparse.Namespace) -> float:
-    """The mean score."""
+    """Return the mean score."""
     model.eval()
     scores = []
     for rows in torch.arange(len(samples.lengths)).split(arguments.batch):
@@ -201,32 +211,39 @@ def run(
     tests: dict[str, Samples],
     objective: Objective,
 ) -> list[dict]:
-    """Train every mixer with every seed, read the test sets once, and print a row of each.
+    """Train every mixer with every seed, evaluate it once on the test sets, and print a row for each.
+
+    Args:
+        arguments: options of :func:`parse_options`.
+        make: creates a model from its configuration.
+        train: training set.
+        tests: test sets by name.
+        objective: loss and score.
 
     Returns:
-        The rows: ``mixer``, ``seed``, ``parameters``, ``seconds`` of training, ``core-seconds`` (what of them the
-        processor worked for it, on all cores, however busy the machine), and a score by test set.
+        The rows: ``mixer``, ``seed``, ``parameters``, ``seconds`` of training, ``core-seconds`` (processor time of
+        the training on all cores, independent of the load of the machine), and the score on each test set.
     """
     heads = ("mixer", "seed", "parameters", "seconds", "core-seconds", *tests)
     print(f"{heads[0]:<16}{heads[1]:>5}", *(f"{name:>12}" for name in heads[2:]))
-    found = []
+    results = []
     for mixer in arguments.mixer:
         for seed in arguments.seed:
             torch.manual_seed(seed)
             model = make(settings(arguments, mixer)).to(arguments.device)
-            began = time.perf_counter(), time.process_time()
+            start = time.perf_counter(), time.process_time()
             fit(model, train, objective, arguments, seed)
-            seconds = {"seconds": time.perf_counter() - began[0], "core-seconds": time.process_time() - began[1]}
+            seconds = {"seconds": time.perf_counter() - start[0], "core-seconds": time.process_time() - start[1]}
             scores = {name: evaluate(model, samples, objective, arguments) for name, samples in tests.items()}
             parameters = sum(parameter.numel() for parameter in model.parameters())
-            found.append({"mixer": mixer, "seed": seed, "parameters": parameters, **seconds, **scores})
+            results.append({"mixer": mixer, "seed": seed, "parameters": parameters, **seconds, **scores})
             numbers = [*(f"{value:.1f}" for value in seconds.values()), *(f"{value:.4f}" for value in scores.values())]
             print(f"{mixer:<16}{seed:>5}{parameters:>13,}", *(f"{number:>12}" for number in numbers), flush=True)
-    return found
+    return results
 
 
 def run_main(main: Callable[[], object]) -> None:
-    """Run an example; what its user asked for wrongly is said in a line."""
+    """Run an example and print an InputError as one line."""
     try:
         main()
     except InputError as error:

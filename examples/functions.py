@@ -1,4 +1,4 @@
-"""What the examples of operators share: functions as rows of values and places, and their units."""
+"""Code shared by the operator-learning examples: functions as rows of values and coordinates, standardisation."""
 
 from __future__ import annotations
 
@@ -13,71 +13,75 @@ from graphslice.errors import InputError
 from sequence_model import SequenceModel
 
 
-def functions_as_rows(values: Tensor, places: Tensor, answers: Tensor) -> Samples:
-    """Functions of the same points, each point a row.
+def functions_as_rows(values: Tensor, coordinates: Tensor, targets: Tensor) -> Samples:
+    """Represent functions on common points as samples with one row per point.
 
     Args:
-        values: ``[n, N]``, of the functions that are given.
-        places: ``[N, F]``, coordinates of the points.
-        answers: ``[n, N]``, of the functions that are asked.
+        values: ``[n, N]``, values of the input functions.
+        coordinates: ``[N, F]``, coordinates of the points.
+        targets: ``[n, N]``, values of the functions to predict.
 
     Returns:
         Inputs float32 ``[n, N, 1 + F]`` and targets float32 ``[n, N]``.
     """
-    n, points = answers.shape
-    inputs = torch.cat([values[:, :, None].float(), places.float().expand(n, -1, -1)], dim=-1)
-    return Samples(inputs, torch.full((n,), points), answers.float())
+    n, points = targets.shape
+    inputs = torch.cat([values[:, :, None].float(), coordinates.float().expand(n, -1, -1)], dim=-1)
+    return Samples(inputs, torch.full((n,), points), targets.float())
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """A torch file of tensors by name; no code of it is run.
+    """Read a torch file of tensors by name, without running code from it.
 
     Raises:
-        InputError: if it is not there, or is no such file.
+        InputError: if the file does not exist or has other contents.
     """
     if not path.is_file():
-        raise InputError(f"{path} is not there: give --data the folder that holds the package neuraloperator's files")
+        raise InputError(f"{path} does not exist: give --data a folder with the files of the package neuraloperator")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # whatever the bytes made of torch's readers
-        found = None
-    if not isinstance(found, dict) or not {"x", "y"} <= found.keys():
-        raise InputError(f"{path} is no torch file of tensors by name: give --data the package neuraloperator's files")
-    return found
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a damaged file can raise almost any error
+        tensors = None
+    if not isinstance(tensors, dict) or not {"x", "y"} <= tensors.keys():
+        raise InputError(f"{path} is not a torch file with tensors x and y: give --data the files of neuraloperator")
+    return tensors
 
 
 def operator_options(description: str, **defaults: object) -> argparse.ArgumentParser:
-    """Those of every example, a folder of data in place of a generator, and whether the points have an order."""
+    """Create a parser with the shared options, ``--data`` and ``--unordered``."""
     parser = options(description, mixer=["galerkin"], **defaults)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="neuraloperator's files, in place of a generator")
-    parser.add_argument("--unordered", action="store_true", help="the points of every function in an order of its own")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="use the files of neuraloperator instead of generated data"
+    )
+    parser.add_argument("--unordered", action="store_true", help="shuffle the points of every function")
     return parser
 
 
 def unordered(samples: Samples, seed: int) -> Samples:
-    """The rows of every sample in a random order of their own, inputs and answers alike."""
+    """Shuffle the rows of every sample, inputs and targets in the same order."""
     order = torch.rand(samples.targets.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
     inputs = samples.inputs.gather(1, order[:, :, None].expand_as(samples.inputs))
     return samples._replace(inputs=inputs, targets=samples.targets.gather(1, order))
 
 
 def standardise(samples: Samples, train: Samples) -> Samples:
-    """Every feature and the answers as multiples of their deviation in training, where they have one; relative errors
-    stay what they are."""
+    """Divide every feature and the targets by their standard deviation in the training set, unless it is zero.
+
+    Relative errors are unchanged.
+    """
     deviation, unit = train.inputs.flatten(0, 1).std(dim=0), train.targets.std()
     inputs = samples.inputs / deviation.where(deviation > 0, 1.0)
     return samples._replace(inputs=inputs, targets=samples.targets / unit.where(unit > 0, 1.0))
 
 
 def train_and_evaluate(arguments: argparse.Namespace, train: Samples, tests: dict[str, Samples]) -> list[dict]:
-    """Train and test every mixer, beside the answer that does not look at what is given: the mean function."""
+    """Train and evaluate every mixer, and print the error of a baseline, the mean function of the training set."""
     n, points = train.targets.shape
     targets = tests["test"].targets
     error = FUNCTION.score(train.targets.mean(dim=0)[:, None].expand(*targets.shape, 1), targets).mean()
     if arguments.unordered:
         train = unordered(train, 0)
         tests = {name: unordered(samples, i) for i, (name, samples) in enumerate(tests.items(), 1)}
-    print(f"{n:,} functions on {points} points to learn; their mean has a {FUNCTION.score_name} of {error:.4f}")
+    print(f"training set: {n:,} functions on {points} points; their mean has a {FUNCTION.score_name} of {error:.4f}")
     inputs = train.inputs.shape[2]
     return run(
         arguments,

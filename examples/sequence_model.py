@@ -1,4 +1,4 @@
-"""A small transformer over sequences or points, made of the package's own blocks; any mixer fits."""
+"""A small transformer over sequences or point sets, built from the package's blocks, with any mixer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from graphslice.nn.context import AttentionContext
 
 
 class SequenceModel(nn.Module):
-    """Pre-norm blocks over a learned token and the rows of each sample, without a graph.
+    """Transformer without a graph: pre-norm blocks over a learned token and the rows of each sample.
 
-    The token stands in row 0 as the graph token of molecules does: ``slice-max`` writes into row 0 alone.
+    The token is in row 0, like the graph token of molecules, since ``slice-max`` writes only into row 0.
 
     Args:
-        config: mixer, its settings, layers, dim, heads, ffn_dim and dropouts; what speaks of graphs is not read.
+        config: mixer, its settings, layers, dim, heads, ffn_dim and dropouts; settings of graphs are ignored.
         embed: maps inputs ``[B, N, ...]`` to rows ``[B, N, C]``.
-        outputs: how many numbers come out, of a sample or of each of its rows.
-        positions: whether row i is told i, by sines (Vaswani et al. 2017). Points have coordinates among their inputs.
-        per_row: whether every row has an answer of its own; else one is read from the token and the mean of the rows.
+        outputs: number of outputs, per sample or per row.
+        positions: add sinusoidal positional encodings (Vaswani et al. 2017). Not needed for points, whose inputs
+            include coordinates.
+        per_row: predict outputs for every row; else for the sample, from the token and the mean of the rows.
     """
 
     def __init__(
@@ -36,11 +37,14 @@ class SequenceModel(nn.Module):
         self.head = nn.Linear(config.dim if per_row else 2 * config.dim, outputs)
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Answers ``[B, outputs]``, or ``[B, N, outputs]`` of every row.
+        """Compute the outputs.
 
         Args:
-            inputs: ``[B, N, ...]``, what ``embed`` takes; the padding may hold anything that it takes.
-            lengths: int64 ``[B]``, the valid rows of each sample. Of answers by row those of the padding mean nothing.
+            inputs: ``[B, N, ...]``, inputs of ``embed``; the padding may hold any valid input.
+            lengths: int64 ``[B]``, number of valid rows of each sample.
+
+        Returns:
+            ``[B, outputs]``, or ``[B, N, outputs]`` with ``per_row``, where the outputs of the padding are undefined.
         """
         x = self.embed(inputs)
         if self.positions:
@@ -58,7 +62,7 @@ class SequenceModel(nn.Module):
 
 
 def sines(rows: int, dim: int, device: torch.device | None = None) -> Tensor:
-    """Positions 0 to ``rows`` - 1 as sines and cosines of ``dim / 2`` wavelengths (Vaswani et al. 2017), ``[N, C]``."""
+    """Return sinusoidal positional encodings ``[N, C]`` of positions 0 to ``rows`` - 1 (Vaswani et al. 2017)."""
     rates = torch.exp(-math.log(10_000) * torch.arange(0, dim, 2, device=device) / dim)
     angles = torch.arange(rows, device=device)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :dim]

@@ -1,11 +1,11 @@
-"""Bytes: which package a piece of Python source was cut from, the standard library, pandas, scikit-learn or torch.
+"""Byte-level text classification: from which of four packages a piece of Python source is.
 
     python examples/text.py --mixer slice-quantile
     python examples/text.py --length 4096 --train 100000 --steps 20000 --batch 64 ...
 
-The idea is that of Long Range Arena's text (Tay et al. 2021), which has to be read byte by byte, on text that is
-installed wherever this runs. A file is learned or tested, never both, and files of the same content count once. Other
-versions of the packages are other data. Four classes of equal size.
+The four classes, of equal size, are the standard library, pandas, scikit-learn and torch. As in the text task of Long
+Range Arena (Tay et al. 2021), the model reads single bytes; the data are the sources of the installed packages, so they
+depend on their versions. The split is by file, and files with the same content are used once.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from sequence_model import SequenceModel
 PACKAGES = ("pandas", "sklearn", "torch")
 CLASSES = ("the standard library", *PACKAGES)
 
-#: Folders that are left out: packages of others, and tests, which are the bulk of some.
+#: Excluded folders: vendored packages, and tests, which would dominate some packages.
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "_vendor", "externals"}
 
-#: One file in so many is held out.
+#: One of this many files is in the test set.
 FOLD = 5
 
 
 def folders() -> list[Path]:
-    """Where the sources of each class lie; no package is imported for it."""
+    """Return the source folder of each class, without importing the packages."""
     specs = [importlib.util.find_spec(name) for name in PACKAGES]
-    found = [Path(spec.submodule_search_locations[0]) for spec in specs if spec and spec.submodule_search_locations]
-    return [Path(sysconfig.get_paths()["stdlib"]), *found]
+    packages = [Path(spec.submodule_search_locations[0]) for spec in specs if spec and spec.submodule_search_locations]
+    return [Path(sysconfig.get_paths()["stdlib"]), *packages]
 
 
 def sources(folder: Path) -> Iterator[bytes]:
-    """The contents of the Python files below a folder, in the order of their names."""
+    """Yield the contents of the Python files in a folder and its subfolders, sorted by name."""
     for path in sorted(folder.rglob("*.py")):
         if not EXCLUDED & set(path.relative_to(folder).parts):
             yield path.read_bytes()
 
 
 def split(classes: list[list[bytes]]) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """The files that are learned and those that are held out, by class; which is which hangs on the content alone."""
-    learned: list[list[bytes]] = [[] for _ in classes]
+    """Split the files of each class into training and test set by a hash of their content."""
+    train: list[list[bytes]] = [[] for _ in classes]
     held_out: list[list[bytes]] = [[] for _ in classes]
     seen: set[bytes] = set()
     for label, files in enumerate(classes):
@@ -57,12 +57,12 @@ def split(classes: list[list[bytes]]) -> tuple[list[list[bytes]], list[list[byte
             digest = hashlib.sha256(content).digest()
             if content.strip() and digest not in seen:
                 seen.add(digest)
-                (held_out if digest[0] % FOLD == 0 else learned)[label].append(content)
-    return learned, held_out
+                (held_out if digest[0] % FOLD == 0 else train)[label].append(content)
+    return train, held_out
 
 
 def windows(classes: list[list[bytes]], count: int, length: int, seed: int) -> Samples:
-    """``count`` pieces of at most ``length`` bytes, as many of each class; a file counts by its size."""
+    """Draw ``count`` pieces of at most ``length`` bytes, equally many per class, from files in proportion to size."""
     source = np.random.default_rng(seed)
     inputs = torch.zeros(count, length, dtype=torch.int64)
     lengths, targets = torch.zeros(count, dtype=torch.int64), torch.arange(count) % len(classes)
@@ -78,15 +78,16 @@ def windows(classes: list[list[bytes]], count: int, length: int, seed: int) -> S
 
 def main(arguments: list[str] | None = None) -> list[dict]:
     parser = options(__doc__)
-    parser.add_argument("--length", type=positive, default=128, help="bytes of a piece")
-    given = parse_options(parser, arguments)
-    learned, held_out = split([list(sources(folder)) for folder in folders()])
-    train = windows(learned, given.train, given.length, seed=0)
-    test = windows(held_out, given.test, given.length, seed=1)
-    counts = ", ".join(f"{len(a)} + {len(b)} of {name}" for a, b, name in zip(learned, held_out, CLASSES, strict=True))
-    print(f"files to learn + to test: {counts}; chance is {1 / len(CLASSES):.4f}")
+    parser.add_argument("--length", type=positive, default=128, help="length of a piece in bytes")
+    parsed = parse_options(parser, arguments)
+    train_files, test_files = split([list(sources(folder)) for folder in folders()])
+    train = windows(train_files, parsed.train, parsed.length, seed=0)
+    test = windows(test_files, parsed.test, parsed.length, seed=1)
+    files = zip(train_files, test_files, CLASSES, strict=True)
+    counts = ", ".join(f"{len(a)} + {len(b)} of {name}" for a, b, name in files)
+    print(f"training + test files: {counts}; accuracy by chance {1 / len(CLASSES):.4f}")
     return run(
-        given,
+        parsed,
         lambda config: SequenceModel(config, nn.Embedding(256, config.dim), outputs=len(CLASSES)),
         train,
         {CLASS.score_name: test},

@@ -58,13 +58,13 @@ def test_files_of_neuraloperator(learned, tmp_path):
         torch.save({"x": x, "y": y, "visc": torch.tensor([[0.01]])}, tmp_path / f"burgers_{part}_16.pt")
     error, out = learned(burgers, "softmax", "--steps", 60, "--data", tmp_path, score="test")
     assert "40 functions on 16 points" in out and error < 0.5
-    with pytest.raises(InputError, match="is not there: give --data the folder"):
+    with pytest.raises(InputError, match="does not exist: give --data a folder"):
         burgers.main(["--data", str(tmp_path / "elsewhere")])
     (tmp_path / "burgers_test_16.pt").write_text("no tensors")
-    with pytest.raises(InputError, match="no torch file of tensors"):
+    with pytest.raises(InputError, match="not a torch file with tensors"):
         burgers.main(["--data", str(tmp_path)])
     torch.save({"x": x}, tmp_path / "burgers_test_16.pt")
-    with pytest.raises(InputError, match="no torch file of tensors"):
+    with pytest.raises(InputError, match="not a torch file with tensors"):
         burgers.main(["--data", str(tmp_path)])
 
 

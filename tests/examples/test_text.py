@@ -41,5 +41,5 @@ def test_windows_are_cut_from_the_files_of_their_class():
 def test_it_is_learned(learned, monkeypatch, mixer):
     monkeypatch.setattr(text, "sources", lambda folder, of=text.sources: islice(of(folder), 120))
     accuracy, out = learned(text, mixer, "--steps", 100, "--length", 64, "--train", 2000, "--test", 400)
-    assert "chance is 0.2500" in out
+    assert "by chance 0.2500" in out
     assert accuracy > 0.32

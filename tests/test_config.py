@@ -253,9 +253,9 @@ def test_invalid_yaml_tags_are_rejected(text, tmp_path):
 def test_messages_truncate_long_values(value):
     """Long values of options, keys and choices are truncated in messages."""
     for values in ({"trainer": {"max_epochs": value}}, {"init_from": [value]}, {"model": {"norm": value}}):
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(InputError) as rejected:
             RunConfig.from_dict(values)
-        assert len(str(refused.value)) < 500
+        assert len(str(rejected.value)) < 500
 
 
 @pytest.mark.parametrize("key", ["devices", "max_epochs", "seed", "gradient_clip"])

@@ -80,17 +80,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class PlainHelp(DefaultHelpFormatter):
-    """Help formatter that prints the help text as it is and each option in one spelling."""
+    """Help formatter that prints the help text as it is and each option once."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         return action.help or ""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        spellings = [option for option in action.option_strings if "_" not in option]
-        if not spellings or action.nargs == 0:
-            return ", ".join(spellings) or super()._format_action_invocation(action)
+        options = [option for option in action.option_strings if "_" not in option]
+        if not options or action.nargs == 0:
+            return ", ".join(options) or super()._format_action_invocation(action)
         value = self._format_args(action, str(action.metavar or action.dest.upper()))
-        return f"{', '.join(spellings)} {value}"
+        return f"{', '.join(options)} {value}"
 
 
 def configure_malloc() -> None:

@@ -108,7 +108,7 @@ def frame_molecules(
         column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     except InputError:
         raise InputError(
-            f"cannot tell which column holds the SMILES of {NAME}: call it smiles, or give it alone; there are "
+            f"which column holds the SMILES of {NAME}? Call it smiles, or give that column only; the columns are "
             f"{quoted_list(names)}"
         ) from None
     present = [name for name in feature_columns if name in names]

@@ -97,7 +97,7 @@ def test_invalid_molecules_get_an_error_message(model):
         (b"CCO", "is not a molecule"),
         ({"smiles": ["C"]}, "or a data frame"),
         (np.zeros((2, 2)), r"shape \[2, 2\]"),
-        (pd.DataFrame({"a": [1], "b": [2]}), "cannot tell which column holds the SMILES.* 'a', 'b'"),
+        (pd.DataFrame({"a": [1], "b": [2]}), "which column holds the SMILES.* 'a', 'b'"),
         (pd.DataFrame([["C", "C"]], columns=["smiles", "smiles"]), "two columns called 'smiles'"),
     ],
     ids=str,

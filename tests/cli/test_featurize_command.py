@@ -114,7 +114,7 @@ def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, c
 
 @pytest.mark.parametrize("split", ["random", None])
 def test_a_random_split_of_a_store_is_that_of_its_table(split, cli, demo_rows, tiny_flags, tmp_path):
-    """Also beside rows that are left out."""
+    """Also with rows that are left out."""
     table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
     table.loc[3, "smiles"], table.loc[8, "gap_ev"], table.loc[9, "gap_ev"] = "oops", "high", None
     (tmp_path / "t.csv").write_text(table.to_csv(index=False) + "CCO\n")

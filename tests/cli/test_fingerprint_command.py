@@ -17,8 +17,8 @@ def table(tmp_path):
 
 
 def test_a_matrix(cli, run_directory, table, tmp_path):
-    code, said, errors = cli("fingerprint", run_directory, table, "-o", tmp_path / "found.npy")
-    assert code == 0 and said == "" and "2 of 6 rows are not valid molecules" in errors
+    code, output, errors = cli("fingerprint", run_directory, table, "-o", tmp_path / "found.npy")
+    assert code == 0 and output == "" and "2 of 6 rows are not valid molecules" in errors
     found = np.load(tmp_path / "found.npy")
     expected = gs.load(run_directory, device="cpu").embed(SMILES)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -38,15 +38,15 @@ def test_a_table(cli, run_directory, table, tmp_path, name):
 
 def test_standard_output_and_malformed_rows(cli, run_directory, tmp_path):
     (tmp_path / "molecules.csv").write_text("smiles,x\nCCO,1\nC,2,3\n")
-    code, said, _ = cli("fingerprint", run_directory, tmp_path / "molecules.csv")
-    lines = said.splitlines()
+    code, output, _ = cli("fingerprint", run_directory, tmp_path / "molecules.csv")
+    lines = output.splitlines()
     assert code == 0 and len(lines) == 3 and lines[0].startswith("smiles,x,embedding_0,")
     assert "fields" in lines[2] and ",,,," in lines[2]
 
 
 def test_smiles_in_place_of_a_table(cli, run_directory, tmp_path):
-    code, said, errors = cli("fingerprint", run_directory, *SMILES[:3], "-o", tmp_path / "found.npy")
-    assert (code, said) == (0, "") and "1 of 3 rows are not valid molecules" in errors
+    code, output, errors = cli("fingerprint", run_directory, *SMILES[:3], "-o", tmp_path / "found.npy")
+    assert (code, output) == (0, "") and "1 of 3 rows are not valid molecules" in errors
     np.testing.assert_allclose(
         np.load(tmp_path / "found.npy"), gs.load(run_directory, "cpu").embed(SMILES[:3]), atol=1e-6
     )
@@ -66,6 +66,6 @@ def test_bad_input(cli, run_directory, table, tmp_path):
         ((run_directory, "oops"), "none of the 1 rows is a valid molecule; the first error: not a valid molecule"),
         ((run_directory, table, "-o", table / "below.npy"), "cannot write"),
     ):
-        code, _, said = cli("fingerprint", *arguments)
-        assert code == 2 and what in said and len(said.splitlines()) == 1, said
+        code, _, output = cli("fingerprint", *arguments)
+        assert code == 2 and what in output and len(output.splitlines()) == 1, output
     assert cli("fingerprint", run_directory, tmp_path / "taken.csv", "-o", tmp_path / "found.npy")[0] == 0

@@ -37,12 +37,12 @@ def test_molecules_that_are_explained_for_different_classes(capsys):
         )
         return SimpleNamespace(explanations=[explanation])
 
-    for names, said in (
+    for names, message in (
         (("low", "low"), "logit of low: red towards low, blue away; a note\n"),
         (("low", "mid"), "the class named with each molecule: red towards it, blue away from it; a note\n"),
     ):
         _print_summary(SimpleNamespace(left_out=[], found=[one(name) for name in names], target=0), ["grade"])
-        assert capsys.readouterr().out.endswith(said)
+        assert capsys.readouterr().out.endswith(message)
 
 
 def test_as_it_was_called_once(cli, run_directory, tmp_path):
@@ -51,7 +51,7 @@ def test_as_it_was_called_once(cli, run_directory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["CCO", "--orders", 1], "--orders must be at least 2"),
         ([], "inspect needs molecules: SMILES, or a file"),
@@ -60,9 +60,9 @@ def test_as_it_was_called_once(cli, run_directory, tmp_path):
         (["none.csv"], "none.csv"),
     ],
 )
-def test_what_cannot_be_used(cli, run_directory, tmp_path, words, said):
+def test_unusable_input_is_rejected(cli, run_directory, tmp_path, words, message):
     code, out, err = cli("inspect", run_directory, *words, "-o", tmp_path / "j")
-    assert (code, out) == (2, "") and said in err and err.count("\n") == 1 and not (tmp_path / "j").exists()
+    assert (code, out) == (2, "") and message in err and err.count("\n") == 1 and not (tmp_path / "j").exists()
 
 
 def test_many_molecules(cli, run_directory, tmp_path, monkeypatch):

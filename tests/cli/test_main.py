@@ -55,7 +55,7 @@ def test_a_reader_that_has_seen_enough(cli, run_directory, tmp_path, monkeypatch
 
 
 def test_an_interrupt_waits_until_libraries_are_loaded(cli, run_directory, tmp_path, monkeypatch):
-    """Half loaded, they would answer it with errors of their own."""
+    """Half-loaded libraries would turn it into errors of their own."""
     (tmp_path / "slow_library.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nloaded = True\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("graphslice.cli.predict.MODULE", "slow_library")

@@ -14,7 +14,7 @@ from graphslice.cli.options import add_config_options, build_config
 
 @pytest.mark.slow
 def test_train_predict_evaluate_in_a_terminal(start, wait_for_exit, cli, tiny_flags, demo_csv, tmp_path):
-    """The installed entry point in its own process, and nothing on stdout but the answers."""
+    """The installed entry point in its own process, and nothing on stdout but predictions."""
     process = start("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")
     code, out, err = wait_for_exit(process)
     assert (code, out) == (0, "") and "test MAE" in err and "Warning" not in err

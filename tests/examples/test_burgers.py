@@ -1,4 +1,4 @@
-"""``examples/burgers.py``: its solver beside an exact solution, its files and that it is learned."""
+"""``examples/burgers.py``: the solver against an exact solution, the files, and a short training."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""``examples/darcy.py``: its solver beside a known solution, its files and that it is learned."""
+"""``examples/darcy.py``: the solver against a known solution, the files, and a short training."""
 
 import numpy as np
 import pytest

@@ -69,9 +69,9 @@ def test_what_the_outermost_operation_says():
     """[MAX has 9 in learned samples, [MIN 0 and 1, and [SM, of which none was learned, the commonest of all."""
     number = {token: i for i, token in enumerate(listops.TOKENS)}
 
-    def samples(firsts, answers):
+    def samples(firsts, labels):
         tokens = torch.tensor([[number[first], 3] for first in firsts])
-        return Samples(tokens, torch.full((len(tokens),), 2), torch.tensor(answers))
+        return Samples(tokens, torch.full((len(tokens),), 2), torch.tensor(labels))
 
     train = samples(["[MAX", "[MAX", "[MAX", "[MIN", "[MIN", "[MIN"], [9, 9, 0, 0, 0, 1])
     assert listops.first_token_baseline(train, samples(["[MAX", "[MIN", "[MIN", "[SM"], [9, 0, 1, 0])) == 0.75

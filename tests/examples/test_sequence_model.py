@@ -32,8 +32,8 @@ def test_padding_does_not_change_an_answer(mixer, per_row, generator):
         found = model(tokens, lengths)
         for row, length in enumerate(lengths.tolist()):
             alone = model(tokens[row : row + 1, :length], lengths[row : row + 1])
-            answer = found[row : row + 1, :length] if per_row else found[row : row + 1]
-            torch.testing.assert_close(answer, alone, rtol=0, atol=1e-9)
+            output = found[row : row + 1, :length] if per_row else found[row : row + 1]
+            torch.testing.assert_close(output, alone, rtol=0, atol=1e-9)
 
 
 def test_positions_are_told_apart(generator):

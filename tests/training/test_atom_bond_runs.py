@@ -44,7 +44,7 @@ def table(demo_smiles, tmp_path_factory) -> str:
             "ring": [*(json.dumps(bonds(s, "IsInRing")) for s in good), "[1]", "", "[1]", "x"],
         }
     )
-    path = tmp_path_factory.mktemp("sites") / "table.csv"
+    path = tmp_path_factory.mktemp("charges") / "table.csv"
     frame.to_csv(path, index=False)
     return str(path)
 

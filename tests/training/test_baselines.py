@@ -42,12 +42,12 @@ def test_prediction_is_the_weighted_ensemble(stacked_run):
     predictor = gs.load(folder, "cpu")
     (stacking,) = predictor.stackings
     smiles = table["smiles"].tolist()[:20]
-    together = predictor.predict(smiles)
+    ensemble = predictor.predict(smiles)
     x = np.concatenate(list(compute_descriptors(smiles, TREE_DESCRIPTORS).values()), axis=1, dtype=np.float32)
     predictor.stackings = [None]
     parts = [predictor.predict(smiles), *(predict_trees(stacking.trees[name], x) for name in ("forest", "boosting"))]
     expected = sum(weights * part for weights, part in zip(stacking.weights, parts, strict=True))
-    np.testing.assert_allclose(together, expected, rtol=1e-5)
+    np.testing.assert_allclose(ensemble, expected, rtol=1e-5)
     np.testing.assert_allclose(stacking.weights.sum(axis=0), 1)
 
 

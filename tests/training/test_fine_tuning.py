@@ -148,10 +148,10 @@ def test_training_logits_match_predicted_probabilities(tiny_config):
     load_pretrained_weights(module.model, Checkpoint(config, tasks, rare.model.state_dict()), tasks)
     batch = collate([smiles_to_graph(smiles) for smiles in ("CCO", "CC")], targets=np.array([[1.0], [0.0]]))
     module._trainer, module.log = SimpleNamespace(world_size=1), lambda *_, **__: None
-    answered = module.eval().model(batch)
-    expected = F.binary_cross_entropy_with_logits(answered, batch.targets)
+    predictions = module.eval().model(batch)
+    expected = F.binary_cross_entropy_with_logits(predictions, batch.targets)
     torch.testing.assert_close(module.training_step(batch, 0), expected)
-    assert answered.mean() < -2
+    assert predictions.mean() < -2
 
 
 def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
@@ -286,7 +286,7 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     assert resume(tmp_path / "run").metrics["init_from"] == PRETRAINED_MODEL
     monkeypatch.chdir(tmp_path)
     (tmp_path / PRETRAINED_MODEL).mkdir()  # a directory of the user with the same name
-    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "beside") == str(
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "other") == str(
         MODELS[PRETRAINED_MODEL]
     )
     other = {"model": {"dim": 32}}

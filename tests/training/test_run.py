@@ -27,10 +27,10 @@ NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def strict_json(path):
-    def refuse(word: str):
+    def reject(word: str):
         raise AssertionError(f"{path.name} holds {word}, which is no JSON")
 
-    return json.loads(path.read_text(), parse_constant=refuse)
+    return json.loads(path.read_text(), parse_constant=reject)
 
 
 def read_rows(path) -> list[dict]:

@@ -79,7 +79,7 @@ def predict_of(file: str, *flags: str) -> list[str]:
     return ["predict", "{run}", f"{{bad}}/{file}", "-o", "{tmp}/new.csv", *flags]
 
 
-REFUSED = {
+REJECTED = {
     "train-missing-file": (train_on("absent.csv"), "no file at"),
     "train-unknown-dataset": (["train", "--dataset", "pcqm4", "-o", "{tmp}/new"], "did you mean 'pcqm4m'"),
     "train-missing-column": (train_on("no-column.csv"), "--smiles-column"),
@@ -212,11 +212,11 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case, cli, run_directory, bad_inputs, tmp_path, monkeypatch):
+@pytest.mark.parametrize("case", REJECTED)
+def test_bad_input_is_rejected(case, cli, run_directory, bad_inputs, tmp_path, monkeypatch):
     """Exit code 2, one sentence on stderr, and nothing written."""
     monkeypatch.chdir(tmp_path)
-    arguments, reason = REFUSED[case]
+    arguments, reason = REJECTED[case]
     before = listing(bad_inputs), listing(run_directory)
     code, out, err = cli(*(text.format(run=run_directory, bad=bad_inputs, tmp=tmp_path) for text in arguments))
     lines = [line for line in err.splitlines() if line.startswith("graphslice: ")]

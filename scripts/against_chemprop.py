@@ -1,13 +1,13 @@
-"""GraphSlice beside chemprop: the same table, the same split, the same time, one after the other.
+"""Compare GraphSlice with chemprop on the same dataset and split, with the same training time.
 
 ``python scripts/against_chemprop.py data/demo.csv --target gap_ev --chemprop ENV/bin/chemprop``
 
-chemprop lives in an environment of its own (``pip install chemprop==2.3.1``) and trains with its defaults for
-``--epochs``, which minimise the squared error; ``--loss-function mae`` minimises the absolute error, by which both
-are evaluated. GraphSlice then trains for as long, validation included, or for ``--seconds``; with ``--chemprop-only``
-it does not. Starting, featurizing and testing are in neither time. ``--threads`` gives GraphSlice fewer cores than
-chemprop has; for one core each, begin with ``taskset -c 0``. GraphSlice begins with random weights too, and has no
-trees beside it, which are in no time; other options go to ``graphslice train``, such as ``--init-from small``.
+chemprop is installed in a separate environment (``pip install chemprop==2.3.1``) and trained for ``--epochs`` with its
+defaults, which minimise the squared error; ``--loss-function mae`` minimises the absolute error, by which both are
+evaluated. GraphSlice is then trained for the same time, validation included, or for ``--seconds``; with
+``--chemprop-only`` it is not trained. The times do not include start-up, featurization and testing. ``--threads`` gives
+GraphSlice fewer cores than chemprop; for one core each, prefix the command with ``taskset -c 0``. GraphSlice is trained
+from scratch and without tree ensembles. Other options go to ``graphslice train``, such as ``--init-from small``.
 """
 
 from __future__ import annotations
@@ -133,16 +133,16 @@ def theirs(options: argparse.Namespace, seed: int, folder: Path) -> tuple[float,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    said, begin, seconds = [], time.perf_counter(), float("nan")
+    output, begin, seconds = [], time.perf_counter(), float("nan")
     for line in process.stdout:
-        said.append(line)
+        output.append(line)
         if "Total FLOPs" in line:  # the last line before training
             begin = time.perf_counter()
         elif "`Trainer.fit` stopped" in line:
             seconds = time.perf_counter() - begin
     if process.wait():
-        raise SystemExit("".join(said[-30:]))
-    return float(re.search(r"test/mae: ([\d.]+)", "".join(said))[1]), seconds
+        raise SystemExit("".join(output[-30:]))
+    return float(re.search(r"test/mae: ([\d.]+)", "".join(output))[1]), seconds
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|where|predict|tables|intervals [--json]``.
 
-Every figure is taken in one run, beside what it is compared with: machines differ and drift, ratios
-less so. ``--json`` prints one line to keep instead of the table.
+Every figure is measured in the same run as the one that it is compared with, since ratios vary less than times
+between machines and over time. ``--json`` prints one line of JSON instead of the table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from graphslice.hardware import hardware_info
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",
     "files": "memory and rate of the command line on large files",
-    "sort": "column_sort beside torch.sort",
-    "step": "training and inference of the model beside plain PyTorch and the arithmetic floor",
+    "sort": "column_sort compared with torch.sort",
+    "step": "training and inference of the model compared with plain PyTorch and the arithmetic floor",
     "where": "where the time of a training step goes",
-    "predict": "prediction of molecules in memory, the same way",
+    "predict": "prediction of molecules in memory, with the same comparisons",
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
 }
@@ -39,7 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     graphslice.cli.main.configure_malloc()
     figures = modules[options.benchmark].run(options)
-    if figures is None:  # it keeps its results itself
+    if figures is None:  # the benchmark stores its results itself
         return
     if options.json:
         json.dump({"benchmark": options.benchmark, **hardware_info(), "figures": figures}, sys.stdout)

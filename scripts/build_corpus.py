@@ -52,7 +52,7 @@ def main() -> None:
     labels = read_labels(sorted(options.labels.glob("*.npz")))
     of_qm9 = small[small["split"] != "test"].reset_index()
     drugs, qm9 = (table_of(known, labels) for known in (smiles, [Chem.CanonSmiles(text) for text in of_qm9["smiles"]]))
-    qm9["gap"] = qm9["gap"].fillna(of_qm9["gap_ev"])  # of another conformer, so not beside HOMO and LUMO of this one
+    qm9["gap"] = qm9["gap"].fillna(of_qm9["gap_ev"])  # of another conformer, so without HOMO and LUMO
     drugs.insert(0, "smiles", smiles)
     qm9.insert(0, "smiles", of_qm9["smiles"])
     table = pd.concat([drugs, qm9])

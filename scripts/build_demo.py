@@ -6,8 +6,8 @@ ETKDG conformer relaxed with MMFF94, then a GFN2-xTB single point at its formal 
 
     pip install "graphslice[demo-labels]" && python scripts/build_demo.py -o data/demo.csv
 
-Two files are written: the CSV (``smiles``, ``gap_ev``, ``split``) and, beside it, a JSON report
-that counts every molecule left out, by reason.
+Two files are written: the CSV (``smiles``, ``gap_ev``, ``split``) and, in the same folder, a JSON report
+that counts every excluded molecule, by reason.
 """
 
 from __future__ import annotations

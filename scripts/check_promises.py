@@ -1,4 +1,4 @@
-"""Measure the promise that a prediction depends on the molecule alone.
+"""Measure how much predictions depend on the batch and on the SMILES notation.
 
     python scripts/check_promises.py                        # the embedded demo set, fresh models
     python scripts/check_promises.py molecules.csv --runs runs/demo --rewritings 20
@@ -73,8 +73,8 @@ def predict_in_order(predictor: Predictor, graphs: list[MolGraph], order: np.nda
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", nargs="?", type=Path, default=DEMO_CSV)
-    parser.add_argument("--runs", nargs="*", default=[], help="trained models to measure beside the fresh ones")
-    parser.add_argument("--mixers", nargs="*", default=sorted(MIXERS), help="fresh models to measure")
+    parser.add_argument("--runs", nargs="*", default=[], help="trained models to measure in addition")
+    parser.add_argument("--mixers", nargs="*", default=sorted(MIXERS), help="mixers of the untrained models to measure")
     parser.add_argument("--rewritings", type=int, default=20)
     arguments = parser.parse_args()
 

@@ -1,9 +1,9 @@
-"""Give GraphSlice inputs that nobody meant: ``python scripts/fuzz.py [TARGET ...] [--examples N] [--seed S]``.
+"""Fuzz GraphSlice with malformed inputs: ``python scripts/fuzz.py [TARGET ...] [--examples N] [--seed S]``.
 
-Whatever is read from outside must end in an answer or in a reason of one line (InputError, MoleculeError, ValueError):
-never in another exception, and never beyond the end of an array. So the compiled code runs with its bounds checked
-(``NUMBA_BOUNDSCHECK=1``; the first start compiles all of it), in a process of its own, whose death is a finding too.
-An input is known by its number: ``--only`` runs it again and shows the traceback.
+Every external input must give a result or an error message of one line (InputError, MoleculeError, ValueError), never
+another exception or an access out of bounds. The compiled code therefore runs with bounds checks
+(``NUMBA_BOUNDSCHECK=1``; the first start compiles all of it) in a child process, and a crash of that is a finding too.
+Inputs are numbered: ``--only`` runs a single one again and shows the traceback.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pathlib import Path
 
 TARGETS = {
     "rdkit_pickle": "RDKit's binary molecules, and their renumbering",
-    "store": "files of stores",
-    "paths": "molecules and batches made by hand",
-    "checkpoint": "files of models",
-    "trees": "arrays of forests and boosting",
+    "store": "files of preprocessed datasets",
+    "paths": "manually constructed molecules and batches",
+    "checkpoint": "checkpoint files",
+    "trees": "arrays of random forests and gradient boosting",
 }
-_MEMORY = 1 << 35  # bytes of addresses that a process may take: what asks for more has believed a number
+_MEMORY = 1 << 35  # address space of a process in bytes; more means that a size in the input was not checked
 
 
 def fuzz(name: str, numbers: range, seed: int, folder: Path, progress=lambda number: None) -> tuple[Counter, list]:
     """Run some inputs of a target in this process.
 
     Returns:
-        How often each kind of outcome came about, and ``(number, what happened)`` of each input that ended badly.
+        The counts of the outcomes (completed, rejected, failed), and ``(number, traceback)`` of each failed input.
     """
     from graphslice.chem.parse import MoleculeError
     from graphslice.errors import InputError
@@ -49,11 +49,11 @@ def fuzz(name: str, numbers: range, seed: int, folder: Path, progress=lambda num
         progress(number)
         try:
             run(random.Random(f"{name} {seed} {number}"))
-            outcome = "answered"
+            outcome = "completed"
         except Exception as error:
-            outcome = "refused"
+            outcome = "rejected"
             if type(error) not in (InputError, MoleculeError, ValueError) or "\n" in str(error):
-                outcome = "found"
+                outcome = "failed"
                 findings.append((number, traceback.format_exc()))
         outcomes[outcome] += 1
     return outcomes, findings
@@ -62,28 +62,28 @@ def fuzz(name: str, numbers: range, seed: int, folder: Path, progress=lambda num
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS) + "; all by default")
-    parser.add_argument("--examples", type=int, default=1000, help="inputs of each target (default: 1000)")
+    parser.add_argument("--examples", type=int, default=1000, help="number of inputs for each target (default: 1000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="the number of one input to run")
+    parser.add_argument("--only", type=int, help="run only the input with this number")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.targets) - set(TARGETS):
-        parser.error(f"no target {sorted(unknown)[0]!r}: choose from {', '.join(TARGETS)}")
+        parser.error(f"unknown target {sorted(unknown)[0]!r}: choose from {', '.join(TARGETS)}")
     if options.child:
         return _child(options)
-    found = 0
+    failures = 0
     for name in options.targets or TARGETS:
-        found += _supervise(name, options)
-    return 1 if found else 0
+        failures += _supervise(name, options)
+    return 1 if failures else 0
 
 
 def _supervise(name: str, options: argparse.Namespace) -> int:
-    """Run the inputs of a target in processes, a new one after each that died; returns how many ended badly."""
+    """Run the inputs of a target in a child process, a new one after each crash; return the number of failures."""
     cache = Path(tempfile.gettempdir()) / f"graphslice-fuzz-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
     first, end = (0, options.examples) if options.only is None else (options.only, options.only + 1)
-    begin, found, total = time.perf_counter(), 0, end - first
+    start, failures, total = time.perf_counter(), 0, end - first
     with tempfile.NamedTemporaryFile() as shared:
         shared.write(bytes(8))
         shared.flush()
@@ -92,13 +92,13 @@ def _supervise(name: str, options: argparse.Namespace) -> int:
             command += ["--first", str(first), "--examples", str(end)]
             process = subprocess.run(command, env=environment)
             if process.returncode in (0, 1):
-                found += process.returncode
+                failures += process.returncode
                 break
             (number,) = struct.unpack("<q", Path(shared.name).read_bytes())
-            print(f"{name} {number}: the process ended with {process.returncode}", flush=True)
-            first, found = number + 1, found + 1
-    print(f"{name}: {total:,} inputs in {time.perf_counter() - begin:,.0f} s, seed {options.seed}", flush=True)
-    return found
+            print(f"{name} {number}: the process ended with exit code {process.returncode}", flush=True)
+            first, failures = number + 1, failures + 1
+    print(f"{name}: {total:,} inputs in {time.perf_counter() - start:,.0f} s, seed {options.seed}", flush=True)
+    return failures
 
 
 def _child(options: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
-"""How much labels of GFN2-xTB depend on the conformer: ``python scripts/label_noise.py A.csv B.csv.gz [--count 400]``.
+"""Label noise of GFN2-xTB over conformers: ``python scripts/label_noise.py A.csv B.csv.gz [--count 400]``.
 
-Of some molecules of each table, drawn once, two conformers are made as ``label_xtb.py`` makes one, and labelled.
-Printed is how much the two differ, in the mean and in the median. A model that does not see conformers errs by at least
-half of the mean.
+For a fixed random sample of the molecules of each table, two conformers are generated as in ``label_xtb.py`` and
+labelled. Mean and median of their absolute difference are printed. The mean absolute error of a model that does not
+see conformers is at least half of the mean.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rdkit import RDLogger
 from build_demo import SEED, Unlabelled
 from label_xtb import QUANTITIES, corpus, label
 
-# RDKit's conformers of the seeds 0 and 1 are the same.
+# Seed of the second conformer; RDKit's conformers of the seeds 0 and 1 are the same.
 OTHER = 7
 
 
 def differences(molecules: list[str], count: int) -> np.ndarray:
-    """``float64 [count, 4]``, of the first molecules that have both labels and are one fragment."""
-    found: list[np.ndarray] = []
+    """Return absolute differences ``float64 [count, 4]`` for the first one-fragment molecules with both labels."""
+    rows: list[np.ndarray] = []
     for smiles in molecules:
-        if len(found) == count:
+        if len(rows) == count:
             break
         if "." in smiles:
             continue
@@ -32,8 +32,8 @@ def differences(molecules: list[str], count: int) -> np.ndarray:
             both = [np.array(label(smiles, seed)[0][:-1]) for seed in (SEED, OTHER)]
         except Unlabelled:
             continue
-        found.append(np.abs(both[0] - both[1]))
-    return np.array(found).reshape(-1, len(QUANTITIES) - 1)
+        rows.append(np.abs(both[0] - both[1]))
+    return np.array(rows).reshape(-1, len(QUANTITIES) - 1)
 
 
 def main() -> None:
@@ -45,9 +45,9 @@ def main() -> None:
     print("| table | molecules | " + " | ".join(f"{name}: mean, median" for name in QUANTITIES[:-1]) + " |")
     print("|---" * (1 + len(QUANTITIES)) + "|")
     for table in options.tables:
-        found = differences(corpus([table]), options.count)
-        cells = [f"{np.mean(one):.3f}, {np.median(one):.3f}" for one in found.T]
-        print(f"| {table.name} | {len(found)} | {' | '.join(cells)} |", flush=True)
+        rows = differences(corpus([table]), options.count)
+        cells = [f"{np.mean(column):.3f}, {np.median(column):.3f}" for column in rows.T]
+        print(f"| {table.name} | {len(rows)} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

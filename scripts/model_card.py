@@ -1,9 +1,9 @@
-"""Measure a model that comes with the package on molecules that it has not learned, and put that into docs/models.md.
+"""Evaluate a packaged model on its test set and write the results into docs/models.md.
 
     python scripts/model_card.py NAME CORPUS
 
-CORPUS is the store that the model learned, as ``graphslice featurize`` wrote it. Measured are the molecules of its test
-split that have labels. The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced.
+CORPUS is the preprocessed dataset (of ``graphslice featurize``) with which the model was trained; the labelled
+molecules of its test split are evaluated. The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from graphslice.inference.predictor import Predictor, load
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 LEVEL = 90.0
-# Borders of numbers of heavy atoms, and how many molecules a cell of a table has at least.
+# Bin edges of the number of heavy atoms, and the minimal number of molecules for a cell of a table.
 SIZES, LEAST = (1, 10, 20, 30, 40), 20
 
 
 @dataclass
 class Evaluation:
-    """Of R molecules of the test split and T targets.
+    """Evaluation of T targets on R molecules of the test split.
 
     Attributes:
         targets: T names.
         labels: ``float64 [R, T]``, nan where unknown.
         errors: ``float64 [R, T]``, absolute.
-        held: ``bool [R, T]``, whether a label lies within its interval.
+        held: ``bool [R, T]``, True if a label lies within its prediction interval.
         learned: ``float64 [N, T]``, the labels of the training split.
         sizes: ``int [R]``, numbers of heavy atoms.
-        elements: of each molecule its symbols.
-        seconds: that the answers took.
+        elements: the element symbols of each molecule.
+        seconds: time of the prediction.
     """
 
     targets: list[str]
@@ -57,7 +57,7 @@ class Evaluation:
 
 
 def evaluate(predictor: Predictor, corpus: GraphStore) -> Evaluation:
-    """Answer for the molecules of a corpus's test split that have a label of the model's targets."""
+    """Evaluate a model on the molecules of a corpus's test split that have a label for one of its targets."""
     places = [corpus.info.targets.index(name) for name in predictor.targets]
     labels, split = np.asarray(corpus.targets)[:, places].astype(float), np.asarray(corpus.split)
     rows = np.flatnonzero((split == SPLITS.index("test")) & ~np.isnan(labels).all(axis=1))
@@ -78,12 +78,12 @@ def evaluate(predictor: Predictor, corpus: GraphStore) -> Evaluation:
 
 
 def symbol(number: int) -> str:
-    """The symbol of an element as OGB numbers it."""
+    """Return the symbol of an element from its index in OGB."""
     return Chem.GetPeriodicTable().GetElementSymbol(number + 1) if number < 118 else "other"
 
 
 def target_table(found: Evaluation) -> Iterator[str]:
-    """A table with a line a target."""
+    """Yield the lines of a table with one row per target."""
     held = f"labels within {LEVEL:.0f}% intervals"
     yield f"| target | labels learned | labels measured | MAE | MAE of the median label | R2 | {held} |"
     yield "|---|---|---|---|---|---|---|"
@@ -99,7 +99,7 @@ def target_table(found: Evaluation) -> Iterator[str]:
 
 
 def group_table(found: Evaluation) -> Iterator[str]:
-    """A table of the mean errors of molecules of some sizes, and of those with an element."""
+    """Yield the lines of a table of mean errors by molecule size and by element."""
     groups = {
         f"{low} to {high - 1} heavy atoms": (low <= found.sizes) & (found.sizes < high) for low, high in pairwise(SIZES)
     }
@@ -118,7 +118,7 @@ def group_table(found: Evaluation) -> Iterator[str]:
 
 
 def records(name: str, found: Evaluation) -> Iterator[dict]:
-    """A line for each target, for ``docs/results``."""
+    """Yield the record of each target for ``docs/results``."""
     for t, target in enumerate(found.targets):
         known = ~np.isnan(found.labels[:, t])
         labels, errors = found.labels[known, t], found.errors[known, t]

@@ -1,8 +1,8 @@
-"""Make a model that comes with the package: ``python scripts/pack_model.py RUN NAME [options]``.
+"""Create a packaged model from a run: ``python scripts/pack_model.py RUN NAME [options]``.
 
-Weights are kept in float16, but for the mean and deviation of the targets; what the run knows of its files is left out.
-What it knows of its errors stays, with fingerprints of training molecules, and their SMILES where ``--table`` names
-the table that its store was made of; ``--bare`` leaves that out too.
+Weights are stored as float16, except mean and standard deviation of the targets, and paths of the run are removed.
+The calibration is kept, with fingerprints of training molecules, and with their SMILES if ``--table`` gives the table
+from which the preprocessed dataset was made. ``--bare`` removes the calibration too.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ EXACT = ("target_mean", "target_std")
 
 
 def strip_checkpoint(checkpoint: Checkpoint, bare: bool) -> Checkpoint:
-    """The model without where it was made; raises ValueError for one that is more than a network of graphs."""
+    """Remove paths and training settings from a checkpoint.
+
+    Raises:
+        ValueError: for a model with descriptors, tree ensembles or frozen layers.
+    """
     config = checkpoint.config
     if config.data.descriptors or checkpoint.stacking or config.trainer.freeze != "none":
-        raise ValueError("models that read descriptors, answer with trees or were partly frozen are not packed")
+        raise ValueError("models with descriptors, tree ensembles or frozen layers cannot be packaged")
     weights = {
         name: weight.clone() if name in EXACT or not weight.is_floating_point() else weight.half()
         for name, weight in checkpoint.weights.items()
@@ -43,7 +47,7 @@ def strip_checkpoint(checkpoint: Checkpoint, bare: bool) -> Checkpoint:
 
 
 def elements(corpus: GraphStore) -> list[int]:
-    """The elements of a store's molecules, as OGB numbers them: small tables of others do not start from the model."""
+    """Return the elements of a corpus as OGB indices; datasets with others are not fine-tuned from the model."""
     found = [
         np.unique(np.asarray(batch.column("atoms").values.values).reshape(-1, 9)[:, 0]) for batch in corpus.batches
     ]
@@ -51,7 +55,7 @@ def elements(corpus: GraphStore) -> list[int]:
 
 
 def with_smiles(calibration: Calibration, corpus: GraphStore, table: Path) -> Calibration:
-    """A calibration that knows the SMILES of its training molecules, which are rows of the corpus."""
+    """Add the SMILES of the training molecules, which are rows of the corpus, to a calibration."""
     texts = pd.read_csv(table, usecols=["smiles"])["smiles"].tolist()
     store, _ = featurize(texts, GraphConfig())
     known = dict(zip(molecule_keys(store, np.arange(len(store))).identity.tolist(), texts, strict=True))
@@ -63,10 +67,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
-    parser.add_argument("--corpus", type=Path, help="the store that it learned (default: that of a pretraining)")
-    parser.add_argument("--peak-lr", type=float, help="of runs that begin with it (default: its own)")
-    parser.add_argument("--bare", action="store_true", help="without intervals: for a model that is only begun with")
-    parser.add_argument("--table", type=Path, help="what the store was made of, with the column smiles")
+    parser.add_argument("--corpus", type=Path, help="dataset of the training (default: that of the pretraining)")
+    parser.add_argument("--peak-lr", type=float, help="peak learning rate for fine-tuning (default: its own)")
+    parser.add_argument(
+        "--bare", action="store_true", help="without calibration: for a model used only for fine-tuning"
+    )
+    parser.add_argument("--table", type=Path, help="source of the dataset, with a column smiles")
     options = parser.parse_args()
     corpus = GraphStore.open(options.corpus or options.run / CORPUS)
     known = elements(corpus)

@@ -1,4 +1,4 @@
-"""The papers' figures, drawn again beside their own numbers.
+"""Reproduce the papers' figures and compare them with the published numbers.
 
 ``python scripts/reproduce_figures.py smoothing|speed|spectra|depth``
 

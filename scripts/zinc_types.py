@@ -28,10 +28,10 @@ ORDERS = {Chem.BondType.SINGLE: 0, Chem.BondType.DOUBLE: 1, Chem.BondType.TRIPLE
 
 
 def atom_type(atom: Chem.Atom) -> tuple[str, int, int]:
-    """Element, charge, and the hydrogens of charged atoms, of phosphorus and of stereocentres of carbon."""
+    """Return element, charge and number of hydrogens (only of charged atoms, phosphorus and carbon stereocentres)."""
     tagged = atom.GetSymbol() == "C" and atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED
-    told = atom.GetFormalCharge() != 0 or atom.GetSymbol() == "P" or tagged
-    return atom.GetSymbol(), atom.GetFormalCharge(), atom.GetTotalNumHs() if told else 0
+    with_hydrogens = atom.GetFormalCharge() != 0 or atom.GetSymbol() == "P" or tagged
+    return atom.GetSymbol(), atom.GetFormalCharge(), atom.GetTotalNumHs() if with_hydrogens else 0
 
 
 def restricted(smiles: str, types: dict[tuple, int]) -> MolGraph:

@@ -16,7 +16,7 @@ INPUTS = {"rdkit_pickle": 400, "store": 150, "paths": 150, "checkpoint": 60, "tr
 def test_malformed_inputs_give_a_result_or_an_input_error(name, tmp_path):
     outcomes, findings = fuzz.fuzz(name, range(INPUTS[name]), 1, tmp_path)
     assert not findings, findings[0][1]
-    assert outcomes["answered"] and outcomes["refused"] and sum(outcomes.values()) == INPUTS[name]
+    assert outcomes["completed"] and outcomes["rejected"] and sum(outcomes.values()) == INPUTS[name]
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
@@ -29,6 +29,6 @@ def test_inputs_are_reproducible_by_their_numbers(name, tmp_path, monkeypatch):
 
     monkeypatch.setattr(f"fuzzing.{name}.target", target)
     outcomes, findings = fuzz.fuzz(name, range(3, 6), 1, tmp_path)
-    assert outcomes == {"answered": 2, "found": 1} and findings[0][0] == 4 and "IndexError" in findings[0][1]
+    assert outcomes == {"completed": 2, "failed": 1} and findings[0][0] == 4 and "IndexError" in findings[0][1]
     fuzz.fuzz(name, range(5, 6), 1, tmp_path)
     assert drawn[2] == drawn[3] and len(set(drawn)) == 3

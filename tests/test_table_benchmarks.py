@@ -1,4 +1,4 @@
-"""``scripts/benchmark.py tables``: its splits, its scores, its commands and its document, without training."""
+"""``scripts/benchmark.py tables``: splits, scores, commands and document, without training."""
 
 import argparse
 import itertools
@@ -26,18 +26,18 @@ NUMBERS = TASKS["caco2_wang"]
 # --- scores ---------------------------------------------------------------------------------------
 
 
-def auroc(true, answer):
-    pairs = [(a > b) + 0.5 * (a == b) for a in answer[true == 1] for b in answer[true == 0]]
+def auroc(true, predicted):
+    pairs = [(a > b) + 0.5 * (a == b) for a in predicted[true == 1] for b in predicted[true == 0]]
     return np.mean(pairs)
 
 
-def auprc(true, answer):
-    """The mean over positives of the precision at the threshold that admits them."""
-    return np.mean([true[answer >= threshold].mean() for threshold in answer[true == 1]])
+def auprc(true, predicted):
+    """Return the mean over positives of the precision at the threshold of their prediction."""
+    return np.mean([true[predicted >= threshold].mean() for threshold in predicted[true == 1]])
 
 
-def spearman(true, answer):
-    ranks = [[(v < x).sum() + ((v == x).sum() - 1) / 2 for x in v] for v in (true, answer)]
+def spearman(true, predicted):
+    ranks = [[(v < x).sum() + ((v == x).sum() - 1) / 2 for x in v] for v in (true, predicted)]
     return np.corrcoef(*ranks)[0, 1]
 
 
@@ -45,8 +45,8 @@ SLOW = {
     "AUROC": auroc,
     "AUPRC": auprc,
     "Spearman": spearman,
-    "MAE": lambda true, answer: sum(map(abs, true - answer)) / len(true),
-    "RMSE": lambda true, answer: np.linalg.norm(true - answer) / len(true) ** 0.5,
+    "MAE": lambda true, predicted: sum(map(abs, true - predicted)) / len(true),
+    "RMSE": lambda true, predicted: np.linalg.norm(true - predicted) / len(true) ** 0.5,
 }
 
 
@@ -54,18 +54,18 @@ SLOW = {
 def test_scores_match_slow_implementations(metric):
     random = np.random.default_rng(0)
     labels = random.integers(0, 2 if metric in ("AUROC", "AUPRC") else 9, (40, 3)).astype(float)
-    answers = random.integers(0, 20, (40, 3)) / 20  # with ties
+    predictions = random.integers(0, 20, (40, 3)) / 20  # with ties
     labels[random.random((40, 3)) < 0.3] = np.nan
     known = [~np.isnan(column) for column in labels.T]
-    slow = np.mean([SLOW[metric](labels[k, t], answers[k, t]) for t, k in enumerate(known)])
-    assert table_tasks.score(metric, labels, answers) == pytest.approx(slow)
+    slow = np.mean([SLOW[metric](labels[k, t], predictions[k, t]) for t, k in enumerate(known)])
+    assert table_tasks.score(metric, labels, predictions) == pytest.approx(slow)
 
 
 def test_targets_with_one_class_or_no_labels_are_ignored():
     labels = np.array([[0, 1, np.nan], [1, 1, np.nan], [0, 1, np.nan]])
-    answers = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.1], [0.2, 0.1, 0.2]])
-    assert table_tasks.score("AUROC", labels, answers) == 1
-    assert np.isnan(table_tasks.score("AUROC", labels[:, 1:], answers[:, 1:]))
+    predictions = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.1], [0.2, 0.1, 0.2]])
+    assert table_tasks.score("AUROC", labels, predictions) == 1
+    assert np.isnan(table_tasks.score("AUROC", labels[:, 1:], predictions[:, 1:]))
 
 
 # --- splits ---------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_every_task_has_its_own_file_and_known_metrics():
 
 # --- commands -------------------------------------------------------------------------------------
 
-# Stands for chemprop: keeps what it was given, and answers with the number of carbons; "CCCC" has no answer.
+# Replaces chemprop: stores its input and predicts the number of carbons; "CCCC" has no prediction.
 FAKE = """#!{python}
 import csv, pathlib, sys
 words = sys.argv[1:]
@@ -175,7 +175,7 @@ else:
 
 @pytest.fixture
 def chemprop(tmp_path):
-    """A command, and tables of two tasks: the second makes it fail."""
+    """Create the command and the tables of two tasks; the second makes the command fail."""
     command = tmp_path / "chemprop"
     command.write_text(FAKE.format(python=sys.executable, here=str(tmp_path)))
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
@@ -206,7 +206,7 @@ def test_finished_results_are_not_computed_again(tmp_path, chemprop):
     tables.run(begun)
     lines = table_report.read_results(begun.results)
     first = lines[0]
-    # Of the test rows 1 to 5 the answers are right but for 3, which is 4, and 4, which gets the training mean.
+    # The predictions of test rows 1 to 5 are correct except 3, whose label is 4, and 4, which gets the training mean.
     fit = pd.read_csv(tmp_path / "fit.csv")
     assert set(fit["split"]) == {"train", "val"} and not set(fit["smiles"]) & {"C" * i for i in range(1, 6)}
     assert [line["seed"] for line in lines] == [0, 1] and first["version"] == "fake 1.0" and first["unanswered"] == 1
@@ -221,14 +221,16 @@ def test_finished_results_are_not_computed_again(tmp_path, chemprop):
 
     tables.run(options(tmp_path, chemprop, "--tasks", "caco2_wang", "--seeds", "0", "1"))
     assert len((tmp_path / "calls").read_text().splitlines()) == 4
-    begun.results.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))  # one deleted: done again
+    begun.results.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines[1:])
+    )  # a deleted result is computed again
     tables.run(begun)
     assert [line["seed"] for line in table_report.read_results(begun.results)] == [1, 0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others adopt no orphans")
 def test_cpu_time_of_orphaned_processes_is_counted(tmp_path):
-    """As that of the members of an ensemble."""
+    """Such as the training processes of ensemble members."""
     worker = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     leaver = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}])"
     commands = table_methods.Commands(tmp_path, 1)
@@ -252,10 +254,10 @@ def test_result_without_a_metric_is_not_finished():
 
 @pytest.mark.parametrize(("task", "ending"), [(CLASSES, "prob_1"), (NUMBERS, "pred")])
 def test_graphslice_is_run_by_its_commands(task, ending, tmp_path, monkeypatch):
-    said = []
+    commands = []
 
     def run(self, *words):
-        said.append([str(word) for word in words])
+        commands.append([str(word) for word in words])
         if "predict" in words:
             ask = pd.read_csv(words[words.index("predict") + 2])
             columns = {f"y{i}_{ending}" if task is CLASSES else f"y_{ending}": [0.25 + i, np.nan] for i in (0, 1)}
@@ -264,30 +266,30 @@ def test_graphslice_is_run_by_its_commands(task, ending, tmp_path, monkeypatch):
     monkeypatch.setattr(table_methods.Commands, "run", run)
     labels = np.ones((3, 2 if task is CLASSES else 1))
     table = Table(task, np.array(["C", "CC", "CCC"], dtype=object), labels, np.array(["train", "valid", "test"]))
-    asked = table.frame("valid", "test", labels=False)
+    molecules = table.frame("valid", "test", labels=False)
     method = table_methods.GraphSlice("scratch-ensemble")
-    (found,) = method.answers(table, asked, 3, table_methods.Commands(tmp_path, 1)).values()
+    (found,) = method.predict(table, molecules, 3, table_methods.Commands(tmp_path, 1)).values()
     expected = [[0.25, 1.25], [np.nan] * 2] if task is CLASSES else [[1.25], [np.nan]]
     np.testing.assert_array_equal(found, expected)
-    train, predict = said
+    train, predict = commands
     assert train[train.index("--targets") + 1] == ",".join(table.targets) and "--trainer.seed 3" in " ".join(train)
-    assert train[-len(method.options) :] == method.options and predict[-1].endswith("answers.csv")
+    assert train[-len(method.options) :] == method.options and predict[-1].endswith("predictions.csv")
     assert "CCC" not in (tmp_path / "fit.csv").read_text()
 
 
 @pytest.mark.slow
 def test_graphslice_predicts_regression_targets(tmp_path, monkeypatch):
-    """The real commands."""
+    """Run the real commands."""
     monkeypatch.setitem(table_methods.GRAPHSLICE, "graphslice", ["--trainer.max_epochs", "1"])
     smiles = np.array(["C" * i for i in range(1, 25)], dtype=object)
     split = np.array(["train"] * 18 + ["valid"] * 3 + ["test"] * 3, dtype=object)
     table = Table(NUMBERS, smiles, 100 + np.arange(24.0)[:, None], split)
     commands = table_methods.Commands(tmp_path, 1)
-    asked = table.frame("valid", "test", labels=False)
-    found = table_methods.GraphSlice("graphslice").answers(table, asked, 0, commands)
+    molecules = table.frame("valid", "test", labels=False)
+    found = table_methods.GraphSlice("graphslice").predict(table, molecules, 0, commands)
     assert set(found) == {"graphslice", *table_methods.COMPONENTS_OF["graphslice"]}
-    for answers in found.values():
-        assert answers.shape == (6, 1) and (abs(answers - 108.5) < 40).all()  # the training labels have mean 108.5
+    for values in found.values():
+        assert values.shape == (6, 1) and (abs(values - 108.5) < 40).all()  # the training labels have mean 108.5
 
 
 def test_forest_is_trained_on_training_rows_only():
@@ -298,14 +300,14 @@ def test_forest_is_trained_on_training_rows_only():
     ask = pd.DataFrame({"smiles": ["CCCCCCCCCCCCCCC", "c1ccccc1CC"]})
     both = pd.concat([fit, wrong])
 
-    def answers(fit: pd.DataFrame, classes: bool) -> pd.DataFrame:
+    def predict(fit: pd.DataFrame, classes: bool) -> pd.DataFrame:
         known, asked = (compute_descriptors(table["smiles"].tolist(), ["morgan"])["morgan"] for table in (fit, ask))
-        return table_forest.answers(fit, ask, known, asked, classes=classes, seed=0, threads=1)
+        return table_forest.predict(fit, ask, known, asked, classes=classes, seed=0, threads=1)
 
-    found = answers(both, True)
+    found = predict(both, True)
     assert found["y0"][0] < 0.1 and found["y0"][1] > 0.9 and (found["y1"] == 0).all()
-    pd.testing.assert_frame_equal(found, answers(fit, True))
-    numbers = answers(both, False)
+    pd.testing.assert_frame_equal(found, predict(fit, True))
+    numbers = predict(both, False)
     assert numbers["y0"][0] < 0.2 and numbers["y0"][1] > 0.8
 
 
@@ -365,8 +367,8 @@ def test_document_has_means_standard_deviations_and_wins(tmp_path):
     ranks = text[text.index("## Ranks") :]
     assert "| `small-forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
     assert "| `graphslice` | 3 | 3.5 | 4.3 | 3.3 | 5.5 | 1.5 | 1.5 | 4.5 | 8.0 |  |" in ranks
-    told = "the mean place of MapLight + GNN less that of `graphslice` is -2.25 (95%"
-    assert told in ranks and "The two are level" not in ranks
+    sentence = "the mean place of MapLight + GNN less that of `graphslice` is -2.25 (95%"
+    assert sentence in ranks and "The two are level" not in ranks
     assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
 
 

@@ -1,4 +1,4 @@
-"""From SMILES to batches: cost per molecule of every step, beside RDKit's parser, OGB and plain copying."""
+"""From SMILES to batches: cost per molecule of every step, compared with RDKit's parser, OGB and plain copying."""
 
 from __future__ import annotations
 
@@ -136,12 +136,16 @@ def _batching(smiles: list[str]) -> list[dict]:
     bytes_each = sum(tensor.nbytes for tensor in vars(wide).values() if tensor is not None) / len(wide)
     original = f"{ORIGINAL_US} us where MolFromSmiles takes {ORIGINAL_PARSE_US}"
     return [
-        figure("store to batch of 256, one core", ours, "us", asked="<= 10", beside=original),
-        figure("the same, less than the original", faster, "x", asked=">= 100", beside="both over MolFromSmiles"),
+        figure("store to batch of 256, one core", ours, "us", asked="<= 10", comparison=original),
+        figure("the same, less than the original", faster, "x", asked=">= 100", comparison="both over MolFromSmiles"),
         figure("the same, Floyd-Warshall's choice", one, "us"),
         figure("copying such a batch, the floor", copy, "us"),
         figure(
-            "handed to the device, 18 atoms", bytes_each, "bytes", asked="<= 2048", beside=f"{ORIGINAL_BYTES:,} bytes"
+            "handed to the device, 18 atoms",
+            bytes_each,
+            "bytes",
+            asked="<= 2048",
+            comparison=f"{ORIGINAL_BYTES:,} bytes",
         ),
         figure("loader, 2 threads", len(rows) / times["loader"], "molecules/s", asked=">= 150,000"),
         figure("padding of atom slots, batch 256", 100 * padding, "%", asked="<= 5"),

@@ -1,4 +1,4 @@
-"""Memory and rate of the command line on files of growing size; Linux only, where /proc tells the memory.
+"""Memory and rate of the command line on files of growing size; Linux only, where /proc reports the memory.
 
 The molecules of ``--molecules`` are repeated to files of ``--rows`` rows. Memory is the largest sum
 over all processes of a command, shared pages counted once. ``--against`` runs another program on

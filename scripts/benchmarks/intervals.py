@@ -1,4 +1,4 @@
-"""Coverage of intervals and sets of classes, beside a forest's jackknife; and how errors grow with distance.
+"""Coverage of prediction intervals and sets, compared with a forest's jackknife, and errors by distance.
 
 ``run --data DIR`` trains with the defaults on eight tables of TDC's ADMET group, each split at random and by scaffold,
 and adds every result as a line to docs/benchmarks/intervals.jsonl; what is there already is not done again. Every
@@ -96,7 +96,7 @@ def write_document(results: Path) -> None:
 
 
 def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int) -> dict[str, Any]:
-    """Train on a table, all rows of which are split anew, and judge what is said of the test molecules."""
+    """Train on a table with a new split of all rows, and evaluate the predictions for the test set."""
     table = pd.read_csv(data / task.file)[["smiles", "y"]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -114,19 +114,20 @@ def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int
     check_split(table["smiles"].tolist(), sides.tolist(), f"{task.name}, {split}, seed {seed}")
     rows, y = splits["test"], table["y"].to_numpy(np.float64)
     smiles, labels = table["smiles"].to_numpy()[rows].tolist(), y[rows, None]
-    found = {level: predictor.predict(smiles, interval=level) for level in LEVELS}
-    values = found[LEVELS[0]].values
+    predictions = {level: predictor.predict(smiles, interval=level) for level in LEVELS}
+    values = predictions[LEVELS[0]].values
     labelled, molecules = np.where(np.isfinite(values[:, :1]), labels, np.nan), np.arange(len(rows))
     covered = {
-        str(level): coverage(each.interval, labelled, molecules, predictor.tasks)["y"] for level, each in found.items()
+        str(level): coverage(prediction.interval, labelled, molecules, predictor.tasks)["y"]
+        for level, prediction in predictions.items()
     }
-    near = found[LEVELS[0]].neighbours
-    line: dict[str, Any] = {"intervals": covered, "rows": {name: len(each) for name, each in splits.items()}}
+    near = predictions[LEVELS[0]].neighbours
+    line: dict[str, Any] = {"intervals": covered, "rows": {name: len(members) for name, members in splits.items()}}
     if task.classes:
         temperature = predictor.calibration.targets[0].temperature
         before = temperature_scaled(values, 1 / temperature)
-        errors = [score("calibration_error", "", predictor.tasks, labels, each) for each in (before, values)]
-        losses = [log_loss(labels[:, 0], each[:, 0].astype(np.float64)) for each in (before, values)]
+        errors = [score("calibration_error", "", predictor.tasks, labels, probs) for probs in (before, values)]
+        losses = [log_loss(labels[:, 0], probs[:, 0].astype(np.float64)) for probs in (before, values)]
         line |= {"temperature": temperature, "calibration_error": errors, "log_loss": losses}
         error = (values[:, 0] >= 0.5) != labels[:, 0]
     else:

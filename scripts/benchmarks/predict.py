@@ -1,4 +1,4 @@
-"""Prediction of molecules in memory: batches of a store through a model, beside plain PyTorch and the floor.
+"""Prediction of molecules in memory: batches of a store through a model, compared with plain PyTorch and the floor.
 
 What ``step`` measures of one batch, of a stream of batches: on a CPU every core takes batches of its
 own, and the batches are made from the store within the time.
@@ -66,7 +66,9 @@ def _predicted(config: ModelConfig, store: GraphStore, rows: np.ndarray, options
                     shares.append(work / time_of / ((before + measure()) / 2))
     rate = len(rows) / float(np.median(taken["ours"]))
     figures = [
-        figure(f"{config.mixer}: share of the floor", 100 * float(np.median(shares)), "%", beside=f"{rate:,.0f} mol/s")
+        figure(
+            f"{config.mixer}: share of the floor", 100 * float(np.median(shares)), "%", comparison=f"{rate:,.0f} mol/s"
+        )
     ]
     if "plain" in taken:
         ratio = float(np.median(np.divide(taken["plain"], taken["ours"])))

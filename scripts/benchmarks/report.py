@@ -1,4 +1,4 @@
-"""The table of a benchmark, and its times."""
+"""Table of a benchmark, and interleaved timing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Callable
 import numpy as np
 
 
-def figure(what: str, value: float, unit: str, *, asked: str = "", beside: str = "") -> dict:
-    """One line of the table."""
-    return {"what": what, "value": float(f"{value:.4g}"), "unit": unit, "asked": asked, "beside": beside}
+def figure(what: str, value: float, unit: str, *, asked: str = "", comparison: str = "") -> dict:
+    """Return a row of the table: a measured value, the required value and one for comparison."""
+    row = {"what": what, "value": float(f"{value:.4g}"), "unit": unit, "asked": asked}
+    return row | {"beside": comparison}  # codespell:ignore beside
 
 
 def print_table(figures: list[dict]) -> None:
-    """As Markdown."""
-    columns = ("what", "value", "unit", "asked", "beside")
+    """Print the table as Markdown."""
+    columns = ("what", "value", "unit", "asked", "beside")  # codespell:ignore beside
     print("| " + " | ".join(columns) + " |")
     print("|" + "---|" * len(columns))
     for line in figures:
@@ -25,9 +26,12 @@ def print_table(figures: list[dict]) -> None:
 def interleaved(
     functions: dict[str, Callable[[], object]], repeats: int = 7, synchronize: Callable[[], None] | None = None
 ) -> dict[str, float]:
-    """Median seconds of each function, taken in turns so that a drifting machine drifts for all.
+    """Measure the median seconds of each function, interleaved so that changes of the machine affect all alike.
 
-    ``synchronize`` waits for a device that works on after a function has returned.
+    Args:
+        functions: functions by name.
+        repeats: number of timings of each.
+        synchronize: waits for a device that computes asynchronously.
     """
     wait = synchronize or (lambda: None)
     times: dict[str, list[float]] = {name: [] for name in functions}

@@ -1,4 +1,4 @@
-"""Sorting every channel of a batch over its rows, beside the torch backend and ``torch.sort`` alone."""
+"""Sorting every channel of a batch over its rows, compared with the torch backend and ``torch.sort`` alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _sorted(shape: tuple[int, int, int], device: str, asked: bool) -> list[dict]
                 times["torch" + suffix] / ours,
                 "x the torch backend",
                 asked=f">= {least if asked else 1}",
-                beside=f"{1e3 * ours:.3g} ms; {times['plain' + suffix] / ours:.3g} x torch.sort alone",
+                comparison=f"{1e3 * ours:.3g} ms; {times['plain' + suffix] / ours:.3g} x torch.sort alone",
             )
         )
     return figures
@@ -97,7 +97,7 @@ def _mapped(batch: int = 1024, heads: int = 32, width: int = 19, channels: int =
                 times["torch" + suffix] / ours,
                 "x the product, then the sort",
                 asked=">= 10",
-                beside=f"{1e3 * ours:.3g} ms; {100 * least / ours / bandwidth:.0f}% of the memory's rate",
+                comparison=f"{1e3 * ours:.3g} ms; {100 * least / ours / bandwidth:.0f}% of the memory's rate",
             )
         )
     return figures

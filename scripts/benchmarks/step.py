@@ -1,4 +1,4 @@
-"""Training and inference of the model: share of the arithmetic floor, and rate beside plain PyTorch.
+"""Training and inference of the model: share of the arithmetic floor, and rate compared with plain PyTorch.
 
 The floor is the time of the matrix products of the layers alone, at the rate of a large matrix
 product measured in the same turn (training: three times the products of inference).
@@ -279,14 +279,14 @@ def _figures(
     for name in (name for name in taken if not name.startswith("eager")):
         label = f"{config.mixer}, {name}"
         median, share = float(np.median(taken[name])), float(np.median(shares[name]))
-        beside = f"{molecules / median:,.0f} molecules/s"
-        figures.append(figure(f"{label}: share of the floor", 100 * share, "%", beside=beside))
+        comparison = f"{molecules / median:,.0f} molecules/s"
+        figures.append(figure(f"{label}: share of the floor", 100 * share, "%", comparison=comparison))
         if "eager " + name in taken:
             ratios = np.divide(taken["eager " + name], taken[name])
             figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
         if name in known:
-            beside = f"its share: {100 * known[name]:.0f}%"
-            figures.append(figure(f"{label}: share", share / known[name], "x the original's", beside=beside))
+            comparison = f"its share: {100 * known[name]:.0f}%"
+            figures.append(figure(f"{label}: share", share / known[name], "x the original's", comparison=comparison))
         if (alone := f"{name}, one core") in taken:
             ratios = np.divide(taken[alone], taken[name])
             figures.append(

@@ -1,8 +1,8 @@
 """A random forest of 500 trees on embeddings of molecules, as a command.
 
-``python -m benchmarks.table_forest fit.csv ask.csv answers.csv``: trains on the rows of fit.csv whose split is train
-(the others are not used), one forest for each target, and answers for the rows of ask.csv. Beside the tables lie
-fit.npy and ask.npy with the embeddings, a row for each of theirs.
+``python -m benchmarks.table_forest fit.csv ask.csv predictions.csv`` trains one forest for each target on the training
+rows of fit.csv (other rows are not used) and predicts the rows of ask.csv. The files fit.npy and ask.npy in the same
+folders hold the embeddings, one row for each row of the tables.
 """
 
 from __future__ import annotations
@@ -17,25 +17,31 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 TREES = 500
 
 
-def answers(
-    fit: pd.DataFrame, ask: pd.DataFrame, known: np.ndarray, asked: np.ndarray, classes: bool, seed: int, threads: int
+def predict(
+    fit: pd.DataFrame,
+    ask: pd.DataFrame,
+    fit_embeddings: np.ndarray,
+    ask_embeddings: np.ndarray,
+    classes: bool,
+    seed: int,
+    threads: int,
 ) -> pd.DataFrame:
-    """A column for each target of ``fit``, numbers, or the probability of class 1, of what is read of each row."""
+    """Train forests on ``fit`` and return a column of predictions for each target (of classes the probability of 1)."""
     train = fit[fit["split"] == "train"]
-    known = known[fit["split"] == "train"]
-    found = pd.DataFrame({"smiles": ask["smiles"]})
+    fit_embeddings = fit_embeddings[fit["split"] == "train"]
+    predictions = pd.DataFrame({"smiles": ask["smiles"]})
     for target in fit.columns.drop(["smiles", "split"]):
         labelled = train[target].notna().to_numpy()
         kind = RandomForestClassifier if classes else RandomForestRegressor
         forest = kind(TREES, n_jobs=threads, random_state=seed)
-        forest.fit(known[labelled], train[target].to_numpy()[labelled])
+        forest.fit(fit_embeddings[labelled], train[target].to_numpy()[labelled])
         if not classes:
-            found[target] = forest.predict(asked)
+            predictions[target] = forest.predict(ask_embeddings)
         elif 1 in forest.classes_:
-            found[target] = forest.predict_proba(asked)[:, list(forest.classes_).index(1)]
+            predictions[target] = forest.predict_proba(ask_embeddings)[:, list(forest.classes_).index(1)]
         else:
-            found[target] = 0.0
-    return found
+            predictions[target] = 0.0
+    return predictions
 
 
 def main() -> None:
@@ -47,9 +53,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     fit, ask = pd.read_csv(options.fit), pd.read_csv(options.ask)
-    known, asked = (np.load(path.with_suffix(".npy")) for path in (options.fit, options.ask))
-    found = answers(fit, ask, known, asked, options.classes, options.seed, options.threads)
-    found.to_csv(options.out, index=False)
+    embeddings = [np.load(path.with_suffix(".npy")) for path in (options.fit, options.ask)]
+    predictions = predict(fit, ask, *embeddings, options.classes, options.seed, options.threads)
+    predictions.to_csv(options.out, index=False)
 
 
 if __name__ == "__main__":

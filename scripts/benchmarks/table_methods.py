@@ -1,4 +1,4 @@
-"""The methods of ``benchmark.py tables``: commands that train on a table and answer for SMILES of another."""
+"""Methods of ``benchmark.py tables``: commands that train on one table and predict the SMILES of another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphslice.trees.stacking import predict_trees
 
 ROOT = Path(__file__).parents[2]
 
-#: What each of ours gives to ``graphslice train`` beside the table and the seed.
+#: Options of ``graphslice train`` for each of our methods, in addition to dataset and seed.
 GRAPHSLICE = {
     "graphslice": [],
     "graphslice-features": ["--features", "morgan,rdkit2d"],
@@ -30,10 +30,10 @@ GRAPHSLICE = {
     "scratch-features": ["--init-from", "none", "--features", "morgan,rdkit2d"],
     "scratch-ensemble": ["--init-from", "none", "--ensemble", "5"],
 }
-#: The network alone of a run that begins with a model which has not met the test rows; at the learning rate of small.
+#: Network only, fine-tuned from a model that was not trained on the test rows, at the learning rate of ``small``.
 UNSEEN = "unseen-network"
 _UNSEEN_OPTIONS = ["--optimizer.peak_lr", "1e-3", "--trainer.baselines", "off"]
-#: What answers in a run, each judged alone too. The trees do not depend on where the network begins.
+#: Components of a run, which are also evaluated separately. The tree ensembles do not depend on the initial network.
 COMPONENTS_OF = {
     "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting"),
     "scratch": ("scratch-network",),
@@ -42,18 +42,18 @@ PARTS = tuple(name for names in COMPONENTS_OF.values() for name in names)
 
 
 class CommandError(Exception):
-    """A command failed; the text has its last lines."""
+    """A command failed; the message contains the last lines of its output."""
 
 
 @dataclass
 class Commands:
-    """Runs the commands of one method on one task, and adds up what they took.
+    """Runs the commands of one method on one task and adds up their times.
 
     Attributes:
-        folder: where their files and what they say go.
-        threads: that each may use.
-        seconds: by the clock, all commands together.
-        cpu_seconds: of the processors, which other work on the machine changes less.
+        folder: folder for their files and output.
+        threads: number of threads of each command.
+        seconds: wall-clock time of all commands.
+        cpu_seconds: processor time of all commands, which depends less on other work of the machine.
     """
 
     folder: Path
@@ -67,9 +67,9 @@ class Commands:
         paths = [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | dict.fromkeys(names, str(self.threads))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        said = self.folder / "said.txt"
+        output = self.folder / "output.txt"
         begin = time.perf_counter()
-        with said.open("w") as log:
+        with output.open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-S", str(Path(__file__).with_name("with_orphans.py")), *command],
                 stdout=log,
@@ -86,50 +86,50 @@ class Commands:
         self.seconds += time.perf_counter() - begin
         self.cpu_seconds += usage.ru_utime + usage.ru_stime
         if process.returncode:
-            last = "\n".join(said.read_text(errors="replace").splitlines()[-8:])
+            last = "\n".join(output.read_text(errors="replace").splitlines()[-8:])
             raise CommandError(f"{' '.join(command)}: exit code {process.returncode}\n{last}")
 
 
 class Method:
-    """Something that learns from a table.
+    """A method that is trained on a table.
 
     Attributes:
-        name: in the results.
-        version: of its software.
+        name: name in the results.
+        version: version of its software.
     """
 
     name: str
     version: str
 
-    def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        """Train on the rows train and valid of a table, and answer for others.
+    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
+        """Train on the training and validation rows of a table, and predict other molecules.
 
         Args:
-            table: of a task.
-            asked: R rows with the column smiles alone.
-            seed: of the training.
-            commands: runs them, in its folder.
+            table: table of the task.
+            molecules: R rows with only the column smiles.
+            seed: seed of the training.
+            commands: runs the commands, in its folder.
 
         Returns:
-            ``float64 [R, T]``, of classes the probability of 1; nan where there is no answer. By its name, and those of
-            its parts.
+            ``float64 [R, T]`` by the names of the method and its components; for classes the probability of 1, nan
+            where there is no prediction.
         """
         raise NotImplementedError
 
     @staticmethod
-    def _write(table: Table, asked: pd.DataFrame, folder: Path, valid: str = "valid") -> tuple[Path, Path]:
-        """The labelled rows and those that are asked for: no method sees a label of the test."""
+    def _write(table: Table, molecules: pd.DataFrame, folder: Path, valid: str = "valid") -> tuple[Path, Path]:
+        """Write the labelled rows and the molecules to predict; no method gets a label of the test set."""
         fit, ask = folder / "fit.csv", folder / "ask.csv"
         table.frame("train", "valid").replace({"split": {"valid": valid}}).to_csv(fit, index=False)
-        asked.to_csv(ask, index=False)
+        molecules.to_csv(ask, index=False)
         return fit, ask
 
 
 class Chemprop(Method):
-    """chemprop with its defaults.
+    """chemprop with its default settings.
 
     Args:
-        command: in an environment of its own (``pip install chemprop==2.3.1``).
+        command: the command, in a separate environment (``pip install chemprop==2.3.1``).
     """
 
     name = "chemprop"
@@ -138,9 +138,9 @@ class Chemprop(Method):
         self.command = command
         self.version = subprocess.run([command, "--version"], check=True, capture_output=True, text=True).stdout.strip()
 
-    def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        fit, ask = self._write(table, asked, commands.folder, valid="val")
-        model, out = commands.folder / "model", commands.folder / "answers.csv"
+    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
+        fit, ask = self._write(table, molecules, commands.folder, valid="val")
+        model, out = commands.folder / "model", commands.folder / "predictions.csv"
         kind = "classification" if table.task.classes else "regression"
         commands.run(
             *(self.command, "train", "--data-path", fit, "--smiles-columns", "smiles", "--target-columns"),
@@ -155,7 +155,7 @@ class Chemprop(Method):
 
 
 class Forest(Method):
-    """A random forest, ``benchmarks/table_forest.py``, on what the model ``small`` reads of a molecule."""
+    """A random forest (``benchmarks/table_forest.py``) on the embeddings of the model ``small``."""
 
     name = "small-forest"
 
@@ -164,12 +164,12 @@ class Forest(Method):
 
         self.version = f"scikit-learn {sklearn.__version__}, graphslice {commit()}"
 
-    def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        fit, ask = self._write(table, asked, commands.folder)
-        out = commands.folder / "answers.csv"
+    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
+        fit, ask = self._write(table, molecules, commands.folder)
+        out = commands.folder / "predictions.csv"
         for path in (fit, ask):
-            found = path.with_suffix(".npy")
-            commands.run(sys.executable, "-m", "graphslice", "fingerprint", "small", path, "-o", found)
+            embeddings = path.with_suffix(".npy")
+            commands.run(sys.executable, "-m", "graphslice", "fingerprint", "small", path, "-o", embeddings)
         kind = ["--classes"] if table.task.classes else []
         words = (fit, ask, out, "--seed", seed, "--threads", commands.threads, *kind)
         commands.run(sys.executable, "-m", "benchmarks.table_forest", *words)
@@ -177,15 +177,15 @@ class Forest(Method):
 
 
 class GraphSlice(Method):
-    """One of :data:`GRAPHSLICE`, or another name with its options."""
+    """GraphSlice with the options of a name in :data:`GRAPHSLICE`, or with other options."""
 
     def __init__(self, name: str, options: Sequence[str] | None = None) -> None:
         self.name, self.options = name, list(GRAPHSLICE[name] if options is None else options)
         self.version = f"graphslice {graphslice.__version__} {commit()}"
 
-    def answers(self, table: Table, asked: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        fit, ask = self._write(table, asked, commands.folder)
-        run, out = commands.folder / "run", commands.folder / "answers.csv"
+    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
+        fit, ask = self._write(table, molecules, commands.folder)
+        run, out = commands.folder / "run", commands.folder / "predictions.csv"
         command = (sys.executable, "-m", "graphslice")
         commands.run(
             *(*command, "train", "--dataset", fit, "--targets", ",".join(table.targets), "--out", run),
@@ -194,35 +194,43 @@ class GraphSlice(Method):
         commands.run(*command, "predict", run, ask, "-o", out)
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
-        found = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}
+        predictions = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}
         names = COMPONENTS_OF.get(self.name, ())
-        return found | (component_predictions(run, asked["smiles"].tolist(), names) if names else {})
+        return predictions | (component_predictions(run, molecules["smiles"].tolist(), names) if names else {})
 
 
 def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """What the network, the forest and the boosting of a run answer alone, of the first as many as there are names."""
+    """Return separate predictions of the network, random forest and gradient boosting of a run, by these names.
+
+    With fewer names, only the first components are returned.
+    """
     predictor = graphslice.load(run, "cpu")
     (stacking,) = predictor.stackings
-    if stacking is None:  # the network has answered alone, and no trees were kept
+    if stacking is None:  # the prediction is that of the network alone
         return {names[0]: np.asarray(predictor.predict(smiles), np.float64)}
     x = np.concatenate(list(compute_descriptors(smiles, stacking.kinds).values()), axis=1, dtype=np.float32)
     predictor.stackings = [None]
-    answers = [predictor.predict(smiles), *(predict_trees(trees, x) for trees in stacking.trees.values())]
-    return {name: np.asarray(values, np.float64) for name, values in zip(names, answers, strict=False)}
+    predictions = [predictor.predict(smiles), *(predict_trees(trees, x) for trees in stacking.trees.values())]
+    return {name: np.asarray(values, np.float64) for name, values in zip(names, predictions, strict=False)}
 
 
 METHODS = ("chemprop", Forest.name, *GRAPHSLICE, UNSEEN)
 
 
 def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
-    """The method of a name; ``chemprop`` is its command, and ``unseen`` the run that :data:`UNSEEN` begins with.
+    """Create a method.
+
+    Args:
+        name: one of :data:`METHODS`.
+        chemprop: command of chemprop, needed for that method.
+        unseen: run from which :data:`UNSEEN` is fine-tuned, needed for that method.
 
     Raises:
-        SystemExit: if one of them is asked for and not given.
+        SystemExit: if the command or run that the method needs is missing.
     """
     if name == UNSEEN:
         if unseen is None:
-            raise SystemExit(f"the method {UNSEEN} needs the run that it begins with: --unseen RUN")
+            raise SystemExit(f"the method {UNSEEN} needs the run from which it is fine-tuned: --unseen RUN")
         return GraphSlice(name, ["--init-from", unseen, *_UNSEEN_OPTIONS])
     if name == "chemprop":
         if chemprop is None:
@@ -232,18 +240,18 @@ def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
 
 
 def commit() -> str:
-    """The commit that the package is at, with a + where its files were changed since; nothing outside a checkout."""
+    """Return the commit of the checkout, with a + if files were changed since; empty outside a checkout."""
 
     def git(*words: str) -> subprocess.CompletedProcess:
         return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
 
-    found = git("rev-parse", "--short", "HEAD").stdout.strip()
-    changed = git("status", "--porcelain", "--", "graphslice", "configs").stdout.strip() if found else ""
-    return found + ("+" if changed else "")
+    revision = git("rev-parse", "--short", "HEAD").stdout.strip()
+    changed = git("status", "--porcelain", "--", "graphslice", "configs").stdout.strip() if revision else ""
+    return revision + ("+" if changed else "")
 
 
-def fill_missing(answers: np.ndarray, table: Table) -> tuple[np.ndarray, int]:
-    """Answers with the mean of the training labels for those that are missing, and the number of rows that lack one."""
-    missing = np.isnan(answers)
+def fill_missing(predictions: np.ndarray, table: Table) -> tuple[np.ndarray, int]:
+    """Replace missing predictions by the mean training label; return them and the number of rows with a missing one."""
+    missing = np.isnan(predictions)
     means: Sequence[float] = np.nanmean(table.labels[table.split == "train"], axis=0)
-    return np.where(missing, means, answers), int(missing.any(axis=1).sum())
+    return np.where(missing, means, predictions), int(missing.any(axis=1).sum())

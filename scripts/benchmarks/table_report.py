@@ -1,4 +1,4 @@
-"""The document of ``benchmark.py tables``, made of its results."""
+"""Document of ``benchmark.py tables``, generated from its results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.table_methods import METHODS, PARTS
 from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
 
 PUBLISHED = "published.csv"
-# Of the tasks, for the interval of a difference of mean places.
+# Resamples of the tasks for the interval of a difference of mean ranks.
 _RESAMPLES = 10_000
-# Beside the results: what the tables do not say by themselves.
+# File with notes that close the document, in the folder of the results.
 _NOTES = "notes.md"
-#: Methods of TDC's leaderboard, and what they are called.
+#: Methods of TDC's leaderboard, and their names in the document.
 BOARDS = {
     "chemprop": "Chemprop",
     "chemprop_rdkit": "Chemprop-RDKit",
@@ -29,8 +29,10 @@ BOARDS = {
     "attentivefp": "AttentiveFP",
     "gcn": "GCN",
 }
-#: Columns of it that stand beside ours.
-BESIDE = {name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight")} | {"best": "best"}
+#: Columns of the leaderboard in the score table.
+PUBLISHED_COLUMNS = {name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight")} | {
+    "best": "best"
+}
 
 INTRODUCTION = """\
 # Benchmarks on tables
@@ -80,11 +82,11 @@ def keep_published(data: Path, out: Path) -> None:
 
 
 def rendered(results: list[dict], published: Path) -> str:
-    """The whole document.
+    """Return the whole document.
 
     Args:
-        results: of :func:`read_results`.
-        published: file of :func:`keep_published`; beside it lie the notes that close the document.
+        results: lines of :func:`read_results`.
+        published: file of :func:`keep_published`; its folder holds the notes that close the document.
     """
     board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=[*BOARDS, "best"])
     scores = grouped(results, "test")
@@ -122,7 +124,7 @@ its tasks that the board has, and theirs on the same tasks; 1 is the best, and t
 
 _TIE = """
 On the {count} tasks that have both, the mean place of MapLight + GNN less that of `graphslice` is {mean:.2f} (95%
-interval {low:.2f} to {high:.2f}; bootstrap over the tasks, paired, {resamples:,} resamples). {told} Eight
+interval {low:.2f} to {high:.2f}; bootstrap over the tasks, paired, {resamples:,} resamples). {conclusion} Eight
 published methods are not the whole board: among all 19 to 26 entries of each task's board, as of autumn 2026, an audit
 found a mean place of 3.76 for `graphslice` and of 3.95 for MapLight + GNN. Those boards are not kept here.
 """
@@ -159,10 +161,10 @@ def cell(values: list[float]) -> str:
 
 
 def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board: pd.DataFrame | None) -> str:
-    """Task by method; with the published figures where there are such."""
-    beside = {} if board is None else BESIDE
+    """Return a table of scores by task and method, with the published figures if there are any."""
+    published = {} if board is None else PUBLISHED_COLUMNS
     lines = [
-        ["task", "metric", *(f"`{name}`" for name in methods), *(f"published: {name}" for name in beside.values())]
+        ["task", "metric", *(f"`{name}`" for name in methods), *(f"published: {name}" for name in published.values())]
     ]
     for task in tasks:
         for metric in task.metrics:
@@ -170,7 +172,8 @@ def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board
             arrow = "↑" if METRICS[metric][1] else "↓"
             figures = [cell(found.get(name, [])) for name in methods]
             figures += [
-                "" if (value := published_score(board, task.name, name)) is None else f"{value:.3f}" for name in beside
+                "" if (value := published_score(board, task.name, name)) is None else f"{value:.3f}"
+                for name in published
             ]
             if any(figures[: len(methods)]):
                 lines.append([task.name, f"{metric} {arrow}", *figures])
@@ -178,14 +181,14 @@ def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board
 
 
 def published_score(board: pd.DataFrame | None, task: str, column: str) -> float | None:
-    """A published figure, None where there is none."""
+    """Return a published figure, or None."""
     if board is None or task not in board.index or pd.isna(board.loc[task, column]):
         return None
     return float(board.loc[task, column])
 
 
 def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
-    """Of each method over the published ones and over the others that were run."""
+    """Return a table of the wins of each method over the published methods and over the other methods."""
     ours: dict[str, dict[str, float]] = defaultdict(dict)
     for task in TDC.values():
         for method, values in scores.get((task.name, task.metrics[0]), {}).items():
@@ -193,7 +196,7 @@ def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
     rivals = {f"`{method}`": ours[method] for method in methods}
     for name in ("best", "chemprop_rdkit", "chemprop"):
         figures = {task: value for task in TDC if (value := published_score(board, task, name)) is not None}
-        rivals = {f"published: {BESIDE[name]}": figures} | rivals
+        rivals = {f"published: {PUBLISHED_COLUMNS[name]}": figures} | rivals
     lines = [["better than", *rivals]]
     for method in methods:
         wins = [win_count(ours[method], rival) if rival is not ours[method] else "" for rival in rivals.values()]
@@ -202,7 +205,7 @@ def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
 
 
 def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
-    """Of each method, and beside it those of the published ones on its tasks."""
+    """Return a table of the mean rank of each method, with those of the published methods on the same tasks."""
     lines = [["beside the board", "tasks", "its mean rank", *BOARDS.values()]]
     for method in methods:
         found = places(method, scores, board)
@@ -212,7 +215,7 @@ def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
 
 
 def places(method: str, scores: Scores, board: pd.DataFrame) -> pd.DataFrame:
-    """The place of a method among the published ones: a row for each task that both have, a column for each method."""
+    """Rank a method among the published ones: a row for each task that both have, a column for each method."""
     found = {}
     for task in TDC.values():
         ours = scores.get((task.name, task.metrics[0]), {}).get(method)
@@ -224,11 +227,11 @@ def places(method: str, scores: Scores, board: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_difference(ranks: pd.DataFrame, method: str, rival: str) -> tuple[int, float, float, float]:
-    """How the mean place of a rival differs from that of a method, over the tasks that have both.
+    """Compute the difference of the mean ranks of a rival and a method, over the tasks that have both.
 
     Returns:
-        The number of tasks, the mean of the rival's place less the method's, and the 95% interval of that mean: its
-        percentiles over resamples of the tasks (bootstrap, paired, with a fixed seed).
+        The number of tasks, the mean of the rival's rank minus the method's, and the 95% interval of that mean: its
+        percentiles over resamples of the tasks (paired bootstrap with a fixed seed).
     """
     differences = (ranks[rival] - ranks[method]).dropna().to_numpy()
     draws = np.random.default_rng(0).integers(0, len(differences), (_RESAMPLES, len(differences)))
@@ -237,17 +240,17 @@ def rank_difference(ranks: pd.DataFrame, method: str, rival: str) -> tuple[int, 
 
 
 def rank_text(scores: Scores, board: pd.DataFrame) -> str:
-    """What the mean places of ``graphslice`` and of the best published method tell; nothing without figures of both."""
+    """Compare the mean ranks of ``graphslice`` and the best published method in a paragraph; empty without both."""
     ranks = places("graphslice", scores, board)
     if not len(ranks) or ranks["maplight_gnn"].isna().all():
         return ""
     count, mean, low, high = rank_difference(ranks, "graphslice", "maplight_gnn")
-    told = "The two are level." if low <= 0 <= high else "That is more than chance."
-    return _TIE.format(count=count, mean=mean, low=low, high=high, told=told, resamples=_RESAMPLES)
+    conclusion = "The two are level." if low <= 0 <= high else "That is more than chance."
+    return _TIE.format(count=count, mean=mean, low=low, high=high, conclusion=conclusion, resamples=_RESAMPLES)
 
 
 def win_count(figures: dict[str, float], rival: dict[str, float]) -> str:
-    """On how many of the tasks that both have the first is better."""
+    """Count the tasks, of those that both have, on which the first is better."""
     both = [task for task in figures if task in rival]
     more = {task: METRICS[TDC[task].metrics[0]][1] for task in both}
     better = sum(figures[t] > rival[t] if more[t] else figures[t] < rival[t] for t in both)
@@ -255,7 +258,7 @@ def win_count(figures: dict[str, float], rival: dict[str, float]) -> str:
 
 
 def seconds_table(methods: list[str], seconds: Scores) -> str:
-    """Task by method."""
+    """Return a table of the median seconds by task and method."""
     lines = [["task", *(f"`{name}`" for name in methods)]]
     for task in (*TDC.values(), *MOLECULE_NET.values()):
         found = seconds.get((task.name, task.metrics[0]), {})
@@ -265,6 +268,6 @@ def seconds_table(methods: list[str], seconds: Scores) -> str:
 
 
 def markdown(lines: list[list[str]]) -> str:
-    """A table, its first line the header."""
+    """Format a Markdown table whose first line is the header."""
     rows = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]]) + "\n"

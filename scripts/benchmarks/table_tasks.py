@@ -1,4 +1,4 @@
-"""The tasks of ``benchmark.py tables``: their files, their rows, who trains, and how answers are judged."""
+"""Tasks of ``benchmark.py tables``: files, rows, splits and scores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _molecule_net(metrics: tuple[str, ...], files: str) -> dict[str, Task]:
     return {file.split(".")[0]: Task(file.split(".")[0], file, metrics, False) for file in files.split()}
 
 
-#: Those of TDC's ADMET group, judged as its leaderboard does (which has no AUROC of bioavailability_ma).
+#: Tasks of TDC's ADMET group, evaluated as on its leaderboard (which has no AUROC for bioavailability_ma).
 TDC = (
     _tdc("MAE", "caco2_wang ppbr_az lipophilicity_astrazeneca solubility_aqsoldb ld50_zhu")
     | _tdc("Spearman", "half_life_obach vdss_lombardo clearance_hepatocyte_az clearance_microsome_az")
@@ -163,7 +163,7 @@ def balanced_scaffold_split(smiles: Sequence[str], seed: int) -> np.ndarray:
 
 
 def _by_scaffold(smiles: Sequence[str]) -> list[list[int]]:
-    """The places of the molecules of each Bemis-Murcko scaffold, without stereochemistry."""
+    """Return the rows of the molecules of each Bemis-Murcko scaffold, without stereochemistry."""
     groups: dict[str, list[int]] = defaultdict(list)
     with rdBase.BlockLogs():
         for row, text in enumerate(smiles):
@@ -173,30 +173,31 @@ def _by_scaffold(smiles: Sequence[str]) -> list[list[int]]:
 
 
 def _ranked(score: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], float]:
-    """A score of classes; nan where only one class is known."""
-    return lambda true, answer: score(true, answer) if len(np.unique(true)) == 2 else np.nan
+    """Make a classification score return nan if the labels have only one class."""
+    return lambda true, predicted: score(true, predicted) if len(np.unique(true)) == 2 else np.nan
 
 
-#: For each metric a score of one target from ``float64 [R]`` labels and answers, and whether more of it is better.
+#: For each metric its function of ``float64 [R]`` labels and predictions of one target, and whether higher is better.
 METRICS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], bool]] = {
-    "MAE": (lambda true, answer: np.abs(true - answer).mean(), False),
-    "RMSE": (lambda true, answer: np.sqrt(((true - answer) ** 2).mean()), False),
-    "Spearman": (lambda true, answer: spearmanr(true, answer).statistic, True),
+    "MAE": (lambda true, predicted: np.abs(true - predicted).mean(), False),
+    "RMSE": (lambda true, predicted: np.sqrt(((true - predicted) ** 2).mean()), False),
+    "Spearman": (lambda true, predicted: spearmanr(true, predicted).statistic, True),
     "AUROC": (_ranked(roc_auc_score), True),
     "AUPRC": (_ranked(average_precision_score), True),
 }
 
 
-def score(metric: str, labels: np.ndarray, answers: np.ndarray) -> float:
-    """The mean over targets of a metric; missing labels, and targets of which one class alone is known, are left out.
+def score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Compute the mean of a metric over targets, without missing labels and targets with a single class.
 
     Args:
         metric: a name in :data:`METRICS`.
-        labels, answers: ``float64 [R, T]``; for classes the probability of 1.
+        labels: ``float64 [R, T]``, nan where unknown.
+        predictions: ``float64 [R, T]``; for classes the probability of 1.
     """
     function, _ = METRICS[metric]
     scores = []
-    for true, answer in zip(labels.T, answers.T, strict=True):
+    for true, predicted in zip(labels.T, predictions.T, strict=True):
         known = ~np.isnan(true)
-        scores.append(function(true[known], answer[known]) if known.any() else np.nan)
+        scores.append(function(true[known], predicted[known]) if known.any() else np.nan)
     return float(np.nanmean(scores)) if not np.isnan(scores).all() else float("nan")

@@ -126,8 +126,10 @@ def run(options: argparse.Namespace) -> list[dict]:
     passes = watch.seconds.pop("forward") + watch.seconds.pop("backward")
     parts = {**of_kernels, **watch.seconds, "the rest of forward and backward: path types, head, loss": passes - inside}
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
-    found = [figure("a step", 1e6 * total / steps, "us", beside="100%")]
-    return found + [figure(name, 1e6 * s / steps, "us", beside=f"{100 * s / total:.1f}%") for name, s in parts.items()]
+    found = [figure("a step", 1e6 * total / steps, "us", comparison="100%")]
+    return found + [
+        figure(name, 1e6 * s / steps, "us", comparison=f"{100 * s / total:.1f}%") for name, s in parts.items()
+    ]
 
 
 def _ticks_per_second() -> float:

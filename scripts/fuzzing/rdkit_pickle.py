@@ -53,7 +53,7 @@ def target(folder: Path) -> Callable[[random.Random], None]:
 
 
 def _read(data: bytes, atoms: int, bonds: int) -> MolArrays | None:
-    """What is read, if anything; nothing may be written beside it."""
+    """Return the molecule if it is read; raise AssertionError if memory outside its arrays is written."""
     whole = [
         np.full((rows + 2 * _MARGIN, *more), 77, dtype)
         for rows, more, dtype in ((atoms, (9,), np.uint8), (bonds, (2,), np.int32), (bonds, (), np.uint8))
@@ -64,7 +64,7 @@ def _read(data: bytes, atoms: int, bonds: int) -> MolArrays | None:
     unpack(bytes_of_all, np.array([0, len(data)]), ptr[0] + _MARGIN, ptr[1] + _MARGIN, *whole, status)
     for array in whole:
         if (array[:_MARGIN] != 77).any() or (array[len(array) - _MARGIN :] != 77).any():
-            raise AssertionError("written beside the molecule")
+            raise AssertionError("written outside the molecule")
     if status[0] != READ:
         return None
     arrays = MolArrays(*ptr, *(array[_MARGIN : len(array) - _MARGIN].copy() for array in whole))

@@ -34,8 +34,8 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         trees = Trees.from_arrays(arrays)
         if not 0 < trees.features <= 1000:  # a wide row is the caller's, and takes its memory
             return
-        answer = trees.predict(np.resize(x, (8, trees.features)))
-        assert answer.shape == (8, trees.width) and np.isfinite(answer).all()
+        predictions = trees.predict(np.resize(x, (8, trees.features)))
+        assert predictions.shape == (8, trees.width) and np.isfinite(predictions).all()
 
     return run
 

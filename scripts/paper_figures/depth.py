@@ -1,4 +1,4 @@
-"""CSP, Theorem 1, and Dong et al. 2021: how far rows stay apart with depth, beside what is proved of it.
+"""CSP, Theorem 1, and Dong et al. 2021: residual of the rows over depth, with the proved bounds.
 
 For each run folder, with random weights of its configuration and with the trained ones: the residual of the rows in
 the model, of the stack of its mixers alone (no skips, norms and feed-forward networks) with and without the map of the

@@ -137,7 +137,7 @@ def training_memory(mixer: str, rows: int, batch: int, device: str) -> float | N
     steps, x = Steps(mixer, device), _sequences(batch, rows, device)
     before = 0 if device == "cuda" else peak_memory()
     try:
-        for _ in range(2):  # the second beside the moments of the optimizer
+        for _ in range(2):  # the second step has the moments of the optimizer in memory
             steps.step(x, "training")
     except torch.OutOfMemoryError:
         return None

@@ -1,4 +1,4 @@
-"""``examples/burgers.py``: the solver against an exact solution, the files, and a short training."""
+"""``examples/burgers.py``: solver compared with an exact solution, files, and training."""
 
 import numpy as np
 import pytest

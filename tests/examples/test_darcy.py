@@ -1,4 +1,4 @@
-"""``examples/darcy.py``: the solver against a known solution, the files, and a short training."""
+"""``examples/darcy.py``: solver compared with a known solution, files, and training."""
 
 import numpy as np
 import pytest

@@ -25,15 +25,15 @@ def model_of(mixer: str, per_row: bool = False) -> SequenceModel:
 
 @pytest.mark.parametrize("per_row", [False, True], ids=["sample", "rows"])
 @pytest.mark.parametrize("mixer", MIXER_NAMES)
-def test_padding_does_not_change_an_answer(mixer, per_row, generator):
+def test_padding_does_not_change_outputs(mixer, per_row, generator):
     model, lengths = model_of(mixer, per_row), torch.tensor([9, 4, 1])
     tokens = torch.randint(7, (3, 14), generator=generator)
     with torch.no_grad():
         found = model(tokens, lengths)
         for row, length in enumerate(lengths.tolist()):
             alone = model(tokens[row : row + 1, :length], lengths[row : row + 1])
-            output = found[row : row + 1, :length] if per_row else found[row : row + 1]
-            torch.testing.assert_close(output, alone, rtol=0, atol=1e-9)
+            outputs = found[row : row + 1, :length] if per_row else found[row : row + 1]
+            torch.testing.assert_close(outputs, alone, rtol=0, atol=1e-9)
 
 
 def test_positions_are_told_apart(generator):
@@ -46,7 +46,7 @@ def test_positions_are_told_apart(generator):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("arguments", "message"),
     [
         (["--mixer", "softmax", "sofmax"], "unknown mixer 'sofmax'"),
         (["--settings", '{"a": 1}'], "no setting 'a'"),
@@ -58,12 +58,12 @@ def test_positions_are_told_apart(generator):
         (["--device", "meta"], "there is no device 'meta'"),
         (["--seed", str(2**63)], "is not a number from 0 to"),
         (["--device", "abacus"], "there is no device 'abacus'"),
-        (["--train", "5000"], "there are 1,437 images: give --train no more"),
+        (["--train", "5000"], "--train 5000 is too large: there are 1,437 images"),
     ],
 )
-def test_what_is_asked_wrongly_is_said(capsys, asked, message):
+def test_invalid_options_are_reported(capsys, arguments, message):
     with pytest.raises(SystemExit) as stopped:
-        experiment.run_main(lambda: digits.main(asked))
+        experiment.run_main(lambda: digits.main(arguments))
     out, err = capsys.readouterr()
     assert stopped.value.code == 2 and message in err and out == ""
 

@@ -58,14 +58,14 @@ def rendered(results: Sequence[dict], levels: Sequence[int], similarities: Seque
 _NUMBERS = """\
 ## Numbers: coverage, and width
 
-Beside a random forest's jackknife+ after bootstrap (200 trees on counts of Morgan fingerprints, which learn training
-and validation rows together). Widths are in the unit of the table.
+Compared with a random forest's jackknife+ after bootstrap (200 trees on counts of Morgan fingerprints, trained on the
+training and validation rows). Widths are in the unit of the table.
 
 """
 _CLASSES = """\
 ## Classes: coverage, and size of the sets
 
-Coverage is promised for either class. A set of one class is an answer, one of both says that the model does not know.
+Coverage is promised for either class. A set of one class is a prediction; a set of both that the model does not know.
 
 """
 _CALIBRATION = """\

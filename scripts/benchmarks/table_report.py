@@ -44,21 +44,22 @@ Made by `python scripts/benchmark.py tables render` of the lines of [results.jso
   of its training rows is for validation, scaffolds drawn by the seed as `get_train_valid_split` of its leaderboard
   does. MoleculeNet: balanced scaffold split 80 / 10 / 10, another for each seed, so its deviations hold the
   splits'. Rows that RDKit cannot read are left out before. No command gets a label of the test rows; every method
-  answers for their SMILES with its own command, and scikit-learn and SciPy score all answers alike.
+  predicts their SMILES with its own command, and scikit-learn and SciPy score all predictions alike.
   TDC's splits keep scaffolds apart, not families: [results.md](results.md#splits) counts the test rows that differ
   from a training row in salt, charge, tautomer or stereochemistry alone.
 - **Metrics.** Mean ± standard deviation over seeds, in brackets how many where they are not five. TDC: the metric
   of its leaderboard (AUROC for `bioavailability_ma`, which the leaderboard at hand does not have). MoleculeNet:
   the mean over targets, missing labels left out, and targets of which the test rows have one class alone. ↓ less
   is better, ↑ more. Means over other numbers of seeds do not compare, least of all on MoleculeNet, where each seed is
-  another split; parts of a run have no figure where its network answered alone.
+  another split; parts of a run have no figure where only its network predicted.
 - **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then `chemprop
   predict`. For numbers its default loss is the squared error, that of `graphslice` the absolute error, which favours
   `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)). **`small-forest`**: 500 trees by
   scikit-learn, without the validation rows, on what `graphslice fingerprint small` writes. **`graphslice`**:
-  `graphslice train` with its defaults, the same for every task: a network that begins with the [model](models.md)
-  `small` as far as a table is like what that has met, and beside it a forest and gradient boosting where the rows are
-  few, blended. Its parts alone are **`graphslice-network`** (without any descriptors), **`graphslice-forest`** and
+  `graphslice train` with its defaults, the same for every task: a network fine-tuned from the packaged
+  [model](models.md) `small` where the molecules resemble its corpus, and, for small tables, a weighted ensemble with a
+  random forest and gradient boosting. Its parts alone are **`graphslice-network`** (without any descriptors),
+  **`graphslice-forest`** and
   **`graphslice-boosting`** (on Morgan counts and RDKit's descriptors), of the same run. **`graphslice-features`**
   adds `--features morgan,rdkit2d`, **`graphslice-ensemble`** `--ensemble 5`. **`scratch`**, and what bears its name,
   is the same with `--init-from none`: the network begins with random weights. **`unseen-network`** begins with a
@@ -117,7 +118,7 @@ On how many of TDC's tasks, of those where both have a figure, the mean of a row
 _RANKS = """\
 ## Ranks
 
-The mean place of a method on TDC's leaderboard when it is put beside the eight published methods at hand, over those of
+The mean place of a method on TDC's leaderboard among the eight published methods at hand, over those of
 its tasks that the board has, and theirs on the same tasks; 1 is the best, and those that are level share a place.
 
 """
@@ -206,7 +207,7 @@ def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
 
 def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
     """Return a table of the mean rank of each method, with those of the published methods on the same tasks."""
-    lines = [["beside the board", "tasks", "its mean rank", *BOARDS.values()]]
+    lines = [["compared with the board", "tasks", "its mean rank", *BOARDS.values()]]
     for method in methods:
         found = places(method, scores, board)
         if len(found):

@@ -99,5 +99,5 @@ def test_training_smiles_are_read_back(tmp_path):
 )
 def test_damaged_training_smiles_are_rejected(content, tmp_path):
     (tmp_path / "domain.csv").write_bytes(content)
-    with pytest.raises(InputError, match=r"domain.csv, .* is damaged: copy it again, or remove it"):
+    with pytest.raises(InputError, match=r"domain.csv is damaged.*: copy it again, or remove it"):
         read_training_smiles(tmp_path)

@@ -102,5 +102,5 @@ def test_parse_per_target():
     assert quoted == {"IC50, nM": "regression", "b": "binary"}
     with pytest.raises(InputError, match=r"--task cannot be 'binaryy' \(did you mean 'binary'\?\)"):
         parse_per_target("binaryy", names, TASK_KINDS, "--task")
-    with pytest.raises(InputError, match=r"--task names 'c' .* is not a predicted target"):
+    with pytest.raises(InputError, match=r"--task names 'c', which is not a predicted target"):
         parse_per_target("c=binary", names, TASK_KINDS, "--task")

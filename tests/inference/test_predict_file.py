@@ -149,7 +149,7 @@ def test_folder_with_different_columns_is_rejected(predictor, tmp_path):
     (tmp_path / "tables").mkdir()
     pd.DataFrame({"smiles": ["C"]}).to_parquet(tmp_path / "tables" / "a.parquet")
     pd.DataFrame({"smi": ["C"]}).to_parquet(tmp_path / "tables" / "b.parquet")
-    with pytest.raises(InputError, match=r"b\.parquet has the columns smi, and a\.parquet smiles"):
+    with pytest.raises(InputError, match=r"b\.parquet has the columns smi, but a\.parquet has smiles"):
         predict_file(predictor, tmp_path / "tables", tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 

@@ -81,7 +81,7 @@ def test_validation_split_is_rejected_if_other_members_trained_on_it(ensemble, c
     assert cli("evaluate", ensemble, "--split", "test")[0] == 0
     for split in ("valid", "train"):
         code, _, err = cli("evaluate", ensemble, "--split", split)
-        assert code == 2 and f"no split '{split}': it has test and all; each of its models" in " ".join(err.split())
+        assert code == 2 and f"no split '{split}': it has test and all; the members" in " ".join(err.split())
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
 
 
@@ -230,7 +230,7 @@ def test_foreign_directory_with_a_member_name_is_kept(ensemble, table, tiny_conf
     (tmp_path / "new" / "member-2").mkdir(parents=True)
     config = tiny_config(table, data={"targets": "gap_ev"}, trainer={"ensemble": 2})
     for write in (lambda out: train(config, out), lambda out: gs.load(ensemble, "cpu").save(out)):
-        with pytest.raises(InputError, match="member-2 exists but holds no run: choose another"):
+        with pytest.raises(InputError, match="member-2 exists and is not a run directory: choose another"):
             write(tmp_path / "new")
         assert [path.name for path in (tmp_path / "new").rglob("*")] == ["member-2"]
 

@@ -21,7 +21,7 @@ from graphslice.config import GraphConfig
 from graphslice.data.featurize import featurize
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS
-from graphslice.pretraining.corpus import split_of
+from graphslice.pretraining.corpus import split_by_hash
 from split_check import check_split
 
 # Bin edges of the number of heavy atoms.
@@ -36,7 +36,7 @@ def labelled(corpus: Path, held: list[Path], targets: list[str]) -> pd.DataFrame
         keys_of_smiles(table["smiles"]),
         [keys_of_smiles(pd.read_csv(path)["smiles"]).family for path in held],
     )
-    table = table.assign(identity=hashes.identity, split=np.array(SPLITS)[split_of(hashes.family)])
+    table = table.assign(identity=hashes.identity, split=np.array(SPLITS)[split_by_hash(hashes.family)])
     table = table[~np.isin(hashes.family, np.concatenate([np.empty(0, np.uint64), *left_out]))]
     return table.drop_duplicates("identity")[["smiles", *targets, "split"]]
 

@@ -112,8 +112,12 @@ def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
     """
     existing = [name for name in sorted(names) if (folder / name).exists()]
     existing += [str(path.relative_to(folder)) for path in (*find_members(folder), *_logs(folder))]
-    started = contains_run(folder) or (folder / START_FILE).exists()  # start.json is the first file of a run
-    return existing[0] if existing and not started else None
+    return existing[0] if existing and not _is_started(folder) else None
+
+
+def _is_started(folder: Path) -> bool:
+    """True if the directory holds a run, or what a run left that was killed at its start."""
+    return contains_run(folder) or (folder / START_FILE).exists()  # start.json is the first file of a run
 
 
 def _logs(folder: Path) -> list[Path]:
@@ -131,7 +135,7 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
     Raises:
         OSError: if a file cannot be removed.
     """
-    if not contains_run(folder):
+    if not _is_started(folder):
         return
     for written in (*find_members(folder), *_logs(folder)):
         shutil.rmtree(written, ignore_errors=True)

@@ -230,7 +230,7 @@ def test_foreign_directory_with_a_member_name_is_kept(ensemble, table, tiny_conf
     (tmp_path / "new" / "member-2").mkdir(parents=True)
     config = tiny_config(table, data={"targets": "gap_ev"}, trainer={"ensemble": 2})
     for write in (lambda out: train(config, out), lambda out: gs.load(ensemble, "cpu").save(out)):
-        with pytest.raises(InputError, match="member-2 exists and is not a run directory: choose another"):
+        with pytest.raises(InputError, match="member-2 exists but holds no run: choose another"):
             write(tmp_path / "new")
         assert [path.name for path in (tmp_path / "new").rglob("*")] == ["member-2"]
 

@@ -205,7 +205,7 @@ REJECTED = {
     "train-absent-store": (train_on("absent.arrow"), "cannot read"),
     "evaluate-no-store": (["evaluate", "{run}", "--dataset", "{bad}/text.arrow"], "is not an Arrow file"),
     "import-missing": (["import-checkpoint", "{bad}/absent.pt", "-o", "{tmp}/new"], "no checkpoint at"),
-    "import-foreign": (["import-checkpoint", "{bad}/foreign.ckpt", "-o", "{tmp}/new"], "is not a Graphormer or Sliceformer"),
+    "import-foreign": (["import-checkpoint", "{bad}/foreign.ckpt", "-o", "{tmp}/new"], "is not a Graphormer"),
     "import-text": (["import-checkpoint", "{bad}/text.ckpt", "-o", "{tmp}/new"], "cannot read"),
     "import-malicious": (["import-checkpoint", "{bad}/malicious.ckpt", "-o", "{tmp}/new"], "Graphormer|not safe"),
     "import-no-out": (["import-checkpoint", "{bad}/foreign.ckpt"], "out"),

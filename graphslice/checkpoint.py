@@ -285,7 +285,7 @@ class _Excessive(ValueError):
 
 
 def load_weights(path: Path) -> dict[str, Any]:
-    """Read a file of ``torch.save`` that holds only tensors and plain values.
+    """Read a file of ``torch.save`` without running code: only tensors and plain values are accepted.
 
     Raises:
         InputError: if the file cannot be read or would run code.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -22,9 +25,14 @@ def test_peak_memory_is_counted_per_gpu(monkeypatch):
 
 
 def test_peak_memory_of_the_process_grows_with_allocations():
-    before = peak_memory()
-    block = bytearray(200 << 20)
-    assert before > 50e6 and peak_memory(torch.device("cpu")) > before + len(block) // 2
+    """In a process of its own: the peak of this one may be far above what it uses now."""
+    code = (
+        "from graphslice.hardware import peak_memory; before = peak_memory(); block = bytearray(200 << 20); "
+        "print(before, peak_memory())"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    before, after = map(int, output.split())
+    assert before > 10e6 and after > before + (200 << 20) // 2
 
 
 def test_device_names(monkeypatch):

@@ -60,9 +60,9 @@ def test_all_cells_run(tutorial, child_environment, monkeypatch, tmp_path):
     assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"][-1] > 15
     assert not any("Warning" in text for text in output_texts(notebook))
     runs = tmp_path / "runs"
-    assert {path.name for path in runs.iterdir()} >= {"gap", "saved", "molecules.csv", "answers.csv"}
+    assert {path.name for path in runs.iterdir()} >= {"gap", "saved", "molecules.csv", "predictions.csv"}
     assert (runs / "gap" / "report.html").is_file() and [path.name for path in tmp_path.iterdir()] == ["runs"]
-    predictions = pd.read_csv(runs / "answers.csv")
+    predictions = pd.read_csv(runs / "predictions.csv")
     assert predictions["gap_ev_pred"].notna().tolist() == predictions["error"].isna().tolist() == [True, True, False]
     text, pictures = tutorial.text_of(notebook)
     assert len(pictures) == 2

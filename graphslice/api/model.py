@@ -305,7 +305,7 @@ class Model(Predictor):
                 self._write(Path(new), path.resolve())
                 for folder in (path / written.name for written in find_members(new)):
                     if folder.exists() and not contains_run(folder):
-                        raise InputError(f"{folder} exists and is not a run directory: choose another directory")
+                        raise InputError(f"{folder} exists but holds no run: choose another directory")
                 if name := foreign_file(path, (written.name for written in Path(new).iterdir())):
                     raise InputError(f"{path} is not a run directory (it holds {name}): choose another directory")
                 remove_run(path)

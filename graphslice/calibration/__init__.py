@@ -1,4 +1,4 @@
-"""Uncertainty of predictions: conformal intervals and sets, temperature scaling, applicability domain."""
+"""Calibration: conformal prediction intervals and sets, temperature scaling, applicability domain."""
 
 from graphslice.calibration.applicability_domain import ApplicabilityDomain as ApplicabilityDomain
 from graphslice.calibration.calibration import Calibration as Calibration

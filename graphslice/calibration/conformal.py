@@ -1,4 +1,6 @@
-"""Conformal prediction intervals (Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116).
+"""Conformal prediction: nonconformity scores, their quantiles, and the scale of intervals.
+
+Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116. ``calibration.py`` makes the intervals and sets.
 
 Rows are measurements of molecules, or atoms or bonds. The rows of one molecule are dependent, so molecules are
 exchangeable and rows are not: every molecule has the same weight, whatever its size and number of measurements

@@ -1,4 +1,4 @@
-"""Molecular descriptors as additional input of a model: Morgan counts and RDKit's 2D descriptors.
+"""RDKit descriptors (2D) and Morgan counts, as additional input of a model.
 
 The definition of each kind is fixed: a model has a weight for every descriptor, and may be used with another version
 of RDKit than it was trained with. A changed definition needs a new kind with a new name.
@@ -105,6 +105,7 @@ def _estate_range(mol: Chem.Mol) -> list[float]:
 
 
 def _rdkit2d(mol: Chem.Mol) -> np.ndarray:
+    """Compute the RDKit descriptors of a molecule."""
     numbers: list[float] = []
     single, groups = _rdkit_functions()
     for function in single:
@@ -147,7 +148,7 @@ def descriptor_width(names: Iterable[str]) -> int:
 def compute_descriptors(
     smiles: Sequence[str], kinds: Sequence[str], max_atoms: int = MAX_ATOMS
 ) -> dict[str, np.ndarray]:
-    """Compute descriptors of molecules; they do not depend on the SMILES notation.
+    """Compute RDKit descriptors and Morgan counts; they do not depend on the SMILES notation.
 
     Args:
         smiles: R SMILES.

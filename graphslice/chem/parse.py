@@ -1,4 +1,4 @@
-"""Parsing of SMILES with RDKit, error messages for invalid molecules, and the canonical order of atoms."""
+"""Parsing of SMILES with RDKit, error messages for invalid molecules, and the canonical atom order."""
 
 from __future__ import annotations
 
@@ -106,6 +106,7 @@ def _count_written_atoms(smiles: str) -> int:
 
 
 def _parse_failure(smiles: str) -> str:
+    """Explain why RDKit rejects an invalid SMILES."""
     unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
     if unsanitized is None:
         return "not a valid SMILES"
@@ -119,7 +120,7 @@ def _parse_failure(smiles: str) -> str:
 
 
 def canonical_ranks(mol: Chem.Mol) -> list[int]:
-    """Return the rank of each atom in RDKit's canonical order, from 0."""
+    """Return the rank of each atom in RDKit's canonical atom order, from 0."""
     return list(Chem.CanonicalRankAtoms(mol, breakTies=True, includeAtomMaps=False))
 
 

@@ -1,4 +1,4 @@
-"""``graphslice fingerprint``."""
+"""``graphslice fingerprint``: learned embeddings of molecules (not Morgan fingerprints)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ COMMANDS = {
     "compare": "Compare mixers: same data, same budget, same seeds.",
     "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
     "predict": "Predict properties of a file of molecules, or of SMILES.",
-    "fingerprint": "Compute learned embeddings of molecules.",
+    "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
     "report": "Regenerate the HTML report of a run.",
     "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",
     "submit": "Write OGB-LSC submission files.",

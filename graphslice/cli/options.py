@@ -47,7 +47,7 @@ _DATA_OPTIONS = {
         "transform": "log, or TARGET=log,...: train on logarithms; predictions keep the unit of the target",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: by usual names, such as smiles)",
-        "rejected": "any: train even if fewer than half of the labelled rows are usable (default: few)",
+        "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {
         "split": "random, scaffold, cluster, or a column of train, valid, test (default: column split, else random)",
@@ -70,7 +70,7 @@ SHORT_OPTIONS = {
 _TRAINING_OPTIONS = {
     "epochs": "passes over the training set (default: by the number of molecules)",
     "batch_size": "molecules per optimiser step, over all devices (default: by the preset)",
-    "lr": "peak learning rate (default: by the preset, or by the run that weights are taken from)",
+    "lr": "peak learning rate (default: that of the preset, or of the fine-tuned model)",
 }
 _TRAINER_OPTIONS = {
     "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: by the task)",
@@ -161,7 +161,7 @@ def add_data_options(parser: ArgumentParser) -> None:
     add_smiles_column(parser)
     parser.add_argument(
         "--targets",
-        help="label columns, separated by commas: some of the model's targets, or as many other columns in their order",
+        help="label columns, separated by commas: some of the model's targets, or one column per target in its order",
     )
 
 

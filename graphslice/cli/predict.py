@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         type=float,
         metavar="PERCENT",
         help="coverage in percent, such as 90: add conformal prediction intervals (or prediction sets of classes), "
-        "similarity and in_domain",
+        "the similarity to the nearest training molecule, and in_domain (applicability domain)",
     )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")

@@ -148,7 +148,7 @@ class _Comparison:
                 self.report()
 
     def select(self, groups: Sequence[Sequence[Variant]]) -> list[Variant]:
-        """Select from each tuning group the best variant with the first seed, unless all of them failed."""
+        """Select hyperparameters: the best variant of each tuning group with the first seed, unless all failed."""
 
         def error(variant: Variant) -> float:
             return validation_error(variant.run_directory(self.out, seed=0))

@@ -1,4 +1,4 @@
-"""Atom- and bond-level labels from tables: lists in cells, one number for each atom or bond of the row's SMILES."""
+"""Atom-level and bond-level labels from tables: lists in cells, a number for each atom or bond of the row's SMILES."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SAMPLE_ROWS = 50
 def read_atom_bond_labels(
     chunks: Sequence[pa.Table], targets: Sequence[str], level: str
 ) -> tuple[AtomBondLabels, dict[int, str], list[pa.Table]]:
-    """Read the lists in some columns of a table.
+    """Read atom-level or bond-level labels: the lists in the target columns of a table.
 
     Args:
         chunks: all rows of the table.

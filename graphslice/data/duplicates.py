@@ -80,7 +80,7 @@ def count_duplicates(identity: np.ndarray, targets: np.ndarray, classes: np.ndar
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
-    """Count the rows of each held-out split whose family is also in the training set.
+    """Detect leakage: count the rows of each held-out split whose family is also in the training set.
 
     Args:
         splits: rows of each split, among ``rows``.

@@ -1,4 +1,4 @@
-"""Reading of labelled rows from tables: roles of the columns, and parsing of the cells.
+"""Labels from CSV and Parquet tables: roles of the columns, and conversion of cells to labels.
 
 Featurization reads a table chunk by chunk (:func:`labelled_rows`). Training reads all chunks at once,
 and can then infer the target column (:func:`infer_target`).
@@ -254,7 +254,7 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
 
 
 def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
-    """Parse a chunk of a table into labelled rows.
+    """Parse the cells of a chunk of a table (CSV or Parquet) to SMILES, labels, splits and features.
 
     A row is rejected if a label is neither empty nor valid (a finite number, or one of the classes). A malformed row is
     rejected too, and has neither SMILES nor labels.

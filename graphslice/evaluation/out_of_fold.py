@@ -50,7 +50,7 @@ def rows_in_split(splits: Sequence[Splits], split: str) -> np.ndarray:
 def predict_held_out(
     predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, store: GraphStore, rows: np.ndarray
 ) -> OutOfFoldPredictions:
-    """Predict with every model the molecules in its own split, such as the test set of its fold.
+    """Compute out-of-fold predictions: every model predicts its own split, such as the test set of its fold.
 
     Args:
         predictors: M models.

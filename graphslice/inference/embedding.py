@@ -1,4 +1,4 @@
-"""Learned embeddings of molecules: the input of the output head of a network."""
+"""Learned embeddings of molecules, ``graphslice fingerprint``: the input of the output head of a network."""
 
 from __future__ import annotations
 

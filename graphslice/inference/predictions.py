@@ -96,7 +96,7 @@ class Predictions:
             binary target one, the probability of its second class; a multiclass target one probability per class.
         errors: R error messages; None for molecules with a prediction.
         tasks: the T prediction tasks.
-        std: ``float32 [R, W]``, standard deviation over the ensemble members, whose mean ``values`` is; None for a
+        std: ``float32 [R, W]``, standard deviation over the ensemble members (``values`` is their mean); None for a
             single model.
         interval: prediction intervals and sets, or None unless requested.
         neighbours: similarity to the training set, or None unless an interval or the nearest molecule was requested.

@@ -301,7 +301,9 @@ class Predictor:
         interval: float | None = None,
         nearest: bool = False,
     ) -> Predictions:
-        """Predict any rows of a store, including invalid molecules.
+        """Predict rows of a store: ensemble mean and standard deviation (ddof=1) over the members.
+
+        Invalid molecules get nan and an error message.
 
         Args:
             store: featurized as ``config.graph`` says. Atoms and bonds are predicted in its order.

@@ -60,7 +60,7 @@ def estimate_uncertainty(
     tasks: Sequence[Task],
     interval: float | None,
 ) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
-    """Compute prediction intervals, the applicability domain and the nearest training molecules.
+    """Apply a calibration: prediction intervals, applicability domain and nearest training molecules.
 
     Args:
         calibration: calibration of the model.

@@ -1,4 +1,4 @@
-"""Linear probing: ridge regression of the output layer on pretrained embeddings, before fine-tuning.
+"""Linear probe: ridge regression of the output layer on pretrained embeddings, before fine-tuning.
 
 With a randomly initialised output layer, the first gradients would distort the pretrained features (linear probing then
 fine-tuning: Kumar et al. 2022, arXiv:2202.10054).
@@ -29,8 +29,8 @@ _CLIP = 3.0
 _MIN_EXPLAINED_VARIANCE = 0.8
 
 
-def fit_head(model: GraphTransformer, data: MoleculeData) -> bool:
-    """Fit the output layer of a model to the training set by ridge regression.
+def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
+    """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set.
 
     The penalty of each output is chosen on the validation set. Nothing is fitted for an MLP head, atom- or bond-level
     targets, or a head with descriptors; nor are regression targets of which the fit explains little variance.

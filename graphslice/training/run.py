@@ -32,7 +32,7 @@ from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import Devices, choose_devices
 from graphslice.training.evaluate_run import choose_metric, evaluate_run
 from graphslice.training.fine_tuning import choose_init_from, freeze, load_pretrained_weights, seen_in_pretraining
-from graphslice.training.linear_probe import fit_head
+from graphslice.training.linear_probe import fit_linear_probe
 from graphslice.training.module import PropertyModule
 from graphslice.training.run_directory import init_run_directory, write_training
 from graphslice.training.schedule import NO_STEP_LIMIT, run_steps
@@ -189,7 +189,7 @@ def _initialise_weights(
     if fresh:
         origin = read_checkpoint(config.origin)
         message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
-        if module.tasks != origin.tasks and fit_head(module.model, data):
+        if module.tasks != origin.tasks and fit_linear_probe(module.model, data):
             message += "; the output head is first fitted by linear probing on the training set"
         message = f"fine-tuned from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.print(message, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Length of a run and its learning-rate schedule."""
+"""Length of a run and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> in
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
-    """Make the learning-rate schedule: linear warm-up to ``peak_lr``, then linear decay to ``end_lr``.
+    """Make the learning rate schedule: linear warm-up to ``peak_lr``, then linear decay to ``end_lr``.
 
     As for Graphormer (Ying et al. 2021, appendix B).
 

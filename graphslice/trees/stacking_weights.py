@@ -1,4 +1,4 @@
-"""Weights of a stacked (weighted) ensemble, and the paired bootstrap comparison of two models."""
+"""Stacking weights of a weighted ensemble, and the paired bootstrap comparison of two models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ErrorDifference:
 def fit_stacking_weights(
     predictions: Sequence[np.ndarray], y: np.ndarray, kind: str, molecules: np.ndarray | None = None
 ) -> np.ndarray:
-    """Choose the weights of models in a stacked ensemble on the validation set.
+    """Fit the stacking weights of models on the validation set.
 
     The result is the mean of all weights on a grid (steps of 0.1) whose loss is within two standard errors of the
     best, paired over molecules, which all count equally. Few molecules therefore give nearly equal weights.

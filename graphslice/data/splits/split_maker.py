@@ -25,16 +25,17 @@ _SET_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 class SplitMaker:
     """Splits the usable rows of a dataset.
 
-    Built-in splits never separate the rows of a family (see :class:`~graphslice.chem.molecule_hash.MoleculeHashes`;
+    To avoid leakage, built-in splits never separate a family: a compound with its salts, tautomers and stereoisomers
+    (:class:`~graphslice.chem.molecule_hash.MoleculeHashes`;
     :meth:`~graphslice.data.splits.grouped_split.GroupedRows.partition` assigns them). The methods are:
 
-    - random: 80 / 10 / 10 percent, stratified by the classes of classification targets. With several such targets,
-      the rarest class of a row counts.
-    - scaffold: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the groups
-      by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of the test
+    - random split: 80 / 10 / 10 percent, stratified by the classes of classification targets. With several such
+      targets, the rarest class of a row counts.
+    - scaffold split: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the
+      groups by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of the test
       set go to the training set, and the seed decides about the others: results can be averaged over seeds, and the
       test set does not consist of singletons only.
-    - cluster: every cluster of :func:`~graphslice.data.splits.clusters.butina_clusters` is in one split only.
+    - cluster split: every cluster of :func:`~graphslice.data.splits.clusters.butina_clusters` is in one split.
 
     Args:
         name: name of the dataset, for messages.
@@ -83,7 +84,7 @@ class SplitMaker:
             )
         if own is None:
             grouped = self._grouped()
-            splits = self._fold(grouped) if self.folds else self._train_valid_test(grouped)
+            splits = self._cross_validation_split(grouped) if self.folds else self._train_valid_test(grouped)
             self._check_not_empty(splits, grouped)
         elif len(own.get("train", ())) == 0:
             raise self._empty_split_error("training", "mark some rows as train")
@@ -118,8 +119,8 @@ class SplitMaker:
         """Random generator of the validation set; ``data.carve`` selects another one."""
         return np.random.default_rng([*seeds, self.carve] if self.carve else seeds[0])
 
-    def _fold(self, grouped: GroupedRows) -> Splits:
-        """Use one fold as test set and split a validation set off the rest; every repeat draws new folds."""
+    def _cross_validation_split(self, grouped: GroupedRows) -> Splits:
+        """Split for one cross-validation fold: it is the test set; every repeat draws new folds."""
         repeat, held_out = divmod(self.fold, self.folds)
         rows = len(self.rows)
         want = [rows // self.folds + (fold < rows % self.folds) for fold in range(self.folds)]
@@ -144,6 +145,7 @@ class SplitMaker:
     # --- groups of rows that are not separated ----------------------------------------------------
 
     def _grouped(self) -> GroupedRows:
+        """Group rows that stay in one part: families, merged with scaffolds or clusters by the split method."""
         groups = self.families
         if self.method == "scaffold":
             groups = merge_groups(scaffold_keys(self.store, self.rows), groups)

@@ -33,8 +33,8 @@ class SplitMaker:
       targets, the rarest class of a row counts.
     - scaffold split: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the
       groups by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of
-      the test set go to the training set, and the seed decides about the others: results can be averaged over seeds, and the
-      test set does not consist of singletons only.
+      the test set go to the training set, and the seed decides about the others: results can be averaged over seeds,
+      and the test set does not consist of singletons only.
     - cluster split: every cluster of :func:`~graphslice.data.splits.clusters.butina_clusters` is in one split.
 
     Args:

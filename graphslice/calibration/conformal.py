@@ -40,7 +40,7 @@ def coverage_of_level(level: float) -> float:
     """
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
         raise InputError(
-            f"a prediction interval has a level in percent, from 50 to 99.9, such as 90, not {shown(level)}"
+            f"the coverage of prediction intervals must be from 50 to 99.9 percent, such as 90, not {shown(level)}"
         )
     return level / 100
 

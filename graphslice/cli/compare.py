@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         type=int | None,
         help="parallel runs, each with its share of the cores and one GPU (default: one per GPU, or 1)",
     )
-    parser.add_argument("-o", "--out", help="output directory (default: comparisons/NAME, by the dataset)")
+    parser.add_argument("-o", "--out", help="output directory (default: comparisons/ and the name of the dataset)")
     add_config_options(parser, arguments)
 
 

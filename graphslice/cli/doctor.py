@@ -34,9 +34,7 @@ _STEP_COLUMNS = (
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument(
-        "--preset", nargs="+", help=f"presets whose training steps are tried (default: {', '.join(PRESETS)})"
-    )
+    parser.add_argument("--preset", nargs="+", help=f"presets to test (default: {', '.join(PRESETS)})")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 

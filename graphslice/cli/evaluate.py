@@ -40,8 +40,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         print(f"{len(lost):,} rows are not usable; the first, row {row + 1}: {reason}", file=sys.stderr)
     if split != "train" and (learned := result.get("learned")):
         print(
-            f"at least {learned:,} of the molecules have the fingerprint of a training molecule (the model keeps at "
-            "most 10,000): the error on these is smaller than on new molecules",
+            f"at least {learned:,} of the molecules have the Morgan fingerprint of a training molecule (the model "
+            "keeps at most 10,000): prediction errors on these are smaller than on new molecules",
             file=sys.stderr,
         )
     if result["unanswered"]:

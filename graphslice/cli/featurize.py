@@ -24,9 +24,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("-o", "--out", required=True, help="output file, NAME.arrow; an interrupted call is continued")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument(
-        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: dataset)"
+        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
     )
-    parser.add_argument("--smiles_column", "--smiles-column", help="column of the SMILES (default: by usual names)")
+    parser.add_argument(
+        "--smiles_column", "--smiles-column", help="column of the SMILES (default: detected by its name)"
+    )
     parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
     add_features_option(parser)
     parser.add_argument("--split", help="column with train, valid or test (default: split, if there is one)")
@@ -57,4 +59,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
     rows, size = len(report.store), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if report.failed:
-        print(f"{report.failed:,} of {rows:,} rows are not usable: see the column 'error'", file=sys.stderr)
+        print(f"{report.failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", file=sys.stderr)

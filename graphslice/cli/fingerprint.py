@@ -49,7 +49,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if report.failed == report.rows:
-        raise InputError(f"none of the {report.rows:,} rows is a valid molecule; the first error: {report.first_error}")
+        raise InputError(
+            f"none of the {report.rows:,} rows is a valid molecule; the first reason: {report.first_error}"
+        )
     if report.failed:
         print(
             f"{report.failed:,} of {report.rows:,} rows are not valid molecules and have no embedding", file=sys.stderr

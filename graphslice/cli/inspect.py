@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
     parser.add_argument(
-        "--all", action="store_true", help="also write spectra, residuals and attention maps of the layers"
+        "--all", action="store_true", help="also write singular values, residuals and attention maps of the layers"
     )
     add_smiles_column(parser)
     parser.add_argument(

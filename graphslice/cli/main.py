@@ -29,17 +29,17 @@ from graphslice.errors import InputError, nearest
 #: ``run(options, arguments)``, which may return an exit code, and ``MODULE``; only the called one is imported.
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
-    "compare": "Compare mixers: same data, same budget, same seeds.",
+    "compare": "Compare attention variants (mixers): same data, same budget, same seeds.",
     "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
     "predict": "Predict properties of a file of molecules, or of SMILES.",
     "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
     "report": "Regenerate the HTML report of a run.",
     "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",
     "submit": "Write OGB-LSC submission files.",
-    "featurize": "Preprocess a dataset into a memory-mapped Arrow file.",
+    "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
     "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
-    "doctor": "Check the hardware, the correctness of compiled kernels on it, and their speed.",
-    "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint, file or published, to a run directory.",
+    "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
+    "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export-checkpoint": "Convert a model to a checkpoint of Graphormer v1 or Hugging Face.",
 }
 # Types of options in messages.
@@ -137,7 +137,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     parser = ArgumentParser(
         prog="graphslice",
         formatter_class=formatter,
-        description="Predict properties of molecules with a graph transformer whose attention can be a sort.",
+        description="Predict properties of molecules with graph transformers.",
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -151,12 +151,16 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
         if arguments[:1] == [name]:
             called = import_module(f"graphslice.cli.{name.replace('-', '_')}")
             called.add_arguments(subparser, arguments[1:])
+            positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]
+            subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
     return parser, called
 
 
 def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     """Turn an error of the parser into one sentence with the nearest valid name."""
+    if not arguments:
+        return "no command given: see graphslice --help"
     known = [option for action in _actions(parser, arguments) for option in action.option_strings]
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]

@@ -41,16 +41,17 @@ _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 # Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {
     "columns and tasks": {
-        "targets": "columns to predict, separated by commas (default: the only candidate)",
-        "level": "molecule, atom or bond (default: molecule); atom- and bond-level cells are lists of numbers",
+        "targets": "target columns, separated by commas (default: the only column that can be a target)",
+        "level": "molecule, atom or bond (default: molecule); cells of atoms or bonds are lists of numbers",
         "task": "regression, binary or multiclass, or TARGET=binary,... (default: inferred from the values)",
         "transform": "log, or TARGET=log,...: train on logarithms; predictions keep the unit of the target",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
-        "smiles_column": "column of the SMILES (default: by usual names, such as smiles)",
+        "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {
-        "split": "random, scaffold, cluster, or a column of train, valid, test (default: column split, else random)",
+        "split": "random, scaffold, cluster, or a column of train, valid, test (default: the column named split, "
+        "else random)",
         "valid_file": "table of the validation set",
         "test_file": "table of the test set",
         "folds": "cross-validation with this many folds, or 5x3 for three repeats of five; one model per fold",
@@ -68,15 +69,15 @@ SHORT_OPTIONS = {
     "baselines": "trainer.baselines",
 }
 _TRAINING_OPTIONS = {
-    "epochs": "passes over the training set (default: by the number of molecules)",
-    "batch_size": "molecules per optimiser step, over all devices (default: by the preset)",
+    "epochs": "passes over the training set (default: depends on the number of molecules)",
+    "batch_size": "molecules per optimizer step, over all devices (default: that of the preset)",
     "lr": "peak learning rate (default: that of the preset, or of the fine-tuned model)",
 }
 _TRAINER_OPTIONS = {
-    "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: by the task)",
+    "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: depends on the tasks)",
     "ensemble": "number of ensemble members; their mean is predicted, their standard deviation reported (default: 1)",
     "baselines": "on or off: add a random forest and gradient boosting to a weighted ensemble "
-    "(default: on for small tables)",
+    "(default: on up to 20,000 labels)",
 }
 
 
@@ -97,7 +98,8 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
     """Add a preset, a YAML file, every setting of a :class:`RunConfig`, and ``more`` options with their help."""
     group = parser.add_argument_group("model and training")
     group.add_argument(
-        "--preset", help=f"named settings (default: small, or pcqm4m-slice for pcqm4m): {', '.join(PRESETS)}"
+        "--preset",
+        help=f"named settings, not weights (default: small, or pcqm4m-slice for pcqm4m): {', '.join(PRESETS)}",
     )
     group.add_argument("--config", help="YAML file with sections as in config.yaml of a run directory")
     kinds = {"ensemble": int | None, "epochs": int | None, "batch_size": int | None, "lr": float | None}
@@ -151,7 +153,7 @@ def build_config(options: Namespace) -> RunConfig:
 _DATASET = (
     "demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of these, or a preprocessed dataset (default: demo)"
 )
-_ROOT = "directory of OGB's data, downloaded if missing (default: dataset)"
+_ROOT = "directory of OGB's data, downloaded if missing (default: ./dataset)"
 
 
 def add_data_options(parser: ArgumentParser) -> None:
@@ -165,7 +167,7 @@ def add_data_options(parser: ArgumentParser) -> None:
     )
 
 
-def add_smiles_column(parser: Any, where: str = "default: that of training, else by usual names") -> None:
+def add_smiles_column(parser: Any, where: str = "default: as in training, else detected by its name") -> None:
     """Add --smiles-column; ``parser`` may be an argument group."""
     parser.add_argument(*_option_strings("smiles_column"), help=f"column of the SMILES ({where})")
 

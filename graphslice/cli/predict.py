@@ -88,6 +88,6 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 file=sys.stderr,
             )
     if failed == rows:
-        raise InputError(f"none of the {rows:,} rows could be predicted; the first error: {reason}")
+        raise InputError(f"none of the {rows:,} rows could be predicted; the first reason: {reason}")
     if failed:
-        print(f"{failed:,} of {rows:,} rows have no prediction: see the column 'error'", file=sys.stderr)
+        print(f"{failed:,} of {rows:,} rows have no prediction: see the reasons in column 'error'", file=sys.stderr)

@@ -29,9 +29,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "--without",
         nargs="+",
         metavar="TABLE",
-        help="tables of molecules to exclude, with their families: for example a test set",
+        help="tables of molecules to exclude, with their salts, tautomers and stereoisomers: for example a test set",
     )
-    add_smiles_column(run, "in the tables that have it; else by usual names")
+    add_smiles_column(run, "in the tables that have it; else detected by its name")
     run.add_argument("--cache", help="directory of the cache (default: the user's cache)")
     add_settings(parser, arguments)
 

@@ -15,7 +15,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("model", help="run directory or checkpoint")
     parser.add_argument("--dataset", required=True, help="pcqm4m (test) or pcqm4mv2 (test-dev, test-challenge)")
     parser.add_argument(
-        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: dataset)"
+        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
     )
     parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")

@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice train [--dataset TABLE] [--targets COLUMNS] [options]"
     run = parser.add_argument_group("output")
-    run.add_argument("-o", "--out", help="run directory (default: runs/NAME, by the dataset)")
+    run.add_argument("-o", "--out", help="run directory (default: runs/ and the name of the dataset)")
     run.add_argument("--overwrite", action="store_true", help="replace an existing run")
     run.add_argument("--resume", metavar="DIR", help="continue an interrupted run; no other option is allowed")
     run.add_argument(
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "--init-from",
         metavar="RUN",
         help=f"fine-tune from the weights of a run or checkpoint{_SHIPPED}; none trains from scratch "
-        "(default: small for small tables)",
+        "(default: small, for up to 50,000 molecules like those it was trained on)",
     )
     run.add_argument("--profile", action="store_true", help="print a profile of the training time at the end")
     add_config_options(parser, arguments)

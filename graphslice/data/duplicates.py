@@ -46,11 +46,16 @@ class Duplicates:
         if self.merged or self.dropped:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
             clauses.append(f"of the training rows, {self.merged:,} merged into another{dropped}")
-        for split, rows in self.shared.items():
-            if rows:
-                overlap = "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
-                clauses.append(f"{_pluralize(rows, f'{split} row')} {overlap}")
+        if shared := [
+            _pluralize(rows, f"{_SPLITS.get(split, split)} row") for split, rows in self.shared.items() if rows
+        ]:
+            overlap = "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
+            clauses.append(f"possible leakage: {' and '.join(shared)} {overlap}")
         return "; ".join(clauses) or None
+
+
+# Splits as messages call them.
+_SPLITS = {"valid": "validation"}
 
 
 def _pluralize(count: int, noun: str) -> str:

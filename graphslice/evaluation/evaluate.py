@@ -286,7 +286,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
     rows = rows[~np.isnan(dataset.targets[rows]).all(axis=1)]
     if len(rows) == 0:
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
-        raise InputError(f"{dataset.name} has no labels in {split}: there is nothing to evaluate{''.join(first)}")
+        where = "" if split == "all" else f" in the split {split}"
+        raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")
     level = None if predictor.calibration is None else COVERAGE_LEVEL
     predictions = predict_rows(predictor, dataset, rows, level)
     predicted = np.flatnonzero([error is None for error in predictions.errors])

@@ -158,8 +158,7 @@ def describe_baselines(
     lines.append(
         f"best single model: {_NAMES[winner]}, {difference.metric} {difference.a:.4f}, "
         f"{difference.difference:.3g} better than {_NAMES[rival]} (95% confidence interval: "
-        f"{difference.low:.3g} to {difference.high:.3g}, {significant} for these test molecules); "
-        "--ensemble shows the variation between seeds"
+        f"{difference.low:.3g} to {difference.high:.3g}, {significant} for these test molecules)"
     )
     return lines
 

@@ -190,8 +190,8 @@ def _initialise_weights(
         origin = read_checkpoint(config.origin)
         message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
         if module.tasks != origin.tasks and fit_linear_probe(module.model, data):
-            message += "; the output head is first fitted by linear probing on the training set"
-        message = f"fine-tuned from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
+            message += "; a linear probe initialises the output layer"
+        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.print(message, highlight=False, markup=False, soft_wrap=True)
         if is_packaged_model(str(config.init_from)) and (note := seen_in_pretraining(origin, data)) is not None:
             console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)

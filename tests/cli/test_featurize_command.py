@@ -65,7 +65,7 @@ def test_featurize_bad_rows(cli, tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\noops,2\nCCN,high\nCCC,\nCCO,1,2\n")
     code, out, err = cli("featurize", tmp_path / "t.csv", "--targets", "y", "-o", tmp_path / "s.arrow")
     assert code == 0 and "5 rows" in out
-    assert err == "3 of 5 rows are not usable: see the column 'error'\n"
+    assert err == "3 of 5 rows are not usable: see the reasons in column 'error'\n"
     errors = pd.read_feather(tmp_path / "s.arrow")["error"]
     assert errors.notna().tolist() == [False, True, True, False, True] and "'high'" in errors[2]
     assert errors[4] == "3 fields where the header has 2 (line 6 of t.csv)"
@@ -108,7 +108,7 @@ def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, c
         cli("evaluate", store_run, *data, *split) for data in ([], ["--dataset", demo_store], ["--dataset", demo_csv])
     )
     assert own == store and own[0] == table[0] == 0 and own[2] == table[2]
-    assert ("fingerprint of a training molecule" in own[2]) == (part == "all") and own[2].count("\n") <= 1
+    assert ("Morgan fingerprint of a training molecule" in own[2]) == (part == "all") and own[2].count("\n") <= 1
     assert own[1].removeprefix(str(demo_store)) == table[1].removeprefix(str(demo_csv))
 
 

@@ -131,3 +131,7 @@ def test_a_full_disk_is_said_of_the_file_and_not_of_its_temporary_copy(cli, run_
 def test_what_a_command_needs(cli, run_directory):
     code, _, err = cli("predict", run_directory)
     assert (code, err) == (2, "graphslice: predict needs molecules: see graphslice predict --help\n")
+
+
+def test_bare_command_points_to_the_help(cli):
+    assert cli() == (2, "", "graphslice: no command given: see graphslice --help\n")

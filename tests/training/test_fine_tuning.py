@@ -132,7 +132,7 @@ def test_fine_tuning_starts_from_the_pretrained_predictions(run_directory, demo_
     flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
     flags += ["--baselines", "off"]
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", out, *flags)
-    assert code == 0 and f"fine-tuned from {run_directory}: all weights copied, including the output head" in err
+    assert code == 0 and f"fine-tuning from {run_directory}: all weights copied, including the output head" in err
     smiles = demo_rows["smiles"].tolist()
     np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_directory, "cpu").predict(smiles), atol=1e-5)
     config = read_checkpoint(out).config

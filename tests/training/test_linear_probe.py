@@ -46,7 +46,7 @@ def test_only_explained_targets_are_fitted(cli, two_targets, tmp_path):
     flags = ["--baselines", "off", "--trainer.max_steps", "1", "--optimizer.peak_lr", "1e-9", "--init-from", "small"]
     table = ["train", "--dataset", two_targets, "--targets", "gap_ev,wide,chance"]
     code, _, err = cli(*table, "-o", tmp_path / "run", *flags)
-    assert code == 0 and "first fitted by linear probing on the training set" in err
+    assert code == 0 and "a linear probe initialises the output layer" in err
     rows = pd.read_csv(two_targets)
     rows = rows[rows["split"] == "test"]
     found = load(tmp_path / "run", "cpu").predict(rows["smiles"].tolist(), details=True)

@@ -147,7 +147,8 @@ def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarit
     section.parts.append(Heading("By similarity to the training set"))
     error = evaluated.error[np.searchsorted(evaluated.predictions.rows, near.rows)]
     section.parts.append(Figures([error_by_similarity(near.similarity, error, name)]))
-    note = f"{len(near.rows):,} molecules, each compared with {near.num_compared:,} training molecules"
+    molecules = f"{len(near.rows):,} molecule{'s' * (len(near.rows) != 1)}"
+    note = f"{molecules}, compared with {near.num_compared:,} training molecules"
     if near.num_compared < near.num_training:
         note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
     section.parts.append(

@@ -134,7 +134,8 @@ def _intervals(run: Run) -> list[Heading | Table]:
         return []
     caption = (
         f"{COVERAGE_LEVEL}% prediction intervals and prediction sets on the test set: share of "
-        f"{label_noun(test_scores)} covered and mean size in the unit of the dataset or in classes{_OF_TEMPERATURES}"
+        f"{label_noun(test_scores)} covered, and mean width in the unit of the target, "
+        f"or mean number of classes{_OF_TEMPERATURES}"
     )
     if len(rows) > MAX_TARGETS:
         caption += f" The first {MAX_TARGETS} of {len(rows):,} targets; metrics.json lists all."
@@ -154,7 +155,7 @@ def _table_of_means(run: Run) -> Table:
     rows.append(["molecules", *(f"{run.metrics[split]['molecules']:,}" for split in splits)])
     several = len(target_names(run)) > 1
     mean = "Means over the targets with a score. " if several else ""
-    unit = "MAE and RMSE are in the unit of the dataset. " if "mae" in names else ""
+    unit = "MAE and RMSE are in the unit of the target. " if "mae" in names else ""
     chosen = f"The best epoch was selected by validation {METRICS[run.metric].label}."
     if run.metric == "loss":
         chosen += " The loss is MAE / standard deviation of the labels (regression) or log loss (classification)."
@@ -259,8 +260,10 @@ def training_section(run: Run) -> Section:
         svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid], "c1")
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
         lines = "One line per model. " if len(curves) > 1 else ""
-        caption = f"{lines}Validation {metric.label} of the network alone. The marked epoch ({at}) was selected; it is "
-        caption += "the last of the five consecutive epochs with the best mean."
+        caption = (
+            f"{lines}Validation {metric.label} of the network alone. The marked epoch ({at}) was selected; it has "
+        )
+        caption += "the best mean over itself and up to four preceding epochs."
         figures.append(Figure([svg], caption, "Validation"))
     section.parts.append(Figures(figures))
     return section

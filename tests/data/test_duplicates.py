@@ -126,13 +126,14 @@ CONFLICT = "of them with conflicting labels"
         (Duplicates(2, 5, 1), f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT}"),
         (
             Duplicates(0, 0, 0, {"valid": 0, "test": 1}),
-            "possible leakage: 1 test row with a molecule of the training set, or a salt, tautomer or stereoisomer of one",
+            "possible leakage: 1 test row with a molecule of the training set, or a salt, tautomer or stereoisomer "
+            "of one",
         ),
         (
             Duplicates(1, 1200, 0, {"valid": 2, "test": 0}, merged=1000, dropped=3),
             f"1,200 rows belong to 1 molecule with several rows, 0 {CONFLICT}; of the training rows, 1,000 merged into "
-            "another and 3 left out; possible leakage: 2 validation rows with a molecule of the training set, or a salt, "
-            "tautomer or stereoisomer of one",
+            "another and 3 left out; possible leakage: 2 validation rows with a molecule of the training set, or a "
+            "salt, tautomer or stereoisomer of one",
         ),
     ],
 )

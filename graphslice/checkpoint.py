@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
@@ -36,6 +37,19 @@ _MOST_VALUES = 2_000_000
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
 # Keys of the optional parts of a model.
 _STACKING, _CALIBRATION = "blend", "calibration"
+
+
+class _SkipRandomInit(TorchFunctionMode):
+    """Context manager that leaves weights uninitialised, as they are loaded afterwards.
+
+    Random initialisation would advance the generator of random numbers that another thread may train with.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):  # of Tensor, or of torch.nn.init
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @dataclass
@@ -72,7 +86,8 @@ class Checkpoint:
         try:
             if not self._fits():
                 raise RuntimeError
-            model = GraphTransformer(self.config.model)
+            with _SkipRandomInit():
+                model = GraphTransformer(self.config.model)
             model.load_state_dict(self.weights)
         except (RuntimeError, NotImplementedError):  # NotImplementedError: tensors without data, such as meta tensors
             raise InputError("the checkpoint's weights do not fit its configuration") from None

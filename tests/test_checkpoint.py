@@ -364,6 +364,13 @@ def test_saved_checkpoint_is_read_back(own, tmp_path):
     assert torch.equal(model(batch), reference(batch))
 
 
+def test_building_a_model_draws_no_random_numbers(own):
+    """Another thread may be training with the same generator."""
+    state = torch.get_rng_state()
+    own.model()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_run_directory_is_written_and_not_overwritten(own, tmp_path):
     folder = tmp_path / "deep" / "run"
     write_run_directory(own, folder)

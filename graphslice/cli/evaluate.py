@@ -45,4 +45,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
             file=sys.stderr,
         )
     if result["unanswered"]:
-        print(f"{result['unanswered']:,} molecules have no prediction and are not evaluated", file=sys.stderr)
+        row, reason = result["first_unanswered"]
+        print(
+            f"{result['unanswered']:,} molecules have no prediction and are not evaluated; the first, row {row + 1}: "
+            f"{reason}",
+            file=sys.stderr,
+        )

@@ -266,7 +266,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
 
     Returns:
         The result of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
-        without a prediction, which are left out. A calibrated model adds ``learned``, the number of predicted molecules
+        without a prediction, which are left out, and ``first_unanswered``, the row and the error message of the first
+        one. A calibrated model adds ``learned``, the number of predicted molecules
         with the fingerprint of a stored training molecule, and the coverage of every target as in
         :func:`~graphslice.evaluation.coverage.add_coverage`.
 
@@ -302,4 +303,5 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
         add_coverage(result, coverage(interval, labels, dataset.molecules(predicted_rows), dataset.tasks))
     if predictions.neighbours is not None:
         result["learned"] = int((predictions.neighbours.similarity[predicted] > _IDENTICAL_SIMILARITY).sum())
-    return {**result, "unanswered": len(rows) - len(predicted)}
+    failures = [(row, error) for row, error in zip(rows.tolist(), predictions.errors, strict=True) if error is not None]
+    return {**result, "unanswered": len(failures), "first_unanswered": failures[0] if failures else None}

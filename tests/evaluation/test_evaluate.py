@@ -67,7 +67,7 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
     dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv")))
     result = evaluate(predictor, dataset, "all", None)
     predicted = predictor.predict(["CCO", "CCC"])[:, 0]
-    assert result["unanswered"] == 1 and result["molecules"] == 2
+    assert result["unanswered"] == 1 and result["molecules"] == 2 and result["first_unanswered"][1]
     assert result["mae"] == pytest.approx(np.abs(predicted - [1, 4]).mean(), rel=1e-6)
 
 
@@ -76,7 +76,12 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
     [
         ({"smiles": ["C"], "y": [1.0]}, "test", None, "has no splits: give --split all"),
         ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
-        ({"smiles": ["C", "N"], "y": [None, 1.0]}, "test", {"test": np.array([0])}, "no labels in test"),
+        (
+            {"smiles": ["C", "N"], "y": [None, 1.0]},
+            "test",
+            {"test": np.array([0])},
+            "no usable labels in the split test",
+        ),
         (
             {"smiles": ["oops"], "y": [1.0]},
             "all",
@@ -213,7 +218,7 @@ def test_split_all_ignores_a_column_of_other_splits(cli, run_directory, predicto
 def test_error_names_the_reason_of_missing_labels(cli, run_directory, tmp_path):
     pd.DataFrame({"smiles": ["CCO"], "gap_ev": ["high"]}).to_csv(tmp_path / "t.csv", index=False)
     code, _, err = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
-    assert code == 2 and "no labels in all" in err and "the first, row 1: target 'gap_ev' is not a finite" in err
+    assert code == 2 and "no usable labels; the first" in err and "row 1: target 'gap_ev' is not a finite" in err
 
 
 def test_demo_set_is_preferred_to_a_folder_of_its_name(predictor, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from graphslice.errors import InputError
 
 @pytest.mark.parametrize("level", [49, 100, 0.9, float("nan"), "90", None, True])
 def test_invalid_level_is_rejected(level):
-    with pytest.raises(InputError, match="level in percent"):
+    with pytest.raises(InputError, match="percent, such as 90, not"):
         coverage_of_level(level)
 
 

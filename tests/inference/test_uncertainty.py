@@ -159,7 +159,7 @@ def test_invalid_levels_and_missing_calibration_are_rejected(calibrated, cli, tm
     folder, _, _ = calibrated
     for level in (0.9, 100):
         code, _, err = cli("predict", folder, "CCO", "--interval", level)
-        assert code == 2 and "level in percent" in err
+        assert code == 2 and "percent, such as 90, not" in err
     uncalibrated = Predictor(dataclasses.replace(read_checkpoint(folder / BEST), calibration=None), "cpu")
     for options in ({"interval": 90}, {"nearest": True}):
         with pytest.raises(gs.InputError, match="no calibration"):

@@ -335,7 +335,7 @@ def test_init_from_overrides_the_default(packaged_model, demo_csv, cli, tiny_fla
         out = tmp_path / Path(value).name
         code, _, err = cli("train", "--dataset", demo_csv, "--init-from", value, "-o", out, *flags)
         assert code == 0 and read_checkpoint(out).config.init_from == expected, err
-        assert ("fine-tuned from" in err) == (value != "none")
+        assert ("fine-tuning from" in err) == (value != "none")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphslice.data.atom_bond_labels import pluralize
 from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
 _AGREEMENT_TOLERANCE = 0.1
 # Maximal number of rows listed in a message.
 _MAX_LISTED = 8
+
+# Splits as messages call them.
+_SPLITS = {"valid": "validation"}
 
 
 @dataclass(frozen=True)
@@ -41,25 +45,17 @@ class Duplicates:
         """Return a one-line summary for the user; None if there are no duplicates."""
         clauses = []
         if self.molecules:
-            duplicates = f"{self.rows:,} rows belong to {_pluralize(self.molecules, 'molecule')} with several rows"
+            duplicates = f"{self.rows:,} rows belong to {pluralize(self.molecules, 'molecule')} with several rows"
             clauses.append(f"{duplicates}, {self.conflicting:,} of them with conflicting labels")
         if self.merged or self.dropped:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
             clauses.append(f"of the training rows, {self.merged:,} merged into another{dropped}")
         if shared := [
-            _pluralize(rows, f"{_SPLITS.get(split, split)} row") for split, rows in self.shared.items() if rows
+            pluralize(rows, f"{_SPLITS.get(split, split)} row") for split, rows in self.shared.items() if rows
         ]:
             overlap = "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
             clauses.append(f"possible leakage: {' and '.join(shared)} {overlap}")
         return "; ".join(clauses) or None
-
-
-# Splits as messages call them.
-_SPLITS = {"valid": "validation"}
-
-
-def _pluralize(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def count_duplicates(identity: np.ndarray, targets: np.ndarray, classes: np.ndarray) -> Duplicates:

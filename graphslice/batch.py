@@ -81,6 +81,11 @@ class GraphBatch:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def row_lengths(self) -> Tensor:
+        """Number of rows of each molecule, graph token included, ``int64 [B]``."""
+        return self.lengths + 1
+
     def atom_bond_counts(self) -> Tensor:
         """Return ``int64 [B]``, the number of predicted atoms or bonds per molecule; 1 for molecule-level models."""
         if self.atom_bond_index is None:

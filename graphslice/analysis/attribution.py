@@ -23,7 +23,7 @@ from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, is_graph
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from graphslice.ops.threads import map_one_core_each
+from graphslice.threads import map_one_core_each
 from graphslice.tasks import each_target
 
 # Maximum number of rows (atoms and graph tokens) of all masked copies of a molecule in one batch.

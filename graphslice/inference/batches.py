@@ -14,7 +14,7 @@ from graphslice.data.batch_loader import BatchLoader, EvalBatches
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.gpu import free_memory, gpu_batch_size
-from graphslice.ops.threads import map_one_core_each
+from graphslice.threads import map_one_core_each
 
 # Batch size on the CPU, in molecules.
 _BATCH = 128

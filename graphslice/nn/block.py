@@ -3,74 +3,13 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.config import ModelConfig
 from graphslice.feature_dims import NUM_BOND_TYPES, NUM_RING_CLASSES
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.encodings import Table
 from graphslice.nn.mixers import build_mixer
-from graphslice.ops import Dropout, add_norm, bond_messages, gelu
-from graphslice.ops.base_tracer import NotTraceable
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
-
-
-class AddNorm(nn.LayerNorm):
-    """Residual connection followed by layer normalisation, as one fused operation.
-
-    ``s = x + Dropout(y)`` and ``LN(s) = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the channels.
-
-    Args:
-        dim: C, number of channels.
-        dropout: dropout rate of ``y`` in training mode.
-    """
-
-    def __init__(self, dim: int, dropout: float = 0.0) -> None:
-        super().__init__(dim)
-        self.dropout = dropout
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Add and normalise.
-
-        Args:
-            x: ``[..., C]``, the residual stream.
-            y: ``[..., C]``, the output of a branch; None for no addition, so that ``s = x``.
-
-        Returns:
-            ``s`` and ``LN(s)``, ``[..., C]`` each.
-        """
-        if y is None:
-            return x, F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-        return add_norm(x, y, self.weight, self.bias, self.dropout if self.training else 0.0, self.eps)
-
-    def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value]:
-        """Trace :meth:`forward` into a program."""
-        return tracer.add_norm(x, y, self, self.dropout if self.training else 0.0)
-
-
-class Add(nn.Module):
-    """Residual connection without normalisation, ``x + Dropout(y)``, with the interface of :class:`AddNorm`.
-
-    Args:
-        dropout: dropout rate of ``y`` in training mode.
-    """
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return ``x + Dropout(y)`` twice, ``[..., C]`` each; ``x`` if ``y`` is None."""
-        if y is not None:
-            x = x + self.dropout(y)
-        return x, x
-
-    def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value]:
-        """Trace :meth:`forward` into a program."""
-        if y is not None:
-            x = tracer.add(x, tracer.dropout(y, self.dropout.p if self.training else 0.0))
-        return x, x
+from graphslice.ops import Dropout, bond_messages, gelu
 
 
 class GELU(nn.Module):
@@ -100,12 +39,6 @@ class FeedForward(nn.Module):
         """Apply the network to ``x``, ``[..., C]``; returns the same shape."""
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
-    def trace(self, tracer: Tracer, x: Value) -> Value:
-        """Trace :meth:`forward` into a program; raises NotTraceable if the activation was replaced."""
-        if type(self.activation) is not GELU:
-            raise NotTraceable
-        hidden = tracer.gelu(tracer.linear(x, self.expand))
-        return tracer.linear(tracer.dropout(hidden, self.dropout.p if self.training else 0.0), self.contract)
 
 
 class BondMessages(nn.Module):
@@ -143,19 +76,14 @@ class BondMessages(nn.Module):
         v = self.value(x)
         return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype), self.ring().to(v.dtype)))
 
-    def trace(self, tracer: Tracer, x: Value) -> Value:
-        """Trace :meth:`forward` into a program."""
-        return tracer.linear(tracer.bond_messages(tracer.linear(x, self.value), self.bond, self.ring), self.output)
 
 
 class Block(nn.Module):
     """Transformer block: a token mixer and a feed-forward network in residual branches, pre-norm or post-norm.
 
-    Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``. The last sum is deferred: the
-    block returns ``x`` and the branch output ``y`` separately, and the next block adds them, so that every sum and
-    the layer norm after it are one operation (:class:`AddNorm`).
+    Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``.
 
-    Post-norm: ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``. No sum is deferred.
+    Post-norm: ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``.
 
     With ``config.bond_messages`` the mixer branch is ``Mixer(x) + BondMessages(x)``.
 
@@ -167,7 +95,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.post_norm = config.norm == "post"
-        self.mixer_norm = AddNorm(config.dim, config.dropout)
+        self.mixer_norm = nn.LayerNorm(config.dim)
         self.mixer = build_mixer(
             config.mixer,
             config.dim,
@@ -178,49 +106,26 @@ class Block(nn.Module):
             **(config.mixer_settings or {}),
         )
         self.messages = BondMessages(config.dim) if config.bond_messages else None
-        self.ffn_norm = AddNorm(config.dim, config.dropout)
+        self.ffn_norm = nn.LayerNorm(config.dim)
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout)
+        self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, y: Tensor | None, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
-        """Apply the block.
-
-        Args:
-            x: ``[B, N, C]``, the residual stream.
-            y: ``[B, N, C]``, the output of the previous branch that is still to be added to ``x``; None for nothing.
-            context: the context of the batch.
-
-        Returns:
-            ``x`` and ``y`` after the block, ``[B, N, C]`` each; ``y`` is None for post-norm.
-        """
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply the block to ``x``, ``[B, N, C]``, with the context of the batch; returns the same shape."""
         if self.post_norm:
-            _, x = self.mixer_norm(x, self._mix_and_messages(x, context))
-            return self.ffn_norm(x, self.ffn(x))[1], None
-        x, normed = self.mixer_norm(x, y)
-        y = self._mix_and_messages(normed, context)
-        x, normed = self.ffn_norm(x, y)
-        return x, self.ffn(normed)
-
-    def trace(self, tracer: Tracer, x: Value, y: Value | None) -> tuple[Value, Value | None]:
-        """Trace :meth:`forward` into a program."""
-        if self.post_norm:
-            _, x = self.mixer_norm.trace(tracer, x, self._trace_mix_and_messages(tracer, x))
-            return self.ffn_norm.trace(tracer, x, self.ffn.trace(tracer, x))[1], None
-        x, normed = self.mixer_norm.trace(tracer, x, y)
-        y = self._trace_mix_and_messages(tracer, normed)
-        x, normed = self.ffn_norm.trace(tracer, x, y)
-        return x, self.ffn.trace(tracer, normed)
+            x = self.mixer_norm(x + self.dropout(self._mix(x, context)))
+            return self.ffn_norm(x + self.dropout(self.ffn(x)))
+        x = x + self.dropout(self._mix(self.mixer_norm(x), context))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
 
     def output_maps(self) -> list[nn.Linear]:
         """Return the last linear layers of the residual branches, which the balanced initialisation scales down."""
         return [self.mixer.output, self.ffn.contract, *([] if self.messages is None else [self.messages.output])]
 
-    def _mix_and_messages(self, x: Tensor, context: AttentionContext) -> Tensor:
+    def _mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         mixed = self.mixer(x, context)
         return mixed if self.messages is None else mixed + self.messages(x, context)
 
-    def _trace_mix_and_messages(self, tracer: Tracer, x: Value) -> Value:
-        mixed = self.mixer.trace(tracer, x)
-        return mixed if self.messages is None else tracer.add(mixed, self.messages.trace(tracer, x))
 
 
 class MLPHead(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -33,7 +34,6 @@ class AttentionContext:
 
     Attributes:
         lengths, width, mixer_name, bonds, has_graph: the arguments.
-        mask: bool ``[B, N]``, True for valid rows.
     """
 
     def __init__(
@@ -48,10 +48,14 @@ class AttentionContext:
         mixer_name: str = "a mixer",
     ) -> None:
         self.lengths, self.width, self.mixer_name = lengths, width, mixer_name
-        self.mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
         self._attn_weights, self._attn_bias, self.bonds = attn_weights, attn_bias, bonds
         self._cast: dict[tuple[bool, torch.dtype], Tensor] = {}  # key: (is bias, dtype)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Valid rows, bool ``[B, N]``."""
+        return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
     @classmethod
     def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:

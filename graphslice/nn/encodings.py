@@ -12,9 +12,7 @@ from torch.nn import functional as F
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
-from graphslice.ops import path_bias, path_softmax, path_values, sum_rows
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
+from graphslice.ops import embed_atoms, path_bias, path_softmax, path_values
 
 #: Rows of the embedding table per atom or bond feature in the original checkpoints.
 _GRAPHORMER_ROWS = 512
@@ -85,23 +83,10 @@ class AtomEncoder(nn.Module):
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Embed a batch: ``[B, N + 1, C]``; row 0 is the graph token."""
-        size, width, _ = batch.atoms.shape
-        features = (batch.atoms.long() + self.starts).view(size * width, -1)
-        # Row 0 of the degree tables is the padding of the original code.
-        degrees = (batch.degrees.long() + 1).clamp_max(self.in_degree.num_embeddings - 1).view(-1, 1)
-        degree_embeddings = _embedding_sums(self.in_degree.weight + self.out_degree.weight, degrees)
-        atoms = (_embedding_sums(self.atom.weight, features) + degree_embeddings).view(size, width, -1)
-        return torch.cat([self.token().expand(size, 1, -1), atoms], dim=1)
-
-    def trace(self, tracer: Tracer) -> Value:
-        """Trace :meth:`forward` into a program."""
-        return tracer.embed(self, self.starts, self.in_degree.num_embeddings)
-
-
-def _embedding_sums(table: Tensor, rows: Tensor) -> Tensor:
-    """Sum the rows of ``table``, ``[R, C]``, with the indices ``rows``, int64 ``[M, K]``, over K: ``[M, C]``."""
-    offsets = torch.arange(len(rows), device=rows.device) * rows.shape[1]
-    return sum_rows(table, rows.flatten(), offsets, torch.ones(rows.numel(), dtype=table.dtype, device=rows.device))
+        inputs = batch.atoms, batch.degrees, batch.row_lengths, self.starts
+        return embed_atoms(
+            *inputs, self.atom.weight, self.in_degree.weight, self.out_degree.weight, self.token.weight
+        )
 
 
 class PairEncoder(nn.Module):
@@ -155,6 +140,7 @@ class PairEncoder(nn.Module):
         reads: Sequence[str] = GRAPH_TENSORS,
         mixer_name: str = "a mixer",
         bonds: bool = False,
+        values: Tensor | None = None,
     ) -> AttentionContext:
         """Compute the graph tensors of a batch, always in full precision, also under autocast.
 
@@ -163,6 +149,7 @@ class PairEncoder(nn.Module):
             reads: names of the tensors to compute, of :data:`~graphslice.nn.context.GRAPH_TENSORS`.
             mixer_name: name of the mixer in error messages.
             bonds: True if the blocks use message passing along bonds.
+            values: result of :meth:`path_values`, if it is known already.
 
         Returns:
             The context of N + 1 rows; row and column 0 belong to the graph token.
@@ -170,20 +157,20 @@ class PairEncoder(nn.Module):
         Raises:
             ValueError: if ``bonds`` is True and the batch has no bonds.
         """
-        with torch.autocast(batch.path_types.device.type, enabled=False):
-            values = self.path_values(batch)
-        lengths, width = batch.lengths + 1, batch.path_types.shape[1] + 1
         if bonds and batch.bonds is None:
             raise ValueError("the model expects bonds, but the batch has none: collate it with bonds=True")
-        tensors = {"bonds": batch.bonds} if bonds else {}
-        if "attn_weights" in reads:
-            tensors["attn_weights"] = path_softmax(values, batch.path_types, batch.lengths)
-        if "attn_bias" in reads:
-            padding = torch.arange(width, device=lengths.device) >= lengths[:, None]
-            tensors["attn_bias"] = path_bias(values, batch.path_types).masked_fill(
-                padding[:, None, None, :], -torch.inf
-            )
-        return AttentionContext(lengths, width, has_graph=True, mixer_name=mixer_name, **tensors)
+        lengths, types = batch.row_lengths, batch.path_types
+        with torch.autocast(types.device.type, enabled=False):
+            values = self.path_values(batch) if values is None else values
+        return AttentionContext(
+            lengths,
+            types.shape[1] + 1,
+            attn_weights=path_softmax(values, types, lengths) if "attn_weights" in reads else None,
+            attn_bias=path_bias(values, types, lengths) if "attn_bias" in reads else None,
+            bonds=batch.bonds if bonds else None,
+            has_graph=True,
+            mixer_name=mixer_name,
+        )
 
     def path_values(self, batch: GraphBatch) -> Tensor:
         """Compute ``S + E`` of the graph token (row 0) and of the W path types of the batch: ``[W + 1, H]``."""

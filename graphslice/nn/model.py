@@ -13,16 +13,14 @@ from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
 from graphslice.errors import InputError
 from graphslice.nn.atom_bond_readout import AtomBondReadout
-from graphslice.nn.block import Add, AddNorm, Block, MLPHead
+from graphslice.nn.block import Block, MLPHead
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.cpu_parallel import num_chunks, run_in_chunks
 from graphslice.nn.descriptors import DescriptorEncoder
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
-from graphslice.nn.traced_model import run_traced
-from graphslice.ops import Dropout, column_quantiles
-from graphslice.ops.threads import single_threaded_torch
+from graphslice.nn.traced_model import traceable
+from graphslice.ops import Dropout, read_out
 from graphslice.ops.toolchain import warn_of_missing_compiler
 
 
@@ -72,8 +70,8 @@ class GraphTransformer(nn.Module):
         self._check_equivariance()
         self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
-        final_norm = AddNorm(config.dim, config.dropout) if (config.norm, config.head) == ("pre", "linear") else None
-        self.norm: nn.Module = final_norm or Add(config.dropout)
+        final_norm = (config.norm, config.head) == ("pre", "linear")
+        self.norm = nn.LayerNorm(config.dim) if final_norm else nn.Identity()
         self.sites = None if config.level == MOLECULE else AtomBondReadout(config.dim, config.level)
         inputs, linear = self.width if self.sites is None else config.dim, config.head == "linear"
         self.head: nn.Module = nn.Linear(inputs, config.tasks) if linear else MLPHead(inputs, config.dim, config.tasks)
@@ -81,7 +79,6 @@ class GraphTransformer(nn.Module):
         self.register_buffer("target_mean", torch.zeros(config.tasks))
         self.register_buffer("target_std", torch.ones(config.tasks))
         self._compiled: tuple[Callable[..., Tensor] | None, int] = (None, -1)
-        self._block_parameters = sum(p.numel() for p in self.blocks.parameters())
         self.reset_parameters()
 
     def _check_equivariance(self) -> None:
@@ -157,10 +154,11 @@ class GraphTransformer(nn.Module):
             Standardised predictions ``[B, T]``, and the output of the final norm, ``[B, N + 1, C]`` (row 0: graph
             token), the input of auxiliary atom-level and bond-level heads.
         """
-        context, rows = self._context_and_rows(batch)
+        rows = self._encode(batch)
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(self.target_mean.dtype)
-            return self.head(self._readouts_and_descriptors(rows, context.mask, batch.descriptors)), rows
+            readouts = read_out(rows, batch.row_lengths, self.readouts)
+            return self.head(self._with_descriptors(readouts, batch.descriptors)), rows
 
     def compute_embeddings(self, batch: GraphBatch) -> Tensor:
         """Compute learned embeddings of molecules, the input of a molecule-level head.
@@ -174,12 +172,9 @@ class GraphTransformer(nn.Module):
         Raises:
             ValueError: if the model uses descriptors or bonds and the batch has none.
         """
-        context, readouts = self._run_traced(batch, rows=False)
-        if readouts is not None:
+        readouts = self._pool(batch)
+        with torch.autocast(readouts.device.type, enabled=False):
             return self._with_descriptors(readouts, batch.descriptors)
-        normed = self._apply_blocks(self.embed(batch), context)
-        with torch.autocast(normed.device.type, enabled=False):
-            return self._readouts_and_descriptors(normed.to(self.target_mean.dtype), context.mask, batch.descriptors)
 
     def _atom_bond_readout(self, batch: GraphBatch) -> Tensor:
         """Compute the features ``[M, C]`` of the labelled atoms or bonds."""
@@ -188,48 +183,55 @@ class GraphTransformer(nn.Module):
                 f"the model has {self.config.level}-level targets, but the batch has no atom_bond_index: collate it "
                 f"with level={self.config.level!r}"
             )
-        _, rows = self._context_and_rows(batch)
+        rows = self._encode(batch)
         with torch.autocast(rows.device.type, enabled=False):
             return self.sites(rows.to(self.target_mean.dtype), batch.atom_bond_index)
 
-    def _context_and_rows(self, batch: GraphBatch) -> tuple[AttentionContext, Tensor]:
-        """Compute the context of a batch and the output of the final norm, ``[B, N + 1, C]``."""
-        context, rows = self._run_traced(batch, rows=True)
-        return context, self._apply_blocks(self.embed(batch), context) if rows is None else rows
+    @traceable
+    def _pool(self, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
+        """Compute the readouts ``[B, W]`` of a batch; ``values`` is the result of ``self.pairs.path_values``, if known."""
+        rows = self._encode(batch, values)
+        with torch.autocast(rows.device.type, enabled=False):
+            return read_out(rows.to(self.target_mean.dtype), batch.row_lengths, self.readouts)
 
-    def _run_traced(self, batch: GraphBatch, *, rows: bool) -> tuple[AttentionContext, Tensor | None]:
-        """Compute the context and, where a traced program applies, its output (else None): see :func:`run_traced`."""
-        if self._compiled[0] is not None or batch.lengths.device.type != "cpu":
-            return self.context(batch), None
-        with single_threaded_torch():
-            context = self.context(batch)
-            return context, run_traced(self, batch, context, rows=rows)
+    @traceable
+    def _encode(self, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
+        """Compute the output of the final norm, ``[B, N + 1, C]``; ``values`` as for :meth:`_pool`."""
+        x, context = self.embed(batch), self.context(batch, values)
+        compiled, batch_size = self._compiled
+        if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
+            return compiled(x, context.tensors())
+        return self.run_blocks(x, context.tensors())
 
     def embed(self, batch: GraphBatch) -> Tensor:
         """Embed the graph token (row 0) and the atoms: ``[B, N + 1, C]``, the input of the first block."""
         return self.input_dropout(self.embedding_norm(self.atoms(batch)))
 
-    def context(self, batch: GraphBatch) -> AttentionContext:
-        """Compute the graph tensors of a batch that the mixers declare in ``reads``, shared by all layers."""
+    def context(self, batch: GraphBatch, values: Tensor | None = None) -> AttentionContext:
+        """Compute the graph tensors of a batch that the mixers declare in ``reads``, shared by all layers.
+
+        Args:
+            batch: B molecules.
+            values: result of ``self.pairs.path_values``, if it is known already.
+        """
         blocks = cast(Iterable[Block], self.blocks)
         reads = {name for block in blocks for name in block.mixer.reads}
-        return self.pairs(batch, sorted(reads), mixer_name=self.config.mixer, bonds=self.config.bond_messages)
+        settings = {"mixer_name": self.config.mixer, "bonds": self.config.bond_messages}
+        return self.pairs(batch, sorted(reads), values=values, **settings)
 
-    def predict_from_rows(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None = None) -> Tensor:
+    def predict_from_rows(self, normed: Tensor, lengths: Tensor, descriptors: Tensor | None = None) -> Tensor:
         """Predict molecule-level targets from token features.
 
         Args:
             normed: ``[B, N + 1, C]``, the output of the final norm; row 0 is the graph token.
-            mask: bool ``[B, N + 1]``, True for valid rows.
+            lengths: int64 ``[B]``, number of valid rows.
             descriptors: float32 ``[B, F]``, if the model uses descriptors.
 
         Returns:
             Predictions in the unit of the targets, ``[B, T]``.
         """
-        return self.head(self._readouts_and_descriptors(normed, mask, descriptors)) * self.target_std + self.target_mean
-
-    def _readouts_and_descriptors(self, normed: Tensor, mask: Tensor, descriptors: Tensor | None) -> Tensor:
-        return self._with_descriptors(self.read_out(normed, mask), descriptors)
+        embeddings = self._with_descriptors(read_out(normed, lengths, self.readouts), descriptors)
+        return self.head(embeddings) * self.target_std + self.target_mean
 
     def _with_descriptors(self, readouts: Tensor, descriptors: Tensor | None) -> Tensor:
         if self.descriptors is not None:
@@ -264,21 +266,14 @@ class GraphTransformer(nn.Module):
         self._compiled = compiled_or_eager(self.run_blocks, **options), batch_size
         return True
 
+    @property
+    def is_compiled(self) -> bool:
+        """True after :meth:`compile_blocks`."""
+        return self._compiled[0] is not None
+
     def run_eagerly(self) -> None:
         """Undo :meth:`compile_blocks`: run all batches eagerly."""
         self._compiled = None, -1
-
-    def _apply_blocks(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Compute the output of the final norm, ``[B, N + 1, C]``, compiled or on several cores where that applies."""
-        tensors = context.tensors()
-        compiled, batch_size = self._compiled
-        if compiled is not None and len(x) == batch_size and torch.is_grad_enabled():
-            return compiled(x, tensors)
-        chunks = num_chunks(x, self._block_parameters)
-        if chunks == 1:
-            return self.run_blocks(x, tensors)
-        parameters = [*self.blocks.parameters(), *self.norm.parameters()] if torch.is_grad_enabled() else []
-        return run_in_chunks(self.run_blocks, x, tensors, parameters, chunks)
 
     def run_blocks(self, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """Apply the blocks and the final norm.
@@ -291,36 +286,9 @@ class GraphTransformer(nn.Module):
             ``[B, N + 1, C]``.
         """
         context = AttentionContext(width=x.shape[1], has_graph=True, mixer_name=self.config.mixer, **tensors)
-        y = None
         for block in self.blocks:
-            x, y = block(x, y, context)
-        return self.norm(x, y)[1]
-
-    def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Pool token features into one vector per molecule.
-
-        Args:
-            x: ``[B, N + 1, C]``; row 0 is the graph token, the atoms follow.
-            mask: bool ``[B, N + 1]``, True for valid rows.
-
-        Returns:
-            The concatenated readouts of ``config.readout``: ``token``, ``max``, ``sum`` and ``mean`` of the atoms are
-            ``[B, C]`` each, ``quantiles`` (0, 0.25, 0.5, 0.75 and 1 of every channel) are ``[B, 5 C]``.
-        """
-        atoms, mask = x[:, 1:], mask[:, 1:]
-        parts = []
-        for readout in self.readouts:
-            if readout == "token":
-                parts.append(x[:, 0])
-            elif readout == "max":
-                parts.append(atoms.masked_fill(~mask[:, :, None], -torch.inf).amax(dim=1))
-            elif readout == "quantiles":
-                q = torch.linspace(0, 1, READOUTS["quantiles"], device=x.device)[:, None]
-                parts.append(column_quantiles(atoms, mask.sum(dim=1), q).flatten(1))
-            else:
-                total = atoms.masked_fill(~mask[:, :, None], 0).sum(dim=1)
-                parts.append(total if readout == "sum" else total / mask.sum(dim=1, keepdim=True))
-        return torch.cat(parts, dim=-1)
+            x = block(x, context)
+        return self.norm(x)
 
     @property
     def num_parameters(self) -> int:

@@ -1,245 +1,159 @@
-"""Execution of a model on a CPU as one traced program of compiled kernels.
+"""Execution of a model's methods on a CPU as one program of compiled kernels.
 
-The program is traced from the modules at the first call. The modules remain the definition of the model, and run
-themselves if tracing does not apply: on a GPU, in another precision, compiled, with hooks, or with another mixer.
+A program is traced from the modules at the first call. The modules remain the definition of the model, and run
+themselves where a program does not apply: on a GPU, in another precision, compiled, with hooks, or if they do something
+that cannot be traced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
-from graphslice.config import ModelConfig
-from graphslice.nn.block import GELU, Add, AddNorm, Block, BondMessages, FeedForward
-from graphslice.nn.context import AttentionContext
-from graphslice.nn.cpu_parallel import BACKWARD_TWICE
-from graphslice.nn.encodings import AtomEncoder, Table
-from graphslice.nn.mixers.base import Mixer
-from graphslice.ops import (
-    Dropout,
-    add_norm,
-    aggregate,
-    attention,
-    bond_messages,
-    broadcast_max,
-    column_sort,
-    dropout,
-    gelu,
-    linear_attention,
-    max_exchange,
-)
-from graphslice.ops.base_tracer import NotTraceable
-from graphslice.ops.double_backward import once_differentiable
-from graphslice.ops.program import Value, programs_enabled
-from graphslice.ops.traced_program import Inputs, Program
-from graphslice.ops.tracer import Tracer
+from graphslice.nn.observers import has_hooks, is_observed
+from graphslice.ops.dispatch import OPERATORS
+from graphslice.program.function import run_program
+from graphslice.program.layout import ATOMS, N
+from graphslice.program.run import Program, programs_enabled
+from graphslice.program.trace import Trace
+from graphslice.threads import single_threaded_torch
 
-# Operators whose kernels make up programs: if the numba backend of one is disabled, no program runs.
-_OPERATORS = (
-    add_norm,
-    aggregate,
-    attention,
-    bond_messages,
-    broadcast_max,
-    column_sort,
-    dropout,
-    gelu,
-    linear_attention,
-    max_exchange,
-)
-# Maximum number of rows: their indices fit in a byte, and a sample stays in the L2 cache.
+# Maximum number of rows: a sample stays in the L2 cache.
 _MAX_ROWS = 256
-# Modules that can be traced, besides mixers.
-_TRACEABLE_MODULES = {
-    nn.ModuleList,
-    nn.Identity,
-    nn.Linear,
-    nn.LayerNorm,
-    nn.Embedding,
-    nn.EmbeddingBag,
-    Table,
-    AtomEncoder,
+# Shapes and dtypes of the inputs of a program: attributes of a batch.
+_INPUTS: dict[str, tuple[tuple, torch.dtype]] = {
+    "atoms": ((ATOMS, 9), torch.uint8),
+    "degrees": ((ATOMS,), torch.uint8),
+    "row_lengths": ((), torch.int64),
+    "path_types": ((ATOMS, ATOMS), torch.int16),
+    "bonds": ((N, N), torch.int16),
 }
-_TRACEABLE_MODULES |= {GELU, Block, BondMessages, FeedForward, Add, AddNorm, Dropout}
-# Types of the module attributes that count as settings.
-_SETTING_TYPES = (bool, int, float, str)
+
+Method = Callable[..., Tensor]
 
 
-class Traceable(Protocol):
-    """Attributes of :class:`~graphslice.nn.GraphTransformer` that tracing uses."""
+def traceable(method: Method) -> Method:
+    """Run a method ``method(self, batch, values=None)`` of a model as a program where that applies (decorator).
 
-    config: ModelConfig
-    training: bool
-    atoms: AtomEncoder
-    embedding_norm: nn.LayerNorm | nn.Identity
-    input_dropout: Dropout
-    blocks: nn.ModuleList
-    norm: nn.Module
-    readouts: list[str]
-    _modules: dict[str, nn.Module | None]
+    ``values`` is the result of ``self.pairs.path_values(batch)``, which is computed before the program.
+    """
 
-    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """As :meth:`torch.nn.Module.named_children`."""
+    @wraps(method)
+    def run(self: nn.Module, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
+        if values is None:
+            out = _run_as_program(self, method, batch)
+            if out is not None:
+                return out
+        return method(self, batch, values)
 
-    def read_out(self, x: Tensor, mask: Tensor) -> Tensor:
-        """As :meth:`~graphslice.nn.GraphTransformer.read_out`."""
+    return run
 
 
-class TracedModel:
-    """Traced program of a model, from the atoms of a batch to the readouts or, with ``rows``, the final norm."""
+class _Traced(NamedTuple):
+    """Program of a method of a model in one state; None if it cannot be traced.
 
-    def __init__(self, model: Traceable, *, backward: bool, rows: bool = False) -> None:
-        config, parts = model.config, (model.atoms, model.embedding_norm, model.input_dropout, model.blocks, model.norm)
-        modules = [module for part in parts for module in part.modules()]
-        if any(type(module) not in _TRACEABLE_MODULES and not isinstance(module, Mixer) for module in modules):
-            raise NotTraceable
-        if not all(_shapes_match_settings(module) for module in modules):
-            raise NotTraceable
-        sizes = [size for m in modules if isinstance(m, nn.Linear) for size in (m.in_features, m.out_features)]
-        if (
-            any(size % 16 for size in (config.dim, *sizes))
-            or config.dim % config.heads
-            or config.dim // config.heads % 8
-        ):
-            raise NotTraceable
-        # Attributes that the program depends on and that may be changed later: dictionary, name, value.
-        self._assumptions: list[tuple[dict[str, Any], str, object]] = []
-        self._assumptions += [(model._modules, name, child) for name, child in model.named_children() if child in parts]
-        for module in modules:
-            self._assumptions += [(module._modules, *child) for child in module.named_children()]
-            own = vars(module)
-            self._assumptions += [
-                (own, name, value) for name, value in own.items() if isinstance(value, _SETTING_TYPES)
-            ]
-            self._assumptions += [
-                (module._buffers, name, buffer) for name, buffer in module.named_buffers(recurse=False)
-            ]
-            self._assumptions.append((own, "forward", None))
-        self._types = [(module, type(module)) for module in modules]
-        self._mixes = [(type(module), type(module).mix) for module in modules if isinstance(module, Mixer)]
-        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        self._hooks = [getattr(module, kind) for module in modules for kind in kinds]
-        self.reads_out = not rows and set(model.readouts) <= {"token", "max", "sum", "mean"}
-        tracer = Tracer(config.heads, backward=backward)
-        x: Value = model.atoms.trace(tracer)
-        if isinstance(model.embedding_norm, nn.LayerNorm):
-            x = tracer.add_norm(x, None, model.embedding_norm, 0.0)[1]
-        x = tracer.dropout(x, model.input_dropout.p if model.training else 0.0)
-        y: Value | None = None
-        for block in model.blocks:
-            assert isinstance(block, Block)
-            x, y = block.trace(tracer, x, y)
-        assert isinstance(model.norm, Add | AddNorm)
-        _, x = model.norm.trace(tracer, x, y)
-        self._program = Program(tracer.finish(tracer.read_out(x, model.readouts) if self.reads_out else x))
+    Attributes:
+        state: result of :func:`_state_of` when it was traced.
+        program: the program.
+        sources: for each input the attribute of the batch, or the module and attribute of the parameter or buffer.
+    """
 
-    @property
-    def is_current(self) -> bool:
-        """True if the modules and their settings are still those that were traced."""
-        return (
-            all(_unchanged(owner.get(name), value) for owner, name, value in self._assumptions)
-            and all(type(module) is kind for module, kind in self._types)
-            and all(kind.mix is mix and kind.forward is Mixer.forward for kind, mix in self._mixes)
-        )
-
-    @property
-    def has_hooks(self) -> bool:
-        """True if any module has forward or backward hooks."""
-        return any(self._hooks)
-
-    def __call__(self, inputs: Inputs) -> Tensor | None:
-        """Compute the readouts ``[B, W]`` or the final norm ``[B, N, C]``; None if the parameters do not fit."""
-        parameters = self._program.parameters
-        if not all(p is not None and p.dtype == torch.float32 and p.is_contiguous() for p in parameters):
-            return None
-        if any(p.shape != shape for p, shape in zip(parameters, self._program.shapes, strict=True)):
-            return None
-        if torch.is_grad_enabled():
-            return _TracedFunction.apply(self._program, inputs, inputs.graph, *parameters)
-        return self._program.run(inputs, parameters)[0]
+    state: list
+    program: Program | None
+    sources: list[tuple[nn.Module | None, str]]
 
 
-def _shapes_match_settings(module: nn.Module) -> bool:
-    """True if the shapes of a module's parameters match its settings, which programs rely on."""
-    shapes = {
-        nn.Linear: ("out_features", "in_features"),
-        nn.Embedding: ("num_embeddings", "embedding_dim"),
-        nn.EmbeddingBag: ("num_embeddings", "embedding_dim"),
-    }
-    if isinstance(module, nn.LayerNorm):
-        return all(p is None or p.shape == module.normalized_shape for p in (module.weight, module.bias))
-    for kind, names in shapes.items():
-        if isinstance(module, kind):
-            weight, bias = module.weight, module._parameters.get("bias")
-            shape = tuple(getattr(module, name) for name in names)
-            return weight.shape == shape and (bias is None or bias.shape == shape[:1])
-    return True
+# Programs by model, method and modes; kept outside of the model, whose attributes are copied and pickled.
+_programs: WeakKeyDictionary[nn.Module, dict[tuple, _Traced]] = WeakKeyDictionary()
 
 
-def _unchanged(current: object, assumed: object) -> bool:
-    return current is assumed or (isinstance(assumed, _SETTING_TYPES) and current == assumed)
+def _run_as_program(model: Any, method: Method, batch: GraphBatch) -> Tensor | None:
+    """Compute a method of a model by its program; None if the modules must run."""
+    if not _applies(batch) or model.is_compiled:
+        return None
+    backward, programs = torch.is_grad_enabled(), _programs.setdefault(model, {})
+    traced = programs.get((method, backward))
+    if traced is None or not _is_current(traced.state):
+        traced = programs[method, backward] = _trace(model, method, backward, batch.bonds is not None)
+    if traced.program is None:
+        return None
+    with single_threaded_torch():
+        values = model.pairs.path_values(batch)
+        tensors = [_input(source, name, batch, values) for source, name in traced.sources]
+        for tensor, (value, dtype, _) in zip(tensors, traced.program.inputs, strict=True):
+            if isinstance(tensor, nn.Parameter) and not _fits(tensor, value.shape):
+                return None
+        return run_program(traced.program, tensors, len(batch), batch.path_types.shape[1] + 1)
 
 
-# Programs by model; kept outside of the model, whose attributes are copied and pickled.
-_traced_models: WeakKeyDictionary[Traceable, dict[tuple[bool, bool, bool], TracedModel | None]] = WeakKeyDictionary()
-
-
-def run_traced(model: Traceable, batch: GraphBatch, context: AttentionContext, *, rows: bool = False) -> Tensor | None:
-    """Compute the readouts ``[B, W]``, or with ``rows`` the final norm ``[B, N + 1, C]``; None if not traceable."""
-    tensors = context.tensors()
-    lengths, bonds = tensors.pop("lengths"), tensors.pop("bonds", None)
-    graph = next(iter(tensors.values())) if len(tensors) == 1 else None
-    if not (
-        graph is not None
-        and graph.device.type == "cpu"
-        and type(graph) is Tensor
-        and graph.dtype == torch.float32
-        and 0 < context.width <= _MAX_ROWS
-        and len(graph)
-        and batch.atoms.dtype == batch.degrees.dtype == torch.uint8
-        and lengths.dtype == torch.int64
-        and not torch.is_autocast_enabled("cpu")
-        # Active dispatch or function modes, such as profilers, must see the operations of the modules.
-        and torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
-        and not nn.modules.module._has_any_global_hook()
+def _applies(batch: GraphBatch) -> bool:
+    """True if programs can run on a batch, and torch is in no mode that they would ignore."""
+    return (
+        batch.lengths.device.type == "cpu"
         and programs_enabled()
-        and all(operator.has_backend("numba") for operator in _OPERATORS)
         and not torch.compiler.is_compiling()
-    ):
-        return None
-    key, programs = (model.training, torch.is_grad_enabled(), rows), _traced_models.setdefault(model, {})
-    traced = programs.get(key)
-    if key not in programs or (traced is not None and not traced.is_current):
-        try:
-            traced = TracedModel(model, backward=key[1], rows=rows)
-        except NotTraceable:
-            traced = None
-        programs[key] = traced
-    if traced is None or traced.has_hooks:
-        return None
-    atoms, degrees = batch.atoms.contiguous(), batch.degrees.contiguous()
-    bonds = None if bonds is None else bonds.contiguous()
-    out = traced(Inputs(lengths.contiguous(), graph.contiguous(), atoms, degrees, bonds))
-    return out if out is None or rows or traced.reads_out else model.read_out(out, context.mask)
+        and not torch.is_autocast_enabled("cpu")
+        and len(batch) > 0
+        and batch.path_types.shape[1] < _MAX_ROWS
+        and all(getattr(batch, name).dtype == dtype for name, (_, dtype) in _INPUTS.items() if name != "bonds")
+        and not is_observed()
+        and all(op.has_backend("numba") for op in OPERATORS.values() if "numba" in op.backends)
+    )
 
 
-class _TracedFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, program: Program, inputs: Inputs, graph: Tensor, *parameters: Tensor):
-        out, ctx.state = program.run(inputs._replace(graph=graph), parameters)
-        ctx.program = program
-        return out
+def _input(module: nn.Module | None, name: str, batch: GraphBatch, values: Tensor) -> Tensor:
+    if module is not None:
+        return getattr(module, name)
+    return values if name == "values" else getattr(batch, name).contiguous()
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor):
-        state, ctx.state = ctx.state, None
-        if state is None:
-            raise RuntimeError(BACKWARD_TWICE)
-        grad_graph, parameter_grads = ctx.program.gradients(state, grad.contiguous())
-        return None, None, grad_graph, *parameter_grads
+
+def _fits(parameter: Tensor, shape: tuple) -> bool:
+    return parameter.shape == shape and parameter.dtype == torch.float32 and parameter.is_contiguous()
+
+
+def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Traced:
+    state, modules = _state_of(model), dict(model.named_modules())
+    if any(has_hooks(module) for module in modules.values()):
+        return _Traced(state, None, [])
+    owners = {}
+    for prefix, module in modules.items():
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            owners[f"{prefix}.{name}"] = module, name, tensor
+    trace = Trace(backward=backward, tensors={id(t): (t, path) for path, (_, _, t) in owners.items()})
+    inputs = {
+        name: trace.input(name, dims, str(dtype).removeprefix("torch."))
+        for name, (dims, dtype) in _INPUTS.items()
+        if name != "bonds" or has_bonds
+    }
+    values = trace.input("values", (None, model.config.heads), shared=True)
+    batch = SimpleNamespace(**{"bonds": None, **inputs})
+    try:
+        with torch.enable_grad():
+            program = trace.finish(method(model, batch, values))
+    except Exception:  # whatever fails with symbolic tensors: the modules run, and raise the error if it is one
+        return _Traced(state, None, [])
+    sources: list = [owners[name][:2] if name in owners else (None, name) for _, _, name in program.inputs]
+    return _Traced(state, program, sources)
+
+
+def _state_of(model: nn.Module) -> list:
+    """Return all that a trace may depend on: the types and attributes of all modules, but not the values of weights."""
+    return [
+        (module, type(module), {k: dict(v) if isinstance(v, dict) else v for k, v in vars(module).items()})
+        for module in model.modules()
+    ]
+
+
+def _is_current(state: list) -> bool:
+    """True if the modules are in the state that :func:`_state_of` returned."""
+    try:
+        return all(type(module) is kind and vars(module) == attributes for module, kind, attributes in state)
+    except RuntimeError:  # tensors that replaced others cannot be compared
+        return False

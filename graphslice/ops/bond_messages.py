@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator, triton_runs
-from graphslice.ops.double_backward import once_differentiable
-from graphslice.ops.simd.lanes import float32x16, load, load_short, maximum, select_ge, store
+from graphslice.program.kernels import embedding
+from graphslice.program.layout import N
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
 
 if triton_runs():
@@ -103,84 +104,22 @@ def _gradient(ctx, grad):
 _triton_messages.register_autograd(_gradient, setup_context=_save)
 
 
-# --- numba ----------------------------------------------------------------------------------------
+# --- kernels of programs --------------------------------------------------------------------------
 
 
 def _fits(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
-    if not _shapes_agree(x, bonds, types, rings) or x.shape[2] % 16:
-        return False
-    return bonds.numel() == 0 or 0 <= int(bonds.min()) <= int(bonds.max()) <= len(types) * len(rings)
+    # A code beyond the tables is an error of the reference; the kernels would take it for no bond.
+    return x.shape[2] % 16 == 0 and 0 <= int(bonds.min()) <= int(bonds.max()) <= len(types) * len(rings)
 
 
-@bond_messages.backend("numba", dtypes=(torch.float32,), fits=_fits)
-def _numba(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
-    return _BondMessages.apply(x, bonds, types, rings)
-
-
-class _BondMessages(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, *tensors: Tensor) -> Tensor:
-        x, bonds, types, rings = (tensor.contiguous() for tensor in tensors)
-        out = torch.empty_like(x)
-        tables = types.data_ptr(), rings.data_ptr(), len(types)
-        add_messages(x.data_ptr(), bonds.data_ptr(), tables, out.data_ptr(), tuple(x.shape))
-        ctx.save_for_backward(x, bonds, types, rings)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor):
-        x, bonds, types, rings = ctx.saved_tensors
-        grad = grad.contiguous()
-        grads = torch.empty_like(x), torch.zeros_like(types), torch.zeros_like(rings)
-        tables = types.data_ptr(), rings.data_ptr(), len(types)
-        addresses = grads[0].data_ptr(), grads[1].data_ptr(), grads[2].data_ptr()
-        message_gradients(x.data_ptr(), bonds.data_ptr(), tables, grad.data_ptr(), addresses, tuple(x.shape))
-        return grads[0], None, grads[1], grads[2]
-
-
-@njit(cache=True, nogil=True)
-def add_messages(x, bonds, tables, out, shape):
-    """Compute messages; arguments: addresses of x, bonds, tables (types, rings; T) and result; shape (B, N, C)."""
-    samples, width, channels = shape
-    types, rings, count = tables
-    lanes, zero = float32x16(), float32x16()
-    for i in range(samples * width):
-        first, row = i // width * width, i * channels
-        for c in range(0, channels, 16):
-            store(out, row + c, zero)
-        for j in range(width):
-            code = np.int64(load_short(bonds, i * width + j)) - 1
-            if code >= 0:
-                source, kind, ring = (first + j) * channels, code % count * channels, code // count * channels
-                for c in range(0, channels, 16):
-                    edge = load(lanes, types, kind + c) + load(lanes, rings, ring + c)
-                    message = maximum(zero, load(lanes, x, source + c) + edge)
-                    store(out, row + c, load(lanes, out, row + c) + message)
-
-
-@njit(cache=True, nogil=True)
-def message_gradients(x, bonds, tables, grad, grads, shape):
-    """Compute the gradient of x and accumulate those of the tables.
-
-    Arguments: addresses of x, bonds, tables (types, rings; T), upstream gradient, gradients of x and both tables; shape
-    (B, N, C).
-    """
-    samples, width, channels = shape
-    types, rings, count = tables
-    grad_x, grad_types, grad_rings = grads
-    lanes, zero = float32x16(), float32x16()
-    for j in range(samples * width):
-        first, row = j // width * width, j * channels
-        for c in range(0, channels, 16):
-            store(grad_x, row + c, zero)
-        for i in range(width):
-            code = np.int64(load_short(bonds, (first + i) * width + j - first)) - 1
-            if code >= 0:
-                target, kind, ring = (first + i) * channels, code % count * channels, code // count * channels
-                for c in range(0, channels, 16):
-                    edge = load(lanes, types, kind + c) + load(lanes, rings, ring + c)
-                    message_grad = select_ge(zero, load(lanes, x, row + c) + edge, zero, load(lanes, grad, target + c))
-                    store(grad_x, row + c, load(lanes, grad_x, row + c) + message_grad)
-                    store(grad_types, kind + c, load(lanes, grad_types, kind + c) + message_grad)
-                    store(grad_rings, ring + c, load(lanes, grad_rings, ring + c) + message_grad)
+@bond_messages.kernels(x="B N C", bonds="B N N int16", types="T C", rings="R C", fits=_fits)
+def _rule(trace: Trace, x: Any, bonds: Any, types: Any, rings: Any) -> Traced:
+    x, rows, channels = trace.activations(x)
+    bonds = trace.tensor(bonds, None, rows, rows)
+    types, rings = trace.tensor(types, None, channels), trace.tensor(rings, None, channels)
+    trace.require(rows == N and bonds.dtype == torch.int16, f"messages of {x.shape}")
+    out, sizes = trace.new(x.shape), (types.shape[0], rings.shape[0], N, channels)
+    trace.forward(embedding.bond_messages, x, bonds, types, rings, out, *sizes)
+    grads = Gradient(x), Gradient(types), Gradient(rings)
+    trace.backward(embedding.bond_messages_gradients, x, bonds, types, rings, Upstream(out), *grads, *sizes)
+    return out

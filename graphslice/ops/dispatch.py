@@ -7,11 +7,16 @@ faster function for some calls, under the conditions that :meth:`Operator.backen
     def gelu(x: Tensor) -> Tensor:
         return F.gelu(x)
 
-    @gelu.backend("numba", dtypes=(torch.float32,), fits=lambda x: x.shape[-1] % 16 == 0)
-    def _numba(x: Tensor) -> Tensor:
+    @gelu.kernels(x="...")
+    def _rule(trace: Trace, x: Traced) -> Traced:
         ...
 
-A call runs on the most recently registered backend that supports it, or on the reference if none does.
+    @gelu.backend("triton", dtypes=(torch.float32,))
+    def _triton(x: Tensor) -> Tensor:
+        ...
+
+A call runs on the most recently registered backend that supports it, or on the reference if none does. The kernels of a
+rule run a call on the CPU, and are part of the program of a model (:mod:`graphslice.program`).
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from graphslice.program.function import OperatorProgram
+from graphslice.program.trace import RULES, Trace, Traced
 from graphslice.ops.toolchain import warn_of_missing_compiler
 
 P = ParamSpec("P")
@@ -95,6 +102,9 @@ class Operator(Generic[P, R]):
         return f"<operator {self.__name__}: {', '.join(['torch', *self.backends])}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, Traced):
+                return value.trace.call(self, args, kwargs)
         backend = self._backend_for(args, kwargs)
         return self.reference(*args, **kwargs) if backend is None else backend.function(*args, **kwargs)
 
@@ -122,6 +132,26 @@ class Operator(Generic[P, R]):
             self.backends[name] = Backend(name, function, dtypes, fits, compiles)
             self._fastest_first = tuple(reversed(self.backends.values()))
             return function
+
+        return register
+
+    def kernels(
+        self, *, fits: Callable[..., bool] | None = None, **inputs: str
+    ) -> Callable[[Callable[..., Traced]], Callable[..., Traced]]:
+        """Register the kernels of the operator on a CPU (decorator): the rule by which it is traced.
+
+        The operator itself then has a numba backend for float32, which runs a program of this one operation.
+
+        Args:
+            fits: further condition on the arguments of such a call.
+            inputs: shapes of the tensor arguments: see :class:`~graphslice.program.function.OperatorProgram`.
+        """
+
+        def register(rule: Callable[..., Traced]) -> Callable[..., Traced]:
+            RULES[self] = rule
+            program: Any = OperatorProgram(self.reference, rule, inputs, fits)  # type: ignore[arg-type]
+            self.backend("numba", dtypes=(torch.float32,), fits=program.supports)(program)
+            return rule
 
         return register
 
@@ -199,7 +229,13 @@ def reference_only(but: tuple[Operator, str] | None = None) -> Iterator[None]:
 def operator(reference: Callable[P, R]) -> Operator[P, R]:
     """Make a plain torch function an :class:`Operator` and register it in :data:`OPERATORS` (decorator)."""
     new_operator = OPERATORS[reference.__name__] = Operator(reference)
+    RULES[new_operator] = partial(_trace_reference, new_operator)
     return new_operator
+
+
+def _trace_reference(op: Operator, trace: Trace, *args: Any, **kwargs: Any) -> Any:
+    """Trace an operator without kernels of its own by its reference."""
+    return op.reference(*args, **kwargs)
 
 
 def _common_device_and_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, torch.dtype | None]:

@@ -1,17 +1,19 @@
-"""Linear attention: no softmax, at a cost linear in the number of rows."""
+"""Linear attention, without softmax and at a cost linear in the number of rows, and the layer norm of its heads."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from numba import njit
-from torch import Tensor
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from graphslice.ops.aggregate import heads_fit
 from graphslice.ops.dispatch import operator
-from graphslice.ops.double_backward import once_differentiable
-from graphslice.ops.simd.lanes import address_of, keep_alive
-from graphslice.ops.simd.small_product import AttnShape, Matrix, small_product, small_product_transposed
-from graphslice.ops.threads import parallel_for
+from graphslice.program.kernels import attention as kernels
+from graphslice.program.kernels import norm
+from graphslice.program.layout import N
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 # With more rows, torch's matrix products are as fast.
 _MAX_ROWS = 256
@@ -23,7 +25,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
 
     This equals ``(Q K^T) V / n`` by associativity, but takes ``n d`` multiplications per channel instead of ``n^2``.
 
-    The numba backend supports float32 with at most 256 rows and at least 8 channels per head.
+    The numba backend supports float32 with at most 256 rows, C a multiple of 16 and at least 8 channels per head.
 
     Args:
         q, k, v: ``[B, N, C]``, floating point; head h has channels ``h d`` to ``(h + 1) d``, d = C / H.
@@ -42,104 +44,56 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     return out.transpose(1, 2).reshape(batch, width, channels)
 
 
-def _fits(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> bool:
-    if not (v.dim() == 3 and q.shape == k.shape == v.shape and lengths.shape == v.shape[:1] and heads > 0):
-        return False
-    return v.shape[1] <= _MAX_ROWS and v.shape[2] % heads == 0 and v.shape[2] // heads >= 8
-
-
-@linear_attention.backend("numba", dtypes=(torch.float32,), fits=_fits)
-def _numba(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
-    lengths = lengths.clamp(0, v.shape[1])  # compiled code does not check bounds
-    if torch.is_grad_enabled():
-        return _LinearAttention.apply(q, k, v, lengths, heads)
-    return _linear_attention(q, k, v, lengths, heads)
-
-
-def _linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
-    tensors = [t.contiguous() for t in (q, k, v)]
-    out = torch.empty(v.shape)
-    addresses = tuple(t.data_ptr() for t in (*tensors, out))
-    sizes, result, shape = lengths.numpy(), out.numpy(), AttnShape(heads, *v.shape[1:])
-    parallel_for(
-        lambda begin, end: linear_attention_samples(addresses, sizes, result, shape, begin, end),
-        len(v),
-        values=2 * v.numel(),
-    )
+@linear_attention.kernels(
+    q="B N C",
+    k="B N C",
+    v="B N C",
+    lengths="B int64",
+    fits=lambda q, k, v, lengths, heads: heads_fit(v.shape[2], heads) and v.shape[1] <= _MAX_ROWS,
+)
+def _rule(trace: Trace, q: Any, k: Any, v: Any, lengths: Any, heads: int) -> Traced:
+    v, rows, channels = trace.activations(v)
+    q, k, lengths = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape), trace.tensor(lengths, None)
+    trace.require(heads_fit(channels, heads) and rows == N, f"linear attention of {v.shape} in {heads} heads")
+    out, sizes = trace.new(v.shape), (heads, N, channels)
+    trace.forward(kernels.linear_attention, q, k, v, lengths, out, *sizes)
+    grads = Gradient(q), Gradient(k), Gradient(v)
+    trace.backward(kernels.linear_attention_gradients, q, k, v, lengths, Upstream(out), *grads, *sizes)
     return out
 
 
-class _LinearAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
-        ctx.heads = heads
-        ctx.save_for_backward(q, k, v, lengths)
-        return _linear_attention(q, k, v, lengths, heads)
+@operator
+def head_norm(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> Tensor:
+    """Compute the layer norm of each head, with entry ``index`` of the scales and shifts of K norms.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor):
-        *saved, lengths = ctx.saved_tensors
-        tensors = [t.contiguous() for t in (*saved, grad)]
-        grads = [torch.empty_like(t) for t in tensors[:3]]
-        addresses = tuple(t.data_ptr() for t in (*tensors, *grads))
-        sizes, results = lengths.numpy(), tuple(t.numpy() for t in grads)
-        shape = AttnShape(ctx.heads, *grad.shape[1:])
-        parallel_for(
-            lambda begin, end: linear_attention_gradients(addresses, sizes, results, shape, begin, end),
-            len(grad),
-            values=6 * grad.numel(),
-        )
-        return *grads, None, None
+    The numba backend supports float32 with C a multiple of 16 and at least 8 channels per head, a multiple of 8.
+
+    Args:
+        x: ``[B, N, C]``, floating point.
+        scales, shifts: ``[K, H, C / H]``, dtype of ``x``.
+        index: from 0 to K - 1.
+
+    Returns:
+        ``[B, N, C]``, dtype of ``x``.
+    """
+    by_head = x.view(*x.shape[:2], *scales.shape[1:])
+    return (F.layer_norm(by_head, by_head.shape[-1:]) * scales[index] + shifts[index]).flatten(2)
 
 
-@njit(cache=True, nogil=True)
-def _mean_product(a, b, channels, head_dim, rows, out):
-    """Compute ``A^T B / rows`` of one head, ``[head_dim, head_dim]``, from the addresses of A and B."""
-    small_product_transposed(
-        Matrix(a, channels), Matrix(b, channels), Matrix(address_of(out), head_dim), head_dim, rows, head_dim
-    )
-    out /= np.float32(max(1, rows))
+def _head_norm_fits(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> bool:
+    heads, size = scales.shape[1:]
+    return heads * size == x.shape[2] and x.shape[2] % 16 == size % 8 == 0 and 0 <= index < len(scales)
 
 
-@njit(cache=True, nogil=True)
-def linear_attention_samples(addresses, sizes, result, shape, begin, end):
-    """Process samples ``begin`` to ``end``; ``addresses``: q, k, v and ``result``."""
-    q, k, v, out = addresses
-    width, channels = shape.width, shape.channels
-    head_dim = channels // shape.heads
-    scratch = np.empty(head_dim * head_dim, np.float32)
-    square = Matrix(address_of(scratch), head_dim)
-    for b in range(begin, end):
-        rows = sizes[b]
-        result[b, rows:] = 0
-        for h in range(shape.heads if rows else 0):
-            offset = 4 * (b * width * channels + h * head_dim)
-            _mean_product(k + offset, v + offset, channels, head_dim, rows, scratch)
-            small_product(
-                Matrix(q + offset, channels), square, Matrix(out + offset, channels), rows, head_dim, head_dim
-            )
-    keep_alive(scratch)
-
-
-@njit(cache=True, nogil=True)
-def linear_attention_gradients(addresses, sizes, results, shape, begin, end):
-    """Compute gradients; ``addresses``: q, k, v, upstream gradient and ``results``, the gradients of q, k, v."""
-    q, k, v, grad, grad_q, grad_k, grad_v = addresses
-    width, channels = shape.width, shape.channels
-    head_dim = channels // shape.heads
-    scratch = np.empty(head_dim * head_dim, np.float32)
-    square = Matrix(address_of(scratch), head_dim)
-    for b in range(begin, end):
-        rows = sizes[b]
-        for result in results:
-            result[b, rows:] = 0
-        for h in range(shape.heads if rows else 0):
-            offset = 4 * (b * width * channels + h * head_dim)
-            # For out = Q S with S = K^T V / n: grad Q = grad S^T; with D = Q^T grad / n: grad K = V D^T, grad V = K D.
-            for left, right, a, out in ((v, k, grad, grad_q), (grad, q, v, grad_k), (q, grad, k, grad_v)):
-                _mean_product(left + offset, right + offset, channels, head_dim, rows, scratch)
-                small_product(
-                    Matrix(a + offset, channels), square, Matrix(out + offset, channels), rows, head_dim, head_dim
-                )
-    keep_alive(scratch)
+@head_norm.kernels(x="B N C", scales="K H D", shifts="K H D", fits=_head_norm_fits)
+def _head_norm_rule(trace: Trace, x: Any, scales: Any, shifts: Any, index: int) -> Traced:
+    x, rows, channels = trace.activations(x)
+    scales = trace.tensor(scales, None, None, None)
+    count, heads, size = scales.shape
+    shifts = trace.tensor(shifts, count, heads, size)
+    trace.require(heads * size == channels and size % 8 == 0 and 0 <= index < count, f"{heads} norms of {size} channels")
+    out, sizes = trace.new(x.shape), (index, heads, rows, channels)
+    trace.forward(norm.head_norm, x, scales, shifts, out, *sizes)
+    grads = Gradient(x), Gradient(scales), Gradient(shifts)
+    trace.backward(norm.head_norm_gradients, x, scales, Upstream(out), *grads, *sizes)
+    return out

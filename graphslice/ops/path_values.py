@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.ops.dispatch import operator
-from graphslice.ops.double_backward import once_differentiable
-from graphslice.ops.simd.lanes import (
+from graphslice.program.double_backward import once_differentiable
+from graphslice.program.simd.lanes import (
     address_of,
     float32x8,
     int32x16,

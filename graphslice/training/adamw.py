@@ -10,8 +10,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.ops.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, square_root, store, store_scalar
-from graphslice.ops.threads import parallel_for
+from graphslice.program.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, square_root, store, store_scalar
+from graphslice.threads import parallel_for
 
 
 class _Group(NamedTuple):

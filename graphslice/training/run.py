@@ -20,7 +20,7 @@ from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.hardware import device_name, peak_memory
-from graphslice.ops.threads import single_threaded_torch
+from graphslice.threads import single_threaded_torch
 from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
 from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest, shown
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
-from graphslice.ops.base_tracer import NotTraceable
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
 
 
 class Mixer(nn.Module):
@@ -39,13 +35,8 @@ class Mixer(nn.Module):
     #: True if the mixer is permutation-equivariant: permuting the rows (except row 0) permutes the output alike.
     equivariant = False
 
-    #: The :meth:`mix` that :meth:`trace_mix` corresponds to; a mixer whose ``mix`` is another function is not traced.
-    traced: Callable[..., Tensor] | None = None
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "trace_mix" in cls.__dict__:
-            cls.traced = cls.mix
         for name in cls.reads:
             if name not in GRAPH_TENSORS:
                 raise TypeError(f"`reads` of {cls.__name__} has {name!r}: choose from {', '.join(GRAPH_TENSORS)}")
@@ -86,15 +77,6 @@ class Mixer(nn.Module):
         """Apply :meth:`mix` and the output projection: ``[B, N, C]`` to ``[B, N, C]``."""
         return self.output(self.mix(x, context))
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        """Trace :meth:`mix` of molecules into a program; raises NotTraceable if the mixer does not support it."""
-        raise NotTraceable
-
-    def trace(self, tracer: Tracer, x: Value) -> Value:
-        """Trace :meth:`forward` of molecules into a program; raises as :meth:`trace_mix`."""
-        if type(self).forward is not Mixer.forward or type(self).mix is not type(self).traced:
-            raise NotTraceable
-        return tracer.linear(self.trace_mix(tracer, x), self.output)
 
 
 class Projected(Mixer):

@@ -8,15 +8,9 @@ from torch import Tensor, nn
 from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
-from graphslice.ops import column_sort
-from graphslice.ops.base_tracer import NotTraceable
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
+from graphslice.ops import sort_by_first
 
 SHIFTS = ("none", "linear", "power")
-
-#: Rows tie if their values in channel 1 differ by at most this fraction of the largest absolute value.
-TIE = 1e-5
 
 
 @register("csp")
@@ -62,11 +56,6 @@ class CSP(Mixer):
             v = self._shifted(v, context.lengths)
         return sort_by_first(v, context.lengths, self.groups) if self.sort else v
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        if self.groups > 1 or self.shifts != "none" or not self.sort:
-            raise NotTraceable
-        return tracer.sort_by_first(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout), TIE)
-
     def shift_steps(self, lengths: Tensor) -> Tensor:
         """Compute the circular shifts J of the channels.
 
@@ -90,48 +79,3 @@ class CSP(Mixer):
         size = lengths[:, None, None]
         source = (rows + self.shift_steps(lengths)[:, None, :]) % size.clamp_min(1)
         return v.gather(1, torch.where(rows < size, source, rows))
-
-
-def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
-    """Permute every channel into the rank order of channel 1, within groups of rows.
-
-    Args:
-        v: ``[B, N, C]``, floating point.
-        lengths: int64 ``[B]``, number of valid rows of each sample; the padding is not changed.
-        groups: number of groups into which the valid rows of a sample are split.
-
-    Returns:
-        ``[B, N, C]``; channel 1 is unchanged, and values of rows that tie in channel 1 are averaged.
-    """
-    batch, width, channels = v.shape
-    if groups == 1:
-        return _sort_rows_by_first(v, lengths)
-    number = torch.arange(groups, device=v.device)
-    sizes = lengths[:, None] // groups + (number < lengths[:, None] % groups)
-    starts = sizes.cumsum(1) - sizes
-    rows = torch.arange(-(-width // groups), device=v.device)
-    inside = rows < sizes[:, :, None]
-    # [B, K, rows of the largest group]: row indices; beyond the end of a group any valid index serves.
-    source = (starts[:, :, None] + rows).clamp_max(width - 1).view(batch, -1, 1).expand(-1, -1, channels)
-    grouped = v.gather(1, source).view(batch * groups, len(rows), channels)
-    permuted = _sort_rows_by_first(grouped, sizes.view(-1)).view(batch, -1, channels)
-    discarded = torch.full_like(source, width)  # an additional row, which the last line removes
-    target = torch.where(inside.view(batch, -1, 1), source, discarded)
-    return torch.cat([v, v[:, :1]], dim=1).scatter(1, target, permuted)[:, :width]
-
-
-def _sort_rows_by_first(v: Tensor, lengths: Tensor) -> Tensor:
-    rows = torch.arange(v.shape[1], device=v.device)
-    valid = rows < lengths[:, None]
-    first = v[:, :, 0].detach().masked_fill(~valid, torch.nan)  # nan is sorted last
-    sorted_first, order = torch.sort(first, dim=1, stable=True)
-    ranks = torch.empty_like(order).scatter_(1, order, rows.expand_as(order).contiguous())
-    ranks = torch.where(valid, ranks, rows)
-    # Runs of ranks that tie. Comparisons with nan are false, so the padding forms no run.
-    largest = sorted_first.masked_fill(~valid, 0).abs().amax(dim=1, keepdim=True)
-    run_starts = ~(sorted_first.diff(dim=1) <= TIE * largest)
-    runs = torch.nn.functional.pad(run_starts, (1, 0)).cumsum(1)[:, :, None].expand_as(v)
-    total = torch.zeros_like(v).scatter_add(1, runs, column_sort(v, lengths))
-    count = torch.zeros_like(v[:, :, :1]).scatter_add(1, runs[:, :, :1], torch.ones_like(v[:, :, :1]))
-    means = total / count.clamp_min(1)
-    return means.gather(1, runs.gather(1, ranks[:, :, None].expand_as(v)))

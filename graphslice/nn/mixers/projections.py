@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Projected, register
-from graphslice.ops import linear_attention
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
+from graphslice.ops import head_norm, linear_attention
 
 
 class _HeadNormed(Projected):
@@ -23,11 +20,6 @@ class _HeadNormed(Projected):
         self.scales = nn.Parameter(torch.ones(2, heads, dim // heads))
         self.shifts = nn.Parameter(torch.zeros(2, heads, dim // heads))
 
-    def _head_normed(self, x: Tensor, index: int) -> Tensor:
-        by_head = x.view(*x.shape[:2], self.heads, -1)
-        normed = F.layer_norm(by_head, by_head.shape[-1:]) * self.scales[index] + self.shifts[index]
-        return normed.flatten(2)
-
 
 @register("galerkin")
 class Galerkin(_HeadNormed):
@@ -39,13 +31,9 @@ class Galerkin(_HeadNormed):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
-        k, v = self._head_normed(self.key(x), 0), self._head_normed(v, 1)
+        k, v = (head_norm(y, self.scales, self.shifts, i) for i, y in enumerate((self.key(x), v)))
         return linear_attention(self.query(x), k, v, context.lengths, self.heads)
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        v = tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
-        k, v = tracer.head_norm(tracer.linear(x, self.key), self, 0), tracer.head_norm(v, self, 1)
-        return tracer.linear_attention(tracer.linear(x, self.query), k, v)
 
 
 @register("fourier")
@@ -58,10 +46,5 @@ class Fourier(_HeadNormed):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
-        q, k = self._head_normed(self.query(x), 0), self._head_normed(self.key(x), 1)
+        q, k = (head_norm(y, self.scales, self.shifts, i) for i, y in enumerate((self.query(x), self.key(x))))
         return linear_attention(q, k, v, context.lengths, self.heads)
-
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        v = tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
-        q, k = (tracer.head_norm(tracer.linear(x, m), self, i) for i, m in enumerate((self.query, self.key)))
-        return tracer.linear_attention(q, k, v)

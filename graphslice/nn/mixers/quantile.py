@@ -10,9 +10,6 @@ from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import broadcast_max, column_quantiles
-from graphslice.ops.base_tracer import NotTraceable
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
 SOURCES = ("aggregated", "values")
@@ -35,8 +32,6 @@ class MapOnly(Mixer):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate(self.value(x), self.active_dropout)
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        return tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
 
 
 @register("slice-quantile")
@@ -102,18 +97,13 @@ class SliceQuantile(Mixer):
         if self.source == "values":
             aggregated = torch.where(self.local_channels, aggregated, v)
         if self.statistic == "maximum":
-            return broadcast_max(aggregated, context.mask, self.local_channels)
+            return broadcast_max(aggregated, context.lengths, self.local_channels)
         if self.statistic == "minimum":
-            return -broadcast_max(-aggregated, context.mask, self.local_channels)
+            return -broadcast_max(-aggregated, context.lengths, self.local_channels)
         q = torch.sigmoid(self.q_logits) if self.statistic == "learnable" else self.q
         pooled = column_quantiles(aggregated.index_select(2, self.pooled_index), context.lengths, q[None])
         return aggregated.index_copy(2, self.pooled_index, pooled.expand(-1, x.shape[1], -1))
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        if (self.statistic, self.source) != ("maximum", "aggregated"):
-            raise NotTraceable
-        aggregated = tracer.aggregate(tracer.linear(x, self.value), self.active_dropout)
-        return tracer.broadcast_max(aggregated, self.local_channels)
 
 
 def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> np.ndarray:

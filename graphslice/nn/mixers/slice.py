@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Mixer, register
 from graphslice.ops import column_sort, max_exchange
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
 
 
 class _Slice(Mixer):
@@ -33,8 +31,6 @@ class SliceAscend(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        return tracer.column_sort(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout))
 
 
 @register("slice-interleave")
@@ -57,8 +53,6 @@ class SliceInterleave(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate_sort(self.value(x), self.descending, self.active_dropout)
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        return tracer.column_sort(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout), self.descending)
 
 
 @register("slice-released")
@@ -69,9 +63,6 @@ class SliceReleased(_Slice):
         v = self.value(x)
         return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths)
 
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        v = tracer.linear(x, self.value)
-        return tracer.add(tracer.aggregate(v, self.active_dropout), tracer.column_sort(v))
 
 
 @register("slice-max")
@@ -86,7 +77,4 @@ class SliceMax(_Slice):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
-        return max_exchange(v, context.mask)
-
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        return tracer.max_exchange(tracer.aggregate(tracer.linear(x, self.value), self.active_dropout))
+        return max_exchange(v, context.lengths)

@@ -7,8 +7,6 @@ from torch import Tensor
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Projected, register
 from graphslice.ops import attention
-from graphslice.ops.program import Value
-from graphslice.ops.tracer import Tracer
 
 
 @register("softmax")
@@ -24,7 +22,3 @@ class SoftmaxAttention(Projected):
         q, k, v = self.query(x), self.key(x), self.value(x)
         attn_bias = context.cast(context.attn_bias, q.dtype)
         return attention(q, k, v, attn_bias, self.heads, self.active_dropout)
-
-    def trace_mix(self, tracer: Tracer, x: Value) -> Value:
-        q, k, v = (tracer.linear(x, module) for module in (self.query, self.key, self.value))
-        return tracer.attention(q, k, v, self.active_dropout)

@@ -1,16 +1,18 @@
-"""Thread pools for compiled kernels and for single-core tasks, with as many threads as torch may use."""
+"""Thread pools for compiled kernels and for single-core tasks, with as many threads as torch may use.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
-
-import torch
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -27,8 +29,16 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """Return the number of cores for compiled kernels: torch's threads before any :func:`single_threaded_torch`."""
-    return _thread.cores or torch.get_num_threads()
+    """Return the number of cores for compiled kernels: torch's threads before any :func:`single_threaded_torch`.
+
+    Where torch is not loaded, it is ``OMP_NUM_THREADS``, or the number of processors that this process may use.
+    """
+    if "torch" in sys.modules:
+        return _thread.cores or sys.modules["torch"].get_num_threads()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -38,6 +48,8 @@ def single_threaded_torch() -> Iterator[None]:
     Torch's threads spin for a while after each operation and so keep cores busy that the kernels could use. Where the
     blocks run as a traced program, the operations left to torch are too small to benefit from several threads.
     """
+    import torch
+
     before, _thread.cores = (torch.get_num_threads(), _thread.cores), cores()
     torch.set_num_threads(1)
     try:
@@ -95,7 +107,12 @@ def map_one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Ite
 def _single_cores(threads: int) -> ThreadPoolExecutor:
     # torch.set_num_threads applies to the calling thread and to threads started later. Restoring it for those
     # would also give these workers several cores again.
-    return ThreadPoolExecutor(threads, "graphslice-cores", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(threads, "graphslice-cores", initializer=_use_one_core)
+
+
+def _use_one_core() -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _renew_after_fork() -> None:
@@ -106,7 +123,7 @@ def _renew_after_fork() -> None:
     """
     thread_pool.cache_clear()
     _single_cores.cache_clear()
-    torch.set_num_threads(1)
+    _use_one_core()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graphslice.ops.simd.lanes import (
+from graphslice.program.simd.lanes import (
     address_of,
     int32x16,
     int64x8,

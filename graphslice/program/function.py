@@ -1,0 +1,173 @@
+"""Programs as functions of torch tensors with gradients, and operators as programs of one operation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphslice.program.double_backward import once_differentiable
+from graphslice.program.layout import ATOMS, N, Size
+from graphslice.program.run import Program, State
+from graphslice.program.trace import Trace, Traced
+
+#: Error message of a second backward pass through a batch.
+BACKWARD_TWICE = "the gradients of this batch were already computed: sum the losses, and call backward once"
+
+
+def run_program(program: Program, tensors: Sequence[Tensor], samples: int, width: int) -> Tensor:
+    """Run a program on tensors.
+
+    Args:
+        program: the program; traced with gradients if they are wanted.
+        tensors: its inputs, on the CPU, contiguous, of the shapes and dtypes that it was traced for.
+        samples, width: B and N.
+
+    Returns:
+        The output, float32 ``[B, ...]``. Its backward pass can be run once.
+    """
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _ProgramFunction.apply(program, samples, width, *tensors)
+    return _forward(program, tensors, samples, width)[0]
+
+
+def draw_random_integers(count: int) -> list[int]:
+    """Draw signed 32-bit integers from torch's generator."""
+    return torch.empty(count, dtype=torch.int64).random_(-(2**31), 2**31).tolist()
+
+
+def _forward(program: Program, tensors: Sequence[Tensor], samples: int, width: int) -> tuple[Tensor, State]:
+    dims = [size.of(width) if isinstance(size, Size) else size for size in program.out.shape]
+    out = torch.empty(samples, *dims)  # type: ignore[arg-type]
+    inputs = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
+    return out, program.forward(inputs, out.data_ptr(), samples, width, draw_random_integers)
+
+
+class _ProgramFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, program: Program, samples: int, width: int, *tensors: Tensor) -> Tensor:
+        out, ctx.state = _forward(program, tensors, samples, width)
+        ctx.program = program
+        ctx.save_for_backward(out, *tensors)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        state, ctx.state = ctx.state, None
+        if state is None:
+            raise RuntimeError(BACKWARD_TWICE)
+        program, grad = ctx.program, grad.contiguous()
+        _, *tensors = ctx.saved_tensors
+        grads = [
+            torch.empty_like(tensor) if value.gradient is not None and not value.shared else None
+            for (value, _, _), tensor in zip(program.inputs, tensors, strict=True)
+        ]
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in grads]
+        of_shared = program.backward(state, grad.data_ptr(), addresses)
+        for i, flat in enumerate(of_shared):
+            if flat is not None:
+                grads[i] = torch.from_numpy(flat).view(tensors[i].shape)
+        return None, None, None, *grads
+
+
+class OperatorProgram:
+    """The compiled form of an operator: programs of one operation, traced per size and setting.
+
+    Args:
+        reference: the operator in torch.
+        rule: its rule, ``rule(trace, *arguments)``.
+        inputs: shape and dtype of each tensor argument, such as ``"B N C"`` or ``"B int64"``. B is the number of samples,
+            N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the arguments, numbers
+            are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements. An argument that is
+            not a tensor is a setting.
+        fits: further condition on the arguments.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[..., Tensor],
+        rule: Callable[..., Traced],
+        inputs: dict[str, str],
+        fits: Callable[..., bool] | None,
+    ) -> None:
+        parameters = inspect.signature(reference).parameters
+        self._names = list(parameters)
+        self._defaults = {p.name: p.default for p in parameters.values() if p.default is not p.empty}
+        self._inputs = {name: _dims_and_dtype(spec) for name, spec in inputs.items()}
+        self._rule, self._fits = rule, fits
+        self._program = lru_cache(256)(self._trace)
+
+    def supports(self, *args: Any, **kwargs: Any) -> bool:
+        """True if the tensors have the declared shapes and dtypes and ``fits`` agrees."""
+        sizes = self._sizes(self._by_name(args, kwargs))
+        return sizes is not None and (self._fits is None or self._fits(*args, **kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        arguments = self._by_name(args, kwargs)
+        sizes = self._sizes(arguments)
+        assert sizes is not None
+        tensors, settings = {}, {}
+        for name, value in arguments.items():
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            else:
+                settings[name] = tuple(value) if isinstance(value, list) else value
+        shape = next(iter(tensors.values())).shape
+        if "..." in sizes:
+            tensors = {name: tensor.reshape(-1, 16) for name, tensor in tensors.items()}
+            sizes["B"] = len(next(iter(tensors.values())))
+        samples, width = sizes.pop("B"), sizes.pop("N", 1)
+        backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
+        program = self._program(tuple(sizes.items()), tuple(tensors), tuple(settings.items()), backward)
+        out = run_program(program, [tensors[self._names[i]].contiguous() for i in _sources(program)], samples, width)
+        return out.view(shape) if "..." in sizes else out
+
+    def _by_name(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return self._defaults | dict(zip(self._names, args, strict=False)) | kwargs
+
+    def _sizes(self, arguments: dict[str, Any]) -> dict[str, int] | None:
+        """Return the sizes by letter, or None if the tensors do not have the declared shapes and dtypes."""
+        sizes: dict[str, int] = {}
+        for name, (dims, dtype) in self._inputs.items():
+            tensor = arguments.get(name)
+            if not isinstance(tensor, Tensor):
+                continue
+            if dims == ("...",):
+                if tensor.numel() % 16:
+                    return None
+                sizes["..."] = 16
+                continue
+            if tensor.dim() != len(dims) or tensor.dtype != dtype:
+                return None
+            for letter, size in zip(dims, tensor.shape, strict=True):
+                key, value = ("N", size + 1) if letter == "A" else (letter, size)
+                if letter != "*" and sizes.setdefault(key, value) != (int(letter) if letter.isdigit() else value):
+                    return None
+        return sizes
+
+    def _trace(self, sizes: tuple, tensors: tuple[str, ...], settings: tuple, backward: bool) -> Program:
+        known = {"N": N, "A": ATOMS, "*": None, **dict(sizes)}
+        trace, arguments = Trace(backward=backward), dict(settings)
+        for name in tensors:
+            dims, dtype = self._inputs[name]
+            if dims == ("...",):
+                dims, known["16"] = ("B", "16"), 16
+            shape = [known[letter] for letter in dims if letter != "B"]
+            kind = str(dtype).removeprefix("torch.")
+            arguments[name] = trace.input(self._names.index(name), shape, kind, shared=dims[0] != "B")
+        return trace.finish(self._rule(trace, **arguments))
+
+
+def _sources(program: Program) -> list[int]:
+    return [source for _, _, source in program.inputs if isinstance(source, int)]
+
+
+def _dims_and_dtype(spec: str) -> tuple[tuple[str, ...], torch.dtype]:
+    *dims, last = spec.split()
+    dtype = getattr(torch, last, None)
+    return (tuple(dims), dtype) if isinstance(dtype, torch.dtype) else ((*dims, last), torch.float32)

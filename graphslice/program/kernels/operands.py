@@ -1,0 +1,65 @@
+"""Access to the operands of kernels, which are 64-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from graphslice.program.simd.lanes import int64x8, load_scalar
+
+
+@njit(inline="always")
+def number_at(address, offset):
+    """Return the int64 at an offset from an address."""
+    return load_scalar(int64x8(), address, offset)
+
+
+@njit(inline="always")
+def length_at(lengths, b, width):
+    """Return the number of valid rows of sample b, from 0 to N."""
+    return min(max(number_at(lengths, b), 0), width)
+
+
+def float_bits(value: float) -> int:
+    """Encode a float32 as an operand."""
+    return int(np.float32(value).view(np.uint32))
+
+
+@intrinsic
+def as_float(typing, bits):
+    """Decode an operand encoded by :func:`float_bits`."""
+
+    def generate(context, builder, signature, args):
+        low = builder.trunc(args[0], context.get_value_type(types.int32))
+        return builder.bitcast(low, context.get_value_type(types.float32))
+
+    return types.float32(types.intp), generate
+
+
+@intrinsic
+def _pointer(typing, address, kind):
+    """Convert an address to a pointer for :func:`numba.carray`."""
+
+    def generate(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(kind.dtype)(types.intp, kind), generate
+
+
+@njit(inline="always")
+def floats_at(address, shape):
+    """Return the float32 array at an address."""
+    return carray(_pointer(address, np.float32), shape)
+
+
+@njit(inline="always")
+def ints_at(address, shape):
+    """Return the int32 array at an address."""
+    return carray(_pointer(address, np.int32), shape)
+
+
+@njit(inline="always")
+def bytes_at(address, shape):
+    """Return the uint8 array at an address."""
+    return carray(_pointer(address, np.uint8), shape)

@@ -1,0 +1,357 @@
+"""Run programs: sequences of compiled CPU kernels without Python in between.
+
+The overhead of Python and torch is tens of microseconds per operation, as much as the operation itself for a small
+batch, and it cannot run in parallel. Each core runs a program on its own samples, a few at a time, so that their values
+stay in the cache from the first instruction to the last. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+from graphslice.program.layout import MAX_OPERANDS, Addresses, Argument, Instruction, Kernel, Layout, Value
+from graphslice.program.simd.lanes import address_of, keep_alive
+from graphslice.threads import cores, thread_pool
+
+# Minimum number of rows per core.
+_MIN_ROWS = 64
+#: Indices of the output and of its gradient among the arguments of a program; inputs and others follow.
+OUT, GRAD_OUT, FIRST = range(3)
+
+
+class _Enabled:
+    on = True
+
+
+def programs_enabled() -> bool:
+    """True if programs of whole models are enabled in this process."""
+    return _Enabled.on
+
+
+def disable_programs() -> None:
+    """Disable programs of whole models for the rest of this process, if they fail or are wrong on this machine."""
+    _Enabled.on = False
+
+
+@contextmanager
+def programs_disabled() -> Iterator[None]:
+    """Disable programs of whole models inside the context."""
+    before, _Enabled.on = _Enabled.on, False
+    try:
+        yield
+    finally:
+        _Enabled.on = before
+
+
+#: All kernels by name.
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(function: Kernel) -> Kernel:
+    """Register a kernel, ``kernel(samples, *operands)`` on int64 operands, compiled on first use (decorator).
+
+    An operand is a number, or the address of the first sample of an array of consecutive samples.
+    """
+    assert len(inspect.signature(function).parameters) <= MAX_OPERANDS + 1 and function.__name__ not in KERNELS
+    KERNELS[function.__name__] = function
+    return function
+
+
+@lru_cache(None)
+def _compiled(function: Kernel) -> Any:
+    count = len(inspect.signature(function).parameters)
+    return cfunc(types.void(*[types.intp] * count), cache=True, error_model="numpy")(function)
+
+
+@intrinsic
+def call(typing, address, count, operands, samples):
+    """Call a compiled kernel by its address, with the number of samples and ``count`` operands at an address."""
+
+    def generate(context, builder, signature, args):
+        address, count, operands, samples = args
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(operands, word.as_pointer())
+        done = builder.append_basic_block("done")
+        switch = builder.switch(count, done)
+        for n in range(1, MAX_OPERANDS + 1):
+            block = builder.append_basic_block(f"call_{n}")
+            switch.add_case(ir.Constant(word, n), block)
+            with builder.goto_block(block):
+                loaded = [builder.load(builder.gep(pointer, [ir.Constant(word, k)])) for k in range(n)]
+                function = ir.FunctionType(ir.VoidType(), [word] * (n + 1)).as_pointer()
+                builder.call(builder.inttoptr(address, function), [samples, *loaded])
+                builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp, types.intp), generate
+
+
+@njit(cache=True, nogil=True)
+def _run(kernels, counts, operands, steps, group, begin, end):
+    current = np.empty_like(operands)
+    at = address_of(current)
+    for first in range(begin, end, group):
+        for i in range(operands.shape[0]):
+            for k in range(operands.shape[1]):
+                current[i, k] = operands[i, k] + first * steps[i, k]
+        for i in range(operands.shape[0]):
+            call(kernels[i], counts[i], at + 8 * i * operands.shape[1], min(group, end - first))
+    keep_alive(current)
+
+
+class Part:
+    """Sequence of instructions, such as the forward or the backward pass of a program.
+
+    Args:
+        instructions: kernels with their operands.
+        kept: values saved for backward, in the same order for all parts.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value] = ()) -> None:
+        self.instructions = instructions
+        layout = Layout(instructions, kept)
+        self._areas, self._in_scratch = layout.areas, layout.in_scratch
+        self._counts = np.array([len(operands) for _, operands in instructions], np.int64)
+        self._kernels: np.ndarray | None = None
+        self.addresses: Callable[[int], Addresses] = lru_cache(256)(layout.for_width)
+
+    def run(self, arguments: Sequence[Sequence[int]], kept: int, width: int, ends: Sequence[int]) -> None:
+        """Run the instructions on one core per range of samples.
+
+        Args:
+            arguments: arguments of the program, for each range.
+            kept: address of the saved values.
+            width: N.
+            ends: end of each range; the last one is the number of samples.
+        """
+        if not self.instructions:
+            return
+        if self._kernels is None:
+            self._kernels = np.array([_compiled(kernel).address for kernel, _ in self.instructions])
+        kernels, layout = self._kernels, self.addresses(width)
+        fixed = layout.constant + ends[-1] * layout.per_batch
+        work = []
+        for number, end in enumerate(ends):
+            begin = ends[number - 1] if number else 0
+            bases = np.array([0, kept, 0, *arguments[number]], np.int64)
+            work.append((fixed + bases[self._areas], begin, end))
+
+        def run_range(operands: np.ndarray, begin: int, end: int) -> None:
+            memory = _scratch_memory(layout.scratch)
+            operands += self._in_scratch * address(memory)
+            _run(kernels, self._counts, operands, layout.steps, layout.group, begin, end)
+
+        futures = [thread_pool(len(ends) - 1).submit(run_range, *arguments_of_range) for arguments_of_range in work[1:]]
+        run_range(*work[0])
+        for future in futures:
+            future.result()
+
+
+class Input(NamedTuple):
+    """Input of a program.
+
+    Attributes:
+        value: its shape, and the arguments that hold it and its gradient.
+        dtype: name of its dtype, such as ``"float32"``.
+        source: what it is: a position among the arguments of the traced function, or the name of a parameter or buffer.
+    """
+
+    value: Value
+    dtype: str
+    source: int | str
+
+
+class State(NamedTuple):
+    """State of a forward pass for the backward pass.
+
+    Attributes:
+        arguments: arguments of the program, without gradients.
+        kept: saved values.
+        ends: end of each core's range of samples.
+        width: N.
+        transposes: transposed parameters, kept alive for their addresses.
+    """
+
+    arguments: list[int]
+    kept: np.ndarray
+    ends: list[int]
+    width: int
+    transposes: np.ndarray
+
+
+class Program:
+    """Compiled forward and backward pass of a function on samples.
+
+    Args:
+        inputs: inputs, parameters included.
+        forward, backward: instructions.
+        kept: values saved for backward.
+        transposes: instructions that transpose parameters, with the parameter and the result as first operands.
+        keys: indices of the arguments that are keys of dropout masks.
+        arguments: number of arguments.
+        out: the output.
+    """
+
+    def __init__(
+        self,
+        inputs: list[Input],
+        forward: list[Instruction],
+        backward: list[Instruction],
+        kept: list[Value],
+        transposes: list[Instruction],
+        keys: list[int],
+        arguments: int,
+        out: Value,
+    ) -> None:
+        self.inputs, self.keys, self.out = inputs, keys, out
+        self._count = arguments
+        self._forward, self._backward, self._transpose = Part(forward, kept), Part(backward, kept), Part(transposes)
+        results = [operands[1] for _, operands in transposes]
+        self._transposes = _Block([(place(value), _elements(value)) for value in results if isinstance(value, Value)])
+        shared = [value for value, _, _ in inputs if value.shared and value.gradient is not None]
+        self._sums = _Block([(value.gradient.place, _elements(value)) for value in shared if not _any_size(value)])  # type: ignore[union-attr]
+        self._sums_of_any_size = [value for value in shared if _any_size(value)]
+
+    def forward(
+        self,
+        inputs: Sequence[tuple[int, Sequence[int]]],
+        out: int,
+        samples: int,
+        width: int,
+        random_integers: Callable[[int], Sequence[int]],
+    ) -> State:
+        """Run the forward pass.
+
+        Args:
+            inputs: address and shape of each input.
+            out: address of the output.
+            samples, width: B and N.
+            random_integers: called with a number for as many random 32-bit integers, the keys of dropout masks.
+
+        Returns:
+            The state for :meth:`backward`.
+        """
+        arguments = [0] * self._count
+        arguments[OUT] = out
+        for (value, _, _), (at, shape) in zip(self.inputs, inputs, strict=True):
+            arguments[place(value)] = at
+            if value.shared and _any_size(value):
+                arguments[value.shape[0].place] = shape[0]  # type: ignore[union-attr]
+        if self.keys:
+            for index, key in zip(self.keys, random_integers(len(self.keys)), strict=True):
+                arguments[index] = key
+        transposes = np.empty(self._transposes.size, np.float32)
+        self._transposes.fill(arguments, transposes)
+        kept = np.empty(samples * self._forward.addresses(width).kept, np.uint8)
+        ends = share_ends(samples, width)
+        self._transpose.run([arguments], 0, 1, [1])
+        self._forward.run([arguments] * len(ends), address(kept), width, ends)
+        return State(arguments, kept, ends, width, transposes)
+
+    def backward(self, state: State, grad_out: int, gradients: Sequence[int]) -> list[np.ndarray | None]:
+        """Run the backward pass.
+
+        Args:
+            state: of the forward pass.
+            grad_out: address of the gradient of the output.
+            gradients: for each input with samples, the address for its gradient; ignored for other inputs.
+
+        Returns:
+            For each input shared by the samples its gradient, flat; None for other inputs.
+        """
+        extra = _Block([(v.gradient.place, state.arguments[v.shape[0].place] * math.prod(v.shape[1:])) for v in self._sums_of_any_size])  # type: ignore
+        sums = np.zeros((len(state.ends), self._sums.size + extra.size), np.float32)
+        arguments = []
+        for row in sums:
+            own = list(state.arguments)
+            own[GRAD_OUT] = grad_out
+            for (value, _, _), at in zip(self.inputs, gradients, strict=True):
+                if value.gradient is not None and not value.shared:
+                    own[value.gradient.place] = at
+            self._sums.fill(own, row)
+            extra.fill(own, row[self._sums.size :])
+            arguments.append(own)
+        self._backward.run(arguments, address(state.kept), state.width, state.ends)
+        for row in sums[1:]:
+            sums[0] += row
+        parts = self._sums.split(sums[0]) | extra.split(sums[0, self._sums.size :])
+        return [None if v.gradient is None else parts.get(v.gradient.place) for v, _, _ in self.inputs]
+
+
+class _Block:
+    """Memory for several arrays, each beginning at a cache line.
+
+    Args:
+        places: argument and number of float32 elements of each array.
+    """
+
+    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
+        self._places = [(place, size) for place, size in places]
+        self._offsets, self.size = [], 0
+        for _, size in places:
+            self._offsets.append(self.size)
+            self.size += -(-size // 16) * 16
+
+    def fill(self, arguments: list[int], memory: np.ndarray) -> None:
+        """Write the addresses of the arrays to the arguments."""
+        first = address(memory)
+        for (place, _), offset in zip(self._places, self._offsets, strict=True):
+            arguments[place] = first + 4 * offset
+
+    def split(self, memory: np.ndarray) -> dict[int, np.ndarray]:
+        """Return the arrays by argument."""
+        parts = zip(self._places, self._offsets, strict=True)
+        return {place: memory[offset : offset + size] for (place, size), offset in parts}
+
+
+def place(value: Value) -> int:
+    """Return the index of the argument that holds a value."""
+    assert value.argument is not None
+    return value.argument.place
+
+
+def address(array: np.ndarray) -> int:
+    """Return the address of an array."""
+    return array.__array_interface__["data"][0]
+
+
+def _elements(value: Value) -> int:
+    """Return the number of elements of a shared value."""
+    return value.size.of(1)
+
+
+def _any_size(value: Value) -> bool:
+    """True if the first size of a shared value is known only when the program runs."""
+    return isinstance(value.shape[0], Argument)
+
+
+def share_ends(samples: int, width: int) -> list[int]:
+    """Split samples of N rows into ranges, one per core if there are enough rows, and return the end of each."""
+    ranges = max(1, min(cores(), samples, samples * width // _MIN_ROWS))
+    return [samples * (i + 1) // ranges for i in range(ranges)]
+
+
+class _Memory(threading.local):
+    array = np.empty(0, np.uint8)
+
+
+_memory = _Memory()
+
+
+def _scratch_memory(size: int) -> np.ndarray:
+    """Return the scratch memory of this thread."""
+    if len(_memory.array) < size:
+        _memory.array = np.empty(size, np.uint8)
+    return _memory.array

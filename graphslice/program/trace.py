@@ -1,0 +1,507 @@
+"""Trace functions into programs: run them on symbolic tensors whose operations record kernels.
+
+The operators of :mod:`graphslice.ops` and the functions of torch in :data:`RULES` have a rule each, which appends their
+kernels to the trace. Any other function raises NotTraceable. Residual sums and dropout are deferred until they are
+used, so that a layer norm after them becomes one kernel with them.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from graphslice.program.kernels import elementwise, linear, norm
+from graphslice.program.kernels.operands import float_bits
+from graphslice.program.layout import ATOMS, Argument, Instruction, Kernel, N, NotTraceable, Operand, Size, Value
+from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
+
+#: Rules by function: ``rule(trace, *arguments)`` appends kernels and returns the result.
+RULES: dict[Any, Callable[..., Traced]] = {}
+
+#: Item sizes of the dtypes of inputs.
+ITEM_SIZES = {"float32": 4, "int64": 8, "int16": 2, "uint8": 1, "bool": 1}
+
+Dims: TypeAlias = tuple[Size | int, ...]
+
+
+class _Batch:
+    """The number of samples in symbolic shapes."""
+
+    def __repr__(self) -> str:
+        return "B"
+
+
+BATCH = _Batch()
+
+
+class Traced:
+    """Symbolic float32 tensor ``[B, ...]``, the result of a traced operation or an input of the function.
+
+    Attributes:
+        trace: the trace that it belongs to.
+        value: its array in the program.
+    """
+
+    dtype, device, is_cuda = torch.float32, torch.device("cpu"), False
+
+    def __init__(self, trace: Trace, value: Value) -> None:
+        self.trace, self.value = trace, value
+
+    @property
+    def shape(self) -> tuple:
+        return self.value.shape if self.value.shared else (BATCH, *self.value.shape)
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def to(self, dtype: torch.dtype) -> Traced:
+        if dtype != torch.float32:
+            raise NotTraceable(f"conversion to {dtype}")
+        return self
+
+    def contiguous(self) -> Traced:
+        return self
+
+    def __len__(self) -> int:
+        raise NotTraceable("the number of samples is unknown")
+
+    __bool__ = __iter__ = __len__
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotTraceable(f"Tensor.{name}")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
+        traced = next(value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Traced))
+        return traced.trace.call(function, args, kwargs or {})
+
+    def __add__(self, other: Any) -> Traced:
+        return self.trace.call(torch.add, (self, other))
+
+    def __sub__(self, other: Any) -> Traced:
+        return self.trace.call(torch.sub, (self, other))
+
+    def __mul__(self, other: Any) -> Traced:
+        return self.trace.call(torch.mul, (self, other))
+
+    def __neg__(self) -> Traced:
+        return self.trace.call(torch.mul, (self, -1.0))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+class _Dropped(NamedTuple):
+    """Deferred ``dropout(x)``."""
+
+    x: Value
+    keys: tuple[Operand, ...]
+
+
+class _Sum(NamedTuple):
+    """Deferred ``a + dropout(b)``."""
+
+    a: Value
+    b: Value
+    keys: tuple[Operand, ...]
+
+
+class Upstream(NamedTuple):
+    """Operand of a backward kernel: the gradient of a result."""
+
+    of: Traced
+
+
+class Gradient(NamedTuple):
+    """Operand of a backward kernel: where to write the gradient of an argument.
+
+    Attributes:
+        onto: True if the kernel can add the gradient to an existing one, whose address is the next operand, or 0.
+    """
+
+    of: Traced
+    onto: bool = False
+
+
+class Trace:
+    """Instructions of a forward and a backward pass.
+
+    Args:
+        backward: True to trace gradients.
+        tensors: parameters and buffers that the function may use, by ``id()``: the tensor and its name.
+    """
+
+    def __init__(self, *, backward: bool, tensors: Mapping[int, tuple[Tensor, str]] | None = None) -> None:
+        self.needs_gradients = backward
+        self._tensors = tensors or {}
+        self._inputs: list[Input] = []
+        self._by_name: dict[str, Traced] = {}
+        self._forward: list[Instruction] = []
+        self._backward: list[Instruction] = []
+        self._callbacks: list[Callable[[], None]] = []
+        self._kept: list[Value] = []
+        self._gradients: dict[Value, Value] = {}
+        self._shared_gradients: set[Value] = set()
+        self._unfinished: list[tuple[Value, Value]] = []
+        self._places = FIRST
+        self._transposes: dict[Value, Value] = {}
+        self._keys: list[int] = []
+
+    # --- for rules ------------------------------------------------------------------------------------------------
+
+    def new(self, shape: Sequence, itemsize: int = 4) -> Traced:
+        """Return a new value of a shape ``[B, ...]`` for the result of a kernel."""
+        if not shape or shape[0] is not BATCH:
+            raise NotTraceable("a result without samples")
+        return Traced(self, Value(tuple(shape[1:]), itemsize))
+
+    def tensor(self, tensor: Any, *dims: int | None) -> Traced:
+        """Return the symbolic tensor of an argument, of the given number of dimensions and sizes (None: any).
+
+        A tensor must be a parameter or a buffer: constants that a function computes may be other ones in its next call.
+        """
+        if not isinstance(tensor, Traced):
+            known = self._tensors.get(id(tensor))
+            if known is None or known[0] is not tensor:
+                raise NotTraceable("a tensor that is neither a parameter nor a buffer")
+            name, dtype = known[1], str(tensor.dtype).removeprefix("torch.")
+            if dtype not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
+                raise NotTraceable(f"{name} is {dtype}")
+            if name not in self._by_name:
+                self._by_name[name] = self.input(name, tuple(tensor.shape), dtype, shared=True)
+            tensor = self._by_name[name]
+        if dims and (tensor.dim() != len(dims) or any(n not in (None, m) for n, m in zip(dims, tensor.shape, strict=True))):
+            raise NotTraceable(f"{tensor.shape} instead of {dims}")
+        return tensor
+
+    def activations(self, x: Any) -> tuple[Traced, Size | int, int]:
+        """Return a symbolic tensor ``[B, N, C]`` or ``[B, C]``, its number of rows per sample and C, a multiple of 16."""
+        x = self.tensor(x)
+        if x.value.shared or x.dtype != torch.float32 or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
+            raise NotTraceable(f"activations {x.shape}")
+        return x, math.prod(x.value.shape[:-1], start=Size(1)), x.shape[-1]
+
+    def require(self, condition: bool, what: str) -> None:
+        """Raise NotTraceable, for ``what``, if a condition does not hold."""
+        if not condition:
+            raise NotTraceable(what)
+
+    def forward(self, kernel: Kernel, *operands: Any) -> None:
+        """Append an instruction to the forward pass; a symbolic tensor stands for its address."""
+        plain = [operand.value if isinstance(operand, Traced) else operand for operand in operands]
+        for operand in plain:
+            if isinstance(operand, Value):
+                self._materialise(operand)
+        self._forward.append((kernel, plain))
+
+    def backward(self, kernel: Kernel, *operands: Any) -> None:
+        """Register an instruction of the backward pass, with :class:`Upstream` and :class:`Gradient` operands.
+
+        All other operands are saved by the forward pass.
+        """
+        self.on_backward(lambda: self.emit_backward(kernel, *operands), keep=operands)
+
+    def on_backward(self, function: Callable[[], None], keep: Sequence[Any] = ()) -> None:
+        """Register a function that emits instructions of the backward pass, and values that it needs."""
+        if not self.needs_gradients:
+            return
+        self._callbacks.append(function)
+        for operand in keep:
+            value = operand.value if isinstance(operand, Traced) else operand
+            if isinstance(value, Value) and value.argument is None and not value.kept:
+                value.kept = True
+                self._kept.append(value)
+
+    def emit_backward(self, kernel: Kernel, *operands: Any) -> None:
+        """Append an instruction to the backward pass; only inside functions passed to :meth:`on_backward`."""
+        plain: list[Operand] = []
+        for operand in operands:
+            if isinstance(operand, Upstream):
+                plain.append(self.gradient(operand.of.value))
+            elif isinstance(operand, Gradient):
+                plain += self._target(operand.of.value, onto=operand.onto)
+            else:
+                plain.append(operand.value if isinstance(operand, Traced) else operand)
+        self._backward.append((kernel, plain))
+
+    def gradient(self, value: Value) -> Value:
+        """Return the gradient of a value; 0 if nothing depends on it."""
+        if value not in self._gradients:
+            self._gradients[value] = Value(value.shape)
+            self._backward.append((elementwise.zero, [self._gradients[value], value.size]))
+        return self._gradients[value]
+
+    def gradient_or_zero(self, value: Value) -> Value | int:
+        """Return the gradient of a value; the operand 0 if nothing depends on it."""
+        return self._gradients.get(value, 0)
+
+    def target(self, value: Value) -> Value:
+        """Return where the next instruction of the backward pass writes a gradient; see :class:`Gradient`."""
+        return self._target(value, onto=False)[0]  # type: ignore[return-value]
+
+    def share_gradient(self, value: Value, gradient: Value) -> None:
+        """Add an existing gradient to that of a value, as for the summands of a sum."""
+        if value in self._gradients:
+            self._add_gradient(value, gradient)
+        else:
+            self._gradients[value] = gradient
+            self._shared_gradients.add(gradient)
+
+    def dropout_operands(self, p: float, size: Size) -> tuple[Operand, ...]:
+        """Return the operands of a dropout with probability p on values of this size: see ``DropoutKeys``."""
+        if not p:
+            return 0, 0, 0
+        first, second = self._new_place(), self._new_place()
+        self._keys += [first, second]
+        return round(p * 2**32), Argument(first, size), Argument(second)
+
+    def transposed(self, matrix: Traced) -> Value:
+        """Return the transpose of a matrix parameter."""
+        if matrix.value not in self._transposes:
+            shape = matrix.value.shape[::-1]
+            self._transposes[matrix.value] = Value(shape, argument=Argument(self._new_place()), shared=True)
+        return self._transposes[matrix.value]
+
+    def call(self, function: Any, args: Sequence, kwargs: Mapping | None = None) -> Any:
+        """Call a function on symbolic tensors by its rule."""
+        rule = RULES.get(function)
+        if rule is None:
+            raise NotTraceable(getattr(function, "__name__", repr(function)))
+        return rule(self, *args, **(kwargs or {}))
+
+    def defer(self, shape: Sequence, what: _Dropped | _Sum) -> Traced:
+        """Return a value that is computed when it is first used."""
+        out = self.new(shape)
+        out.value.deferred = what
+        return out
+
+    # --- inputs and result ----------------------------------------------------------------------------------------
+
+    def input(self, source: int | str, dims: Sequence, dtype: str = "float32", *, shared: bool = False) -> Traced:
+        """Add an input of the function.
+
+        Args:
+            source: position among the arguments of the function, or name of a parameter or buffer.
+            dims: shape of a sample, or of the input itself if it is ``shared`` by all samples. The first size of a
+                shared input may be None, which stands for any.
+            dtype: a key of :data:`ITEM_SIZES`.
+            shared: True for an input without samples.
+        """
+        shape: Any = tuple(Argument(self._new_place()) if size is None else size for size in dims)
+        value = Value(shape, ITEM_SIZES[dtype], shared=shared)
+        step = Size() if shared else value.size * value.itemsize
+        value.argument = Argument(self._new_place(), step)
+        if dtype == "float32" and self.needs_gradients:
+            value.gradient = Argument(self._new_place(), step)
+        self._inputs.append(Input(value, dtype, source))
+        traced = Traced(self, value)
+        if dtype != "float32":
+            traced.dtype = getattr(torch, dtype)
+        return traced
+
+    def finish(self, out: Any) -> Program:
+        """Return the program that computes ``out``."""
+        out = self.tensor(out).value
+        if out.argument is not None:
+            raise NotTraceable("the result is an input")
+        self._materialise(out)
+        if out.kept:  # the caller keeps it
+            out.kept = False
+            self._kept.remove(out)
+        out.argument = Argument(OUT, out.size * 4)
+        if self.needs_gradients:
+            self._gradients[out] = Value(out.shape, argument=Argument(GRAD_OUT, out.size * 4))
+            for callback in reversed(self._callbacks):
+                callback()
+                for value, summand in self._unfinished:
+                    self._add_gradient(value, summand)
+                self._unfinished.clear()
+            for value, _, _ in self._inputs:
+                self._finish_input_gradient(value)
+        transposes: list[Instruction] = [
+            (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])  # type: ignore[list-item]
+            for matrix, transpose in self._transposes.items()
+        ]
+        parts = self._forward, self._backward, self._kept, transposes, self._keys, self._places, out
+        return Program(self._inputs, *parts)
+
+    def _finish_input_gradient(self, value: Value) -> None:
+        """Copy the gradient of an input with samples to where the caller wants it, if it is elsewhere, or write 0."""
+        if value.gradient is None or value.shared:
+            return
+        target, current = Value(value.shape, argument=value.gradient), self._gradients.get(value)
+        if current is None or current.argument != value.gradient:
+            self._backward.append((elementwise.zero, [target, value.size]))
+            if current is not None:
+                self._backward.append((elementwise.accumulate, [current, target, value.size]))
+
+    # --- gradients and deferred values ---------------------------------------------------------------------------
+
+    def _target(self, value: Value, *, onto: bool) -> list[Operand]:
+        """Return the operands of a gradient that a kernel writes; see :class:`Gradient`."""
+        if value.shared:
+            return [0 if value.gradient is None else value.gradient]
+        current = self._gradients.get(value)
+        if current is None or (onto and current in self._shared_gradients):
+            argument = value.gradient if current is None else None
+            self._gradients[value] = Value(value.shape, argument=argument)
+            return [self._gradients[value], *([current or 0] if onto else [])]
+        if onto:
+            return [current, current]
+        summand = Value(value.shape)
+        self._unfinished.append((value, summand))
+        return [summand]
+
+    def _add_gradient(self, value: Value, summand: Value) -> None:
+        """Add to the gradient of a value: in place, or to a copy if other values share the gradient."""
+        current = self._gradients[value]
+        if current in self._shared_gradients:
+            self._gradients[value] = Value(value.shape)
+            self._backward.append((elementwise.add, [current, summand, self._gradients[value], value.size]))
+        else:
+            self._backward.append((elementwise.accumulate, [summand, current, value.size]))
+
+    def _materialise(self, value: Value) -> None:
+        """Compute a deferred value now."""
+        what, value.deferred = value.deferred, None
+        if isinstance(what, _Dropped):
+            x, out = Traced(self, what.x), Traced(self, value)
+            self.forward(elementwise.dropout, x, out, value.size, *what.keys)
+            self.backward(elementwise.dropout, Upstream(out), Gradient(x), value.size, *what.keys)
+        elif isinstance(what, _Sum):
+            b = what.b
+            if what.keys[0]:
+                b = Value(b.shape, deferred=_Dropped(b, what.keys))
+            self.forward(elementwise.add, what.a, b, value, value.size)
+
+            def share() -> None:
+                self.share_gradient(what.a, self.gradient(value))
+                self.share_gradient(b, self.gradient(value))
+
+            self.on_backward(share)
+
+    def _new_place(self) -> int:
+        self._places += 1
+        return self._places - 1
+
+
+def rule(*functions: Any) -> Callable[[Callable[..., Traced]], Callable[..., Traced]]:
+    """Register the rule of functions of torch (decorator)."""
+
+    def register(function: Callable[..., Traced]) -> Callable[..., Traced]:
+        RULES.update(dict.fromkeys(functions, function))
+        return function
+
+    return register
+
+
+@rule(F.linear)
+def _linear(trace: Trace, x: Any, weight: Any, bias: Any = None) -> Traced:
+    x, rows, inputs = trace.activations(x)
+    weight = trace.tensor(weight, None, inputs)
+    outputs = weight.shape[0]
+    if outputs % 16:
+        raise NotTraceable(f"{outputs} channels")
+    bias = 0 if bias is None else trace.tensor(bias, outputs)
+    out = trace.new((*x.shape[:-1], outputs))
+    trace.forward(linear.linear, x, trace.transposed(weight), bias, out, rows, inputs, outputs)
+    grad_bias = Gradient(bias) if isinstance(bias, Traced) else 0
+    grads = Gradient(x, onto=True), Gradient(weight), grad_bias
+    trace.backward(linear.linear_gradients, x, weight, Upstream(out), *grads, rows, inputs, outputs)
+    return out
+
+
+@rule(F.layer_norm)
+def _layer_norm(
+    trace: Trace, x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Traced:
+    x, rows, channels = trace.activations(x)
+    if tuple(normalized_shape) != (channels,):
+        raise NotTraceable(f"layer norm of {normalized_shape}")
+    weight, bias = trace.tensor(weight, channels), trace.tensor(bias, channels)
+    deferred, total = x.value.deferred, x.value
+    a, b, keys = deferred if isinstance(deferred, _Sum) else (total, None, (0, 0, 0))
+    if b is not None:
+        total.deferred = None
+    out, moments = trace.new(x.shape), trace.new((BATCH, rows * 2))
+    branch = 0 if b is None else b
+    parameters, sizes = (weight, bias), (rows, channels)
+    trace.forward(norm.add_norm, a, branch, *parameters, total, out, moments, *sizes, float_bits(eps), *keys)
+
+    def gradients() -> None:
+        upstream = 0 if b is None else trace.gradient_or_zero(total)
+        grad_a, grad_b = trace.target(a), Value(total.shape) if keys[0] else 0
+        grads = upstream, Upstream(out), total, weight, grad_a, grad_b, moments, Gradient(weight), Gradient(bias)
+        trace.emit_backward(norm.add_norm_gradients, *grads, *sizes, *keys)
+        if b is not None:
+            trace.share_gradient(b, grad_b or grad_a)
+
+    trace.on_backward(gradients, keep=(total, moments))
+    return out
+
+
+@rule(torch.add, operator.add)
+def _add(trace: Trace, a: Any, b: Any) -> Traced:
+    a, b = trace.activations(a)[0], trace.activations(b)[0]
+    if a.shape != b.shape:
+        raise NotTraceable(f"a sum of {a.shape} and {b.shape}")
+    if isinstance(a.value.deferred, _Dropped) and not isinstance(b.value.deferred, _Dropped):
+        a, b = b, a
+    x, keys = b.value.deferred if isinstance(b.value.deferred, _Dropped) else (b.value, (0, 0, 0))
+    return trace.defer(a.shape, _Sum(a.value, x, keys))
+
+
+@rule(torch.sub)
+def _subtract(trace: Trace, a: Any, b: Any) -> Traced:
+    return _add(trace, a, _multiply(trace, b, -1.0))
+
+
+@rule(torch.neg)
+def _negate(trace: Trace, a: Any) -> Traced:
+    return _multiply(trace, a, -1.0)
+
+
+@rule(torch.mul, torch.multiply)
+def _multiply(trace: Trace, a: Any, b: Any) -> Traced:
+    if isinstance(a, float | int):
+        a, b = b, a
+    a = trace.activations(a)[0]
+    out, size = trace.new(a.shape), a.value.size
+    if isinstance(b, float | int):
+        factor = float_bits(b)
+        trace.forward(elementwise.scale, a, factor, out, size)
+        trace.backward(elementwise.scale, Upstream(out), factor, Gradient(a), size)
+        return out
+    b = trace.activations(b)[0]
+    if a.shape != b.shape:
+        raise NotTraceable(f"a product of {a.shape} and {b.shape}")
+    trace.forward(elementwise.multiply, a, b, out, size)
+    trace.backward(elementwise.multiply, Upstream(out), b, Gradient(a), size)
+    trace.backward(elementwise.multiply, Upstream(out), a, Gradient(b), size)
+    return out
+
+
+@rule(F.gelu)
+def _gelu(trace: Trace, x: Any, approximate: str = "none") -> Traced:
+    if approximate != "none":
+        raise NotTraceable(f"GELU with {approximate}")
+    x = trace.activations(x)[0]
+    out, size = trace.new(x.shape), x.value.size
+    trace.forward(elementwise.gelu, x, out, size)
+    trace.backward(elementwise.gelu_gradient, x, Upstream(out), Gradient(x), size)
+    return out
+
+
+@rule(F.dropout)
+def _dropout(trace: Trace, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Traced:
+    if inplace or not 0 <= p < 1:
+        raise NotTraceable(f"dropout with probability {p}, inplace={inplace}")
+    if not (p and training):
+        return x
+    x = trace.activations(x)[0]
+    return trace.defer(x.shape, _Dropped(x.value, trace.dropout_operands(p, x.value.size)))

@@ -16,7 +16,7 @@ from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
-from graphslice.program import programs_disabled
+from graphslice.program.run import programs_disabled
 
 #: Key of :func:`faulty_backends` for a traced program that is wrong although each of its kernels is right.
 PROGRAM = "program"

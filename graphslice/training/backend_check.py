@@ -8,7 +8,7 @@ from rich.console import Console
 
 from graphslice.doctor.agreement import PROGRAM, extreme_batches, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
-from graphslice.program import disable_programs
+from graphslice.program.run import disable_programs
 from graphslice.training.module import PropertyModule
 
 #: Dtype of matrix products, by Lightning's name of the precision.

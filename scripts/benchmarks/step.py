@@ -28,7 +28,7 @@ from graphslice.data.featurize import featurize
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops.threads import single_threaded_torch
+from graphslice.threads import single_threaded_torch
 from graphslice.package_data import DEMO_CSV
 from graphslice.training.adamw import AdamW, clip_gradients
 

@@ -21,8 +21,8 @@ from benchmarks.report import figure
 from benchmarks.step import batches_of_all_sizes
 from graphslice.config import RunConfig
 from graphslice.nn import GraphTransformer
-from graphslice.ops import program
-from graphslice.ops.simd.lanes import address_of, keep_alive
+from graphslice.program import run as program
+from graphslice.program.simd.lanes import address_of, keep_alive
 from graphslice.training.adamw import AdamW, clip_gradients
 
 
@@ -47,7 +47,7 @@ _call = program.call
 
 
 @njit(nogil=True)
-def _timed(kernels, operands, steps, group, begin, end, spent):
+def _timed(kernels, counts, operands, steps, group, begin, end, spent):
     current = np.empty_like(operands)
     at = address_of(current)
     for first in range(begin, end, group):
@@ -56,7 +56,7 @@ def _timed(kernels, operands, steps, group, begin, end, spent):
                 current[i, k] = operands[i, k] + first * steps[i, k]
         for i in range(operands.shape[0]):
             before = _clock()
-            _call(kernels[i], at + 8 * i * operands.shape[1], min(group, end - first))
+            _call(kernels[i], counts[i], at + 8 * i * operands.shape[1], min(group, end - first))
             spent[i] += _clock() - before
     keep_alive(current)
 

@@ -21,7 +21,7 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import aggregate_sort, column_sort
 from graphslice.ops.dispatch import OPERATORS, reference_only
-from graphslice.ops.program import programs_disabled
+from graphslice.program.run import programs_disabled
 
 SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1", "[Na+].[Cl-]", "CC(C)C", "OCC#N"]
 

@@ -16,7 +16,7 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.cpu_parallel import num_chunks, run_in_chunks
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import dropout
-from graphslice.ops.program import programs_disabled
+from graphslice.program.run import programs_disabled
 
 #: Settings of the second version of Graphormer: other norms and another head.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp", "activation_dropout": 0.1}

@@ -19,8 +19,8 @@ from graphslice.nn.mixers.base import Mixer
 from graphslice.nn.traced_model import run_traced
 from graphslice.ops import gelu
 from graphslice.ops.dispatch import reference_only
-from graphslice.ops.program import programs_disabled
-from graphslice.ops.threads import single_threaded_torch
+from graphslice.program.run import programs_disabled
+from graphslice.threads import single_threaded_torch
 
 DIM, HEADS = 32, 2
 RATES = ("input_dropout", "dropout", "attention_dropout", "activation_dropout")

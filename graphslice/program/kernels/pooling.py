@@ -45,27 +45,30 @@ def _ties(x, first, begin, end, channels, largest):
 @kernel
 def broadcast_max(samples, v, lengths, local, out, maxima, width, channels):
     """Replace the channels without a flag in ``local`` (bytes) by their maxima, ``[B, C]``, in every row."""
-    lanes = float32x16()
+    lanes, local_array = float32x16(), _as_floats(local, channels)
+    flags = address_of(local_array)
     for b in range(samples):
         rows = length_at(lengths, b, width)
         for c in range(0, channels, 16):
-            first, is_local = b * width * channels + c, _flags(local, c)
+            first, is_local = b * width * channels + c, load(lanes, flags, c)
             largest = _maximum_of_rows(v, first, 0, rows, channels)
             store(maxima, b * channels + c, largest)
             for n in range(width):
                 at = first + n * channels
                 store(out, at, _where(is_local, load(lanes, v, at), largest))
+    keep_alive(local_array)
 
 
 @kernel
 def broadcast_max_gradient(samples, v, lengths, local, maxima, grad, grad_v, width, channels):
     """Gradient of :func:`broadcast_max`; that of a maximum is split equally between the rows that attain it."""
-    lanes, zeros = float32x16(), float32x16()
+    lanes, zeros, local_array = float32x16(), float32x16(), _as_floats(local, channels)
+    flags = address_of(local_array)
     for b in range(samples):
         rows = length_at(lengths, b, width)
         for c in range(0, channels, 16):
-            first, is_local, largest = b * width * channels + c, _flags(local, c), load(lanes, maxima, b * channels + c)
-            total = float32x16()
+            first, is_local, total = b * width * channels + c, load(lanes, flags, c), zeros
+            largest = load(lanes, maxima, b * channels + c)
             for n in range(width):
                 total = total + load(lanes, grad, first + n * channels)
             share = total / _ties(v, first, 0, rows, channels, largest)
@@ -73,17 +76,16 @@ def broadcast_max_gradient(samples, v, lengths, local, maxima, grad, grad_v, wid
                 at = first + n * channels
                 of_maximum = select_ge(load(lanes, v, at), largest, share, zeros) if n < rows else zeros
                 store(grad_v, at, _where(is_local, load(lanes, grad, at), of_maximum))
+    keep_alive(local_array)
 
 
 @njit(inline="always")
-def _flags(flags, c):
-    """Return 16 bytes from index c on as lanes of 0 and 1."""
-    values = np.empty(16, np.float32)
-    for i in range(16):
-        values[i] = load_byte(flags, c + i)
-    lanes = load(float32x16(), address_of(values), 0)
-    keep_alive(values)
-    return lanes
+def _as_floats(flags, channels):
+    """Return bytes as an array of float32."""
+    values = np.empty(channels, np.float32)
+    for c in range(channels):
+        values[c] = load_byte(flags, c)
+    return values
 
 
 @njit(inline="always")

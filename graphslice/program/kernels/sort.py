@@ -54,17 +54,17 @@ def column_sort_gradient(samples, grad, rows, grad_x, width, channels):
 
 
 @njit(inline="always")
-def _runs_of_first(v, origins, b, rows, tie, run, rank):
-    """Number the runs of ties in the first channel of a sample, write the rank of each row, and return their count."""
+def _runs_of_first(v, origins, b, rows, tie, run, run_of_row):
+    """Number the runs of ties in the first channel of a sample, by rank and by row, and return their count."""
     largest = np.float32(0)
     for i in range(rows):
-        rank[origins[b, i, 0]] = i
         largest = max(largest, abs(v[b, i, 0]))
     number = 0
     for i in range(rows):
         if i > 0 and not (v[b, origins[b, i, 0], 0] - v[b, origins[b, i - 1, 0], 0] <= tie * largest):
             number += 1
         run[i] = number
+        run_of_row[origins[b, i, 0]] = number
     return number + 1
 
 
@@ -92,14 +92,14 @@ def sort_by_first(samples, v, lengths, sorted_v, rows, out, tie, width, channels
     values, ordered, result, origins = floats_at(v, shape), floats_at(sorted_v, shape), floats_at(out, shape), bytes_at(rows, shape)
     flip, parts = np.zeros(channels, np.int32), samples * parts_of(channels, block)
     sort_with_rows(ints_at(v, shape), valid, flip, ints_at(sorted_v, shape), origins, block, 0, parts)
-    run, rank = np.empty(width, np.int64), np.empty(width, np.int64)
+    run, run_of_row = np.empty(width, np.int64), np.empty(width, np.int64)
     total, count = np.empty((width, channels), np.float32), np.empty(width, np.float32)
     for b in range(samples):
         valid_rows = valid[b]
-        runs = _runs_of_first(values, origins, b, valid_rows, as_float(tie), run, rank)
+        runs = _runs_of_first(values, origins, b, valid_rows, as_float(tie), run, run_of_row)
         _mean_of_runs(ordered, b, run, valid_rows, runs, total, count)
         for i in range(valid_rows):
-            result[b, i] = total[run[rank[i]]]
+            result[b, i] = total[run_of_row[i]]
         result[b, valid_rows:] = values[b, valid_rows:]
 
 
@@ -108,12 +108,12 @@ def sort_by_first_gradient(samples, v, lengths, rows, grad, grad_v, tie, width, 
     """Gradient of :func:`sort_by_first`."""
     shape, valid = (samples, width, channels), _lengths(lengths, samples, width)
     values, upstream, result, origins = floats_at(v, shape), floats_at(grad, shape), floats_at(grad_v, shape), bytes_at(rows, shape)
-    run, rank = np.empty(width, np.int64), np.empty(width, np.int64)
+    run, run_of_row = np.empty(width, np.int64), np.empty(width, np.int64)
     total, count = np.empty((width, channels), np.float32), np.empty(width, np.float32)
     for b in range(samples):
         valid_rows = valid[b]
-        runs = _runs_of_first(values, origins, b, valid_rows, as_float(tie), run, rank)
-        _mean_of_runs(upstream, b, run[rank], valid_rows, runs, total, count)
+        runs = _runs_of_first(values, origins, b, valid_rows, as_float(tie), run, run_of_row)
+        _mean_of_runs(upstream, b, run_of_row, valid_rows, runs, total, count)
         for i in range(valid_rows):
             for c in range(channels):
                 result[b, origins[b, i, c], c] = total[run[i], c]

@@ -23,8 +23,8 @@ from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, is_graph
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from graphslice.threads import map_one_core_each
 from graphslice.tasks import each_target
+from graphslice.threads import map_one_core_each
 
 # Maximum number of rows (atoms and graph tokens) of all masked copies of a molecule in one batch.
 _MAX_ROWS = 1 << 13
@@ -251,7 +251,7 @@ def _masked_predict(model: GraphTransformer, batch: GraphBatch) -> Predict:
             tensors = {name: t.expand(len(visible), *t.shape[1:]) for name, t in single.items()}
             normed = model.run_blocks(model.embedding_norm(rows), tensors)
             fixed = None if batch.descriptors is None else batch.descriptors.expand(len(visible), -1)
-            return model.predict_from_rows(normed, context.mask.expand(len(visible), -1), fixed).double().cpu()
+            return model.predict_from_rows(normed, context.lengths.expand(len(visible)), fixed).double().cpu()
 
     def predict(visible: Tensor) -> np.ndarray:
         chunks = visible.to(x.device).split(max(1, _MAX_ROWS // x.shape[1]))

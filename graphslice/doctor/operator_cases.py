@@ -57,8 +57,8 @@ def _typical_of(name: str):
 
 
 # Heads, channels per head, and lengths of the samples: one row; 8 channels; 16 channels, with full and partial vectors
-# of columns; 32 channels; a number of channels that is not a multiple of 16.
-SHAPES = [(1, 16, [1]), (2, 8, [7, 1, 3]), (4, 16, [19, 11]), (1, 32, [16, 9]), (2, 10, [5, 2])]
+# of columns; 32 channels; 24 channels, which are no whole number of vectors.
+SHAPES = [(1, 16, [1]), (2, 8, [7, 1, 3]), (4, 16, [19, 11]), (1, 32, [16, 9]), (2, 24, [35, 2])]
 NARROW_HEADS = (2, 4, [6, 3])
 
 
@@ -82,15 +82,6 @@ def _weights(generator: torch.Generator, heads: int, lengths: list[int]) -> Tens
     return weights * _mask_of(lengths)[:, None, None]
 
 
-@_cases_of("add_norm")
-def _add_norm_cases(generator):
-    shapes = {(1, 16): (), (2, 7, 48): (), (130, 16): (), (5, 2, 80): (), (2, 3, 24): ("numba",), (4, 5): ("numba",)}
-    return [
-        Case(tuple(_normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]), unsupported_by)
-        for shape, unsupported_by in shapes.items()
-    ]
-
-
 @_typical_of("aggregate")
 def _aggregate_case(generator, heads, head_dim, lengths, unsupported_by=()):
     weights = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
@@ -104,10 +95,10 @@ def _aggregate_cases(generator):
 
 
 @_typical_of("aggregate_sort")
-def _aggregate_sort_case(generator, heads, head_dim, lengths, unsupported_by=(), order="ascending"):
+def _aggregate_sort_case(generator, heads, head_dim, lengths, order="ascending"):
     v = _with_ties(generator, len(lengths), max(lengths), heads * head_dim)
     args = (_weights(generator, heads, lengths), v, torch.tensor(lengths), order)
-    return Case(args, unsupported_by, _mask_of(lengths), same_dtype=True)
+    return Case(args, valid=_mask_of(lengths), same_dtype=True)
 
 
 @_cases_of("aggregate_sort")
@@ -115,7 +106,7 @@ def _aggregate_sort_cases(generator):
     case = partial(_aggregate_sort_case, generator)
     return [
         *(case(*shape) for shape in (SHAPES[0], SHAPES[1], (1, 24, [19]), (2, 10, [5, 2]))),
-        case(*NARROW_HEADS, ("numba",)),
+        case(*NARROW_HEADS),
         case(2, 8, [4, 7], order="descending"),
         case(2, 8, [4, 7], order=torch.arange(16) % 3 == 1),
     ]
@@ -152,36 +143,54 @@ def _bond_messages_cases(generator):
     return [case(1, 16, [1]), case(2, 24, [7, 1, 3]), case(1, 8, [4, 9], ("numba",))]
 
 
+def _pooling_sizes(generator):
+    """Yield values ``[B, N, C]``, lengths and the backends that do not support the number of channels."""
+    for channels, lengths, unsupported_by in ((16, [1], ()), (9, [7, 1, 3], ("numba",)), (48, [19, 11], ())):
+        for draw in (_normal, _with_ties):
+            yield draw(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), unsupported_by
+
+
 @_cases_of("broadcast_max")
 def _broadcast_max_cases(generator):
     return [
-        Case(
-            (draw(generator, len(lengths), max(lengths), channels), _mask_of(lengths), torch.arange(channels) % 2 == 0)
-        )
-        for channels, lengths in ((1, [1]), (9, [7, 1, 3]), (40, [19, 11]))
-        for draw in (_normal, _with_ties)
+        Case((v, lengths, torch.arange(v.shape[2]) % 2 == 0), unsupported_by)
+        for v, lengths, unsupported_by in _pooling_sizes(generator)
     ]
 
 
 @_cases_of("column_sort")
 def _column_sort_cases(generator):
     cases = [
-        Case((_with_ties(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), order))
-        for channels, lengths, order in (
-            (1, [1], "ascending"),
-            (5, [7, 0, 3], "descending"),
-            (5, [8, 2], "ascending"),
-            (18, [5, 9], torch.arange(18) % 3 == 1),
+        Case(
+            (_with_ties(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), order), unsupported_by
+        )
+        for channels, lengths, order, unsupported_by in (
+            (16, [1], "ascending", ()),
+            (5, [7, 0, 3], "descending", ("numba",)),
+            (16, [8, 0, 2], "descending", ()),
+            (48, [5, 9], torch.arange(48) % 3 == 1, ()),
         )
     ]
-    special = _with_ties(generator, 2, 8, 3)
-    special.view(-1)[:40:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0]).repeat(2)
-    return [*cases, Case((special, torch.tensor([8, 6]))), Case((_with_ties(generator, 1, 300, 1),))]
+    special = _with_ties(generator, 2, 8, 16)
+    special.view(-1)[:200:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0]).repeat(10)
+    return [*cases, Case((special, torch.tensor([8, 6]))), Case((_with_ties(generator, 1, 300, 16),))]
+
+
+@_cases_of("sort_by_first")
+def _sort_by_first_cases(generator):
+    return [
+        Case((v, lengths), unsupported_by, same_dtype=True) for v, lengths, unsupported_by in _pooling_sizes(generator)
+    ]
+
+
+@_typical_of("sort_by_first")
+def _sort_by_first_case(generator, heads, head_dim, lengths):
+    return Case((_with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
 
 
 @_cases_of("dropout")
 def _dropout_cases(generator):
-    return [Case((_normal(generator, *shape), 0.0)) for shape in ((), (1,), (3, 5), (2, 3, 32))]
+    return [Case((_normal(generator, *shape), 0.0)) for shape in ((16,), (4, 8), (2, 3, 32))]
 
 
 @_cases_of("gelu")
@@ -209,29 +218,76 @@ def _linear_attention_cases(generator):
 
 @_cases_of("max_exchange")
 def _max_exchange_cases(generator):
+    return [Case((v, lengths), unsupported_by) for v, lengths, unsupported_by in _pooling_sizes(generator)]
+
+
+@_cases_of("read_out")
+def _read_out_cases(generator):
     return [
-        Case((draw(generator, len(lengths), max(lengths), channels), _mask_of(lengths)))
-        for channels, lengths in ((1, [1]), (9, [7, 1, 3]), (40, [19, 11]))
-        for draw in (_normal, _with_ties)
-    ]
+        Case((v, lengths, kinds), unsupported_by)
+        for kinds in (("mean", "max"), ("sum", "token", "mean"))
+        for v, lengths, unsupported_by in _pooling_sizes(generator)
+        if lengths.min() > 1  # a molecule has an atom
+    ] + [Case((_normal(generator, 1, 4, 16), torch.tensor([4]), ("quantiles",)), ("numba",))]
+
+
+@_typical_of("read_out")
+def _read_out_case(generator, heads, head_dim, lengths):
+    values = _normal(generator, len(lengths), max(lengths) + 1, heads * head_dim)
+    return Case((values, torch.tensor(lengths) + 1, ("mean", "max")))
+
+
+def _path_types(generator, types, lengths):
+    """Draw path types of atoms, int16 ``[B, N, N]``, and return them with the number of rows, graph token included."""
+    width = max(lengths)
+    drawn = torch.randint(0, types, (len(lengths), width, width), generator=generator).to(torch.int16)
+    drawn[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
+    return drawn, torch.tensor(lengths) + 1
 
 
 @_cases_of("path_softmax")
 def _path_softmax_cases(generator):
-    def case(heads, lengths, scale, unsupported_by=()):
-        width = max(lengths)
-        types = torch.randint(0, 6, (len(lengths), width, width), generator=generator).to(torch.int16)
-        types[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
-        values = torch.linspace(-scale / 2, scale / 2, 7 * heads).view(7, heads)
-        return Case((values, types, torch.tensor(lengths)), unsupported_by)
-
-    return [case(3, [1], 1.0), case(3, [7, 1, 4], 3.0), case(2, [5, 9], 60.0), case(1, [3], 2000.0, ("numba",))]
+    return [
+        Case((torch.linspace(-scale / 2, scale / 2, 7 * heads).view(7, heads), *_path_types(generator, 6, lengths)))
+        for heads, lengths, scale in ((3, [1], 1.0), (3, [7, 1, 4], 3.0), (2, [5, 9, 33], 60.0))
+    ]
 
 
-@_typical_of("add_norm")
-def _add_norm_case(generator, heads, head_dim, lengths):
-    shape = (len(lengths), max(lengths), heads * head_dim)
-    return Case(tuple(_normal(generator, *size) for size in [shape, shape, *[shape[-1:]] * 2]))
+@_cases_of("path_bias")
+def _path_bias_cases(generator):
+    return [
+        Case((_normal(generator, 7, heads), *_path_types(generator, 6, lengths)))
+        for heads, lengths in ((3, [1]), (8, [7, 7]))
+    ]
+
+
+@_cases_of("embed_atoms")
+def _embed_atoms_cases(generator):
+    return [_embed_atoms_case(generator, 1, 24, [3], ("numba",)), _embed_atoms_case(generator, 2, 24, [5, 5])]
+
+
+@_typical_of("embed_atoms")
+def _embed_atoms_case(generator, heads, head_dim, lengths, unsupported_by=()):
+    shape, channels = (len(lengths), max(lengths)), heads * head_dim
+    features = torch.randint(0, 4, (*shape, 9), generator=generator).to(torch.uint8)
+    degrees = torch.randint(0, 9, shape, generator=generator).to(torch.uint8)
+    tables = [_normal(generator, rows, channels) for rows in (36, 6, 6, 1)]
+    inputs = features, degrees, torch.tensor(lengths) + 1, 4 * torch.arange(9)
+    return Case((*inputs, *tables), unsupported_by, _mask_of([length + 1 for length in lengths]))
+
+
+@_cases_of("head_norm")
+def _head_norm_cases(generator):
+    return [
+        *(_head_norm_case(generator, *shape) for shape in SHAPES),
+        _head_norm_case(generator, *NARROW_HEADS, ("numba",)),
+    ]
+
+
+@_typical_of("head_norm")
+def _head_norm_case(generator, heads, head_dim, lengths, unsupported_by=()):
+    x = _normal(generator, len(lengths), max(lengths), heads * head_dim)
+    return Case((x, *(_normal(generator, 2, heads, head_dim) for _ in range(2)), 1), unsupported_by)
 
 
 @_typical_of("gelu")
@@ -256,37 +312,18 @@ _typical_of("bond_messages")(_bond_messages_case)
 def _broadcast_max_case(generator, heads, head_dim, lengths):
     channels = heads * head_dim
     x = _normal(generator, len(lengths), max(lengths), channels)
-    return Case((x, _mask_of(lengths), torch.arange(channels) % 2 == 0))
+    return Case((x, torch.tensor(lengths), torch.arange(channels) % 2 == 0))
 
 
 @_typical_of("max_exchange")
 def _max_exchange_case(generator, heads, head_dim, lengths):
-    return Case((_normal(generator, len(lengths), max(lengths), heads * head_dim), _mask_of(lengths)))
+    return Case((_normal(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
 
 
 @_typical_of("path_softmax")
+@_typical_of("path_bias")
 def _path_softmax_case(generator, heads, head_dim, lengths):
-    width = max(lengths)
-    types = torch.randint(0, 400, (len(lengths), width, width), generator=generator).to(torch.int16)
-    types[~(_mask_of(lengths)[:, :, None] & _mask_of(lengths)[:, None])] = -1
-    return Case((_normal(generator, 401, heads), types, torch.tensor(lengths)))
-
-
-@_cases_of("sum_rows")
-def _sum_rows_cases(generator):
-    def case(channels, starts, entries, unsupported_by=()):
-        rows, weights = torch.randint(0, 9, (entries,), generator=generator), _normal(generator, entries)
-        return Case((_normal(generator, 9, channels), rows, torch.tensor(starts), weights), unsupported_by)
-
-    narrow = case(4, [0, 1], 3, ("numba",))
-    return [case(8, [0], 1), narrow, case(24, [0, 0, 3, 7, 7], 7), case(32, list(range(9)), 9)]
-
-
-@_typical_of("sum_rows")
-def _sum_rows_case(generator, heads, head_dim, lengths):
-    entries = sum(lengths) * 10
-    rows, weights = torch.randint(0, 200, (entries,), generator=generator), _normal(generator, entries)
-    return Case((_normal(generator, 200, heads * head_dim), rows, torch.arange(sum(lengths)) * 10, weights))
+    return Case((_normal(generator, 401, heads), *_path_types(generator, 400, lengths)))
 
 
 def _path_values_arguments(generator, heads, positions, paths, entries):

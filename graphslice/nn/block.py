@@ -40,7 +40,6 @@ class FeedForward(nn.Module):
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
 
-
 class BondMessages(nn.Module):
     """GINE-type message passing along bonds (Hu et al. 2020, "Strategies for Pre-training Graph Neural Networks").
 
@@ -75,7 +74,6 @@ class BondMessages(nn.Module):
             raise ValueError("message passing along bonds needs the bonds of the batch, but the context has none")
         v = self.value(x)
         return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype), self.ring().to(v.dtype)))
-
 
 
 class Block(nn.Module):
@@ -125,7 +123,6 @@ class Block(nn.Module):
     def _mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         mixed = self.mixer(x, context)
         return mixed if self.messages is None else mixed + self.messages(x, context)
-
 
 
 class MLPHead(nn.Module):

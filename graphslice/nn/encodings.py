@@ -84,9 +84,7 @@ class AtomEncoder(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Embed a batch: ``[B, N + 1, C]``; row 0 is the graph token."""
         inputs = batch.atoms, batch.degrees, batch.row_lengths, self.starts
-        return embed_atoms(
-            *inputs, self.atom.weight, self.in_degree.weight, self.out_degree.weight, self.token.weight
-        )
+        return embed_atoms(*inputs, self.atom.weight, self.in_degree.weight, self.out_degree.weight, self.token.weight)
 
 
 class PairEncoder(nn.Module):

@@ -189,7 +189,7 @@ class GraphTransformer(nn.Module):
 
     @traceable
     def _pool(self, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
-        """Compute the readouts ``[B, W]`` of a batch; ``values`` is the result of ``self.pairs.path_values``, if known."""
+        """Compute the readouts ``[B, W]``; ``values`` is the result of ``self.pairs.path_values``, if known."""
         rows = self._encode(batch, values)
         with torch.autocast(rows.device.type, enabled=False):
             return read_out(rows.to(self.target_mean.dtype), batch.row_lengths, self.readouts)

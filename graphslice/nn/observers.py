@@ -18,4 +18,8 @@ def has_hooks(module: nn.Module) -> bool:
 def is_observed() -> bool:
     """True if hooks of all modules, or a dispatch or function mode, such as a counter of operations, are active."""
     probe = (torch.empty(0),)
-    return has_torch_function(probe) or torch._C._len_torch_dispatch_stack() > 0 or nn.modules.module._has_any_global_hook()
+    return (
+        has_torch_function(probe)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or nn.modules.module._has_any_global_hook()
+    )

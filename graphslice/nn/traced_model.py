@@ -87,7 +87,7 @@ def _run_as_program(model: Any, method: Method, batch: GraphBatch) -> Tensor | N
     with single_threaded_torch():
         values = model.pairs.path_values(batch)
         tensors = [_input(source, name, batch, values) for source, name in traced.sources]
-        for tensor, (value, dtype, _) in zip(tensors, traced.program.inputs, strict=True):
+        for tensor, (value, _, _) in zip(tensors, traced.program.inputs, strict=True):
             if isinstance(tensor, nn.Parameter) and not _fits(tensor, value.shape):
                 return None
         return run_program(traced.program, tensors, len(batch), batch.path_types.shape[1] + 1)

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator, triton_runs
+from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
 from graphslice.program.kernels import embedding
 from graphslice.program.layout import N
 from graphslice.program.trace import Gradient, Trace, Traced, Upstream
-from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
 
 if triton_runs():
     from graphslice.ops import triton_bonds

@@ -1,6 +1,7 @@
 """Column-wise sort of the valid rows of a padded batch.
 
-The CPU kernel is in :mod:`graphslice.program.simd.sorting_network`, the GPU kernel in :mod:`graphslice.ops.triton_sort`.
+The network of the CPU kernel is in :mod:`graphslice.program.simd.sorting_network`, the GPU kernel in
+:mod:`graphslice.ops.triton_sort`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 
 from graphslice.ops.dispatch import operator, triton_runs
+from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
 from graphslice.program.kernels import sort
 from graphslice.program.layout import ROW_NUMBER, N
 from graphslice.program.trace import Gradient, Trace, Traced, Upstream
-from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
 
 if triton_runs():
     from graphslice.ops import triton_sort

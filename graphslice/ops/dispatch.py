@@ -31,9 +31,9 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from graphslice.ops.toolchain import warn_of_missing_compiler
 from graphslice.program.function import OperatorProgram
 from graphslice.program.trace import RULES, Trace, Traced
-from graphslice.ops.toolchain import warn_of_missing_compiler
 
 P = ParamSpec("P")
 R = TypeVar("R")

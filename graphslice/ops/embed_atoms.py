@@ -35,7 +35,7 @@ def embed_atoms(
         lengths: int64 ``[B]``, number of valid rows, graph token included.
         starts: int64 ``[9]``, first row of each feature in ``table``.
         table: ``[R, C]``, floating point, embeddings of all features.
-        in_degree, out_degree: ``[D, C]``, embeddings of degrees, in row ``degree + 1``; higher degrees share the last row.
+        in_degree, out_degree: ``[D, C]``, embeddings of degrees in row ``degree + 1``, the last one for higher degrees.
         token: ``[1, C]``, the graph token.
 
     Returns:

@@ -91,7 +91,9 @@ def _head_norm_rule(trace: Trace, x: Any, scales: Any, shifts: Any, index: int) 
     scales = trace.tensor(scales, None, None, None)
     count, heads, size = scales.shape
     shifts = trace.tensor(shifts, count, heads, size)
-    trace.require(heads * size == channels and size % 8 == 0 and 0 <= index < count, f"{heads} norms of {size} channels")
+    trace.require(
+        heads * size == channels and size % 8 == 0 and 0 <= index < count, f"{heads} norms of {size} channels"
+    )
     out, sizes = trace.new(x.shape), (index, heads, rows, channels)
     trace.forward(norm.head_norm, x, scales, shifts, out, *sizes)
     grads = Gradient(x), Gradient(scales), Gradient(shifts)

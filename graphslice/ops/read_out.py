@@ -12,7 +12,7 @@ from graphslice.ops.column_quantiles import column_quantiles
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import elementwise, pooling
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Trace, Traced, Upstream
 
 #: Readouts that have kernels, by number; ``quantiles`` has none.
 KINDS = ("token", "max", "sum", "mean")

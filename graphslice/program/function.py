@@ -42,7 +42,7 @@ def draw_random_integers(count: int) -> list[int]:
 
 def _forward(program: Program, tensors: Sequence[Tensor], samples: int, width: int) -> tuple[Tensor, State]:
     dims = [size.of(width) if isinstance(size, Size) else size for size in program.out.shape]
-    out = torch.empty(samples, *dims)  # type: ignore[arg-type]
+    out = torch.empty(samples, *dims)
     inputs = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
     return out, program.forward(inputs, out.data_ptr(), samples, width, draw_random_integers)
 
@@ -81,10 +81,10 @@ class OperatorProgram:
     Args:
         reference: the operator in torch.
         rule: its rule, ``rule(trace, *arguments)``.
-        inputs: shape and dtype of each tensor argument, such as ``"B N C"`` or ``"B int64"``. B is the number of samples,
-            N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the arguments, numbers
-            are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements. An argument that is
-            not a tensor is a setting.
+        inputs: shape and dtype of each tensor argument, such as ``"B N C"`` or ``"B int64"``. B is the number of
+            samples, N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the
+            arguments, numbers are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements.
+            An argument that is not a tensor is a setting.
         fits: further condition on the arguments.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -44,7 +43,7 @@ class Size:
 
     def __mul__(self, other: Size | int) -> Size:
         a, b = self, other if isinstance(other, Size) else Size(other)
-        if a.pair and (b.row or b.pair) or b.pair and a.row:
+        if (a.pair and (b.row or b.pair)) or (b.pair and a.row):
             raise NotTraceable("sizes beyond N^2")
         pair = a.row * b.row + a.pair * b.sample + a.sample * b.pair
         return Size(a.sample * b.sample, a.row * b.sample + a.sample * b.row, pair)
@@ -95,7 +94,10 @@ class Value:
     @property
     def size(self) -> Size:
         """Number of elements of a sample."""
-        return math.prod(self.shape, start=Size(1))
+        size = Size(1)
+        for dim in self.shape:
+            size = size * dim
+        return size
 
     def bytes_of(self, width: int) -> int:
         """Return the number of bytes of a sample of N rows."""

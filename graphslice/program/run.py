@@ -220,9 +220,14 @@ class Program:
         self._forward, self._backward, self._transpose = Part(forward, kept), Part(backward, kept), Part(transposes)
         results = [operands[1] for _, operands in transposes]
         self._transposes = _Block([(place(value), _elements(value)) for value in results if isinstance(value, Value)])
-        shared = [value for value, _, _ in inputs if value.shared and value.gradient is not None]
-        self._sums = _Block([(value.gradient.place, _elements(value)) for value in shared if not _any_size(value)])  # type: ignore[union-attr]
-        self._sums_of_any_size = [value for value in shared if _any_size(value)]
+        sums, self._sums_of_any_size = [], []
+        for value, _, _ in inputs:
+            if value.shared and value.gradient is not None:
+                if (rows := _rows_argument(value)) is None:
+                    sums.append((value.gradient.place, _elements(value)))
+                else:
+                    self._sums_of_any_size.append((value.gradient.place, rows, math.prod(map(int, value.shape[1:]))))
+        self._sums = _Block(sums)
 
     def forward(
         self,
@@ -247,8 +252,8 @@ class Program:
         arguments[OUT] = out
         for (value, _, _), (at, shape) in zip(self.inputs, inputs, strict=True):
             arguments[place(value)] = at
-            if value.shared and _any_size(value):
-                arguments[value.shape[0].place] = shape[0]  # type: ignore[union-attr]
+            if (rows := _rows_argument(value)) is not None:
+                arguments[rows] = shape[0]
         if self.keys:
             for index, key in zip(self.keys, random_integers(len(self.keys)), strict=True):
                 arguments[index] = key
@@ -271,7 +276,7 @@ class Program:
         Returns:
             For each input shared by the samples its gradient, flat; None for other inputs.
         """
-        extra = _Block([(v.gradient.place, state.arguments[v.shape[0].place] * math.prod(v.shape[1:])) for v in self._sums_of_any_size])  # type: ignore
+        extra = _Block([(place, state.arguments[rows] * size) for place, rows, size in self._sums_of_any_size])
         sums = np.zeros((len(state.ends), self._sums.size + extra.size), np.float32)
         arguments = []
         for row in sums:
@@ -332,9 +337,10 @@ def _elements(value: Value) -> int:
     return value.size.of(1)
 
 
-def _any_size(value: Value) -> bool:
-    """True if the first size of a shared value is known only when the program runs."""
-    return isinstance(value.shape[0], Argument)
+def _rows_argument(value: Value) -> int | None:
+    """Return the argument that holds the first size of an input, if it is known only when the program runs."""
+    first: Any = value.shape[0] if value.shape else None
+    return first.place if isinstance(first, Argument) else None
 
 
 def share_ends(samples: int, width: int) -> list[int]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from graphslice.program.kernels import elementwise, linear, norm
 from graphslice.program.kernels.operands import float_bits
-from graphslice.program.layout import ATOMS, Argument, Instruction, Kernel, N, NotTraceable, Operand, Size, Value
+from graphslice.program.layout import Argument, Instruction, Kernel, NotTraceable, Operand, Size, Value
 from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
 
 #: Rules by function: ``rule(trace, *arguments)`` appends kernels and returns the result.
@@ -160,7 +160,7 @@ class Trace:
             raise NotTraceable("a result without samples")
         return Traced(self, Value(tuple(shape[1:]), itemsize))
 
-    def tensor(self, tensor: Any, *dims: int | None) -> Traced:
+    def tensor(self, tensor: Any, *dims: Size | int | None) -> Traced:
         """Return the symbolic tensor of an argument, of the given number of dimensions and sizes (None: any).
 
         A tensor must be a parameter or a buffer: constants that a function computes may be other ones in its next call.
@@ -175,12 +175,14 @@ class Trace:
             if name not in self._by_name:
                 self._by_name[name] = self.input(name, tuple(tensor.shape), dtype, shared=True)
             tensor = self._by_name[name]
-        if dims and (tensor.dim() != len(dims) or any(n not in (None, m) for n, m in zip(dims, tensor.shape, strict=True))):
+        if dims and (
+            tensor.dim() != len(dims) or any(n not in (None, m) for n, m in zip(dims, tensor.shape, strict=True))
+        ):
             raise NotTraceable(f"{tensor.shape} instead of {dims}")
         return tensor
 
     def activations(self, x: Any) -> tuple[Traced, Size | int, int]:
-        """Return a symbolic tensor ``[B, N, C]`` or ``[B, C]``, its number of rows per sample and C, a multiple of 16."""
+        """Return a symbolic tensor ``[B, ..., C]``, its number of rows per sample and C, a multiple of 16."""
         x = self.tensor(x)
         if x.value.shared or x.dtype != torch.float32 or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
             raise NotTraceable(f"activations {x.shape}")
@@ -306,9 +308,8 @@ class Trace:
 
     def finish(self, out: Any) -> Program:
         """Return the program that computes ``out``."""
-        out = self.tensor(out).value
-        if out.argument is not None:
-            raise NotTraceable("the result is an input")
+        out = self.tensor(out)
+        out = (_multiply(self, out, 1.0) if out.value.argument is not None else out).value
         self._materialise(out)
         if out.kept:  # the caller keeps it
             out.kept = False
@@ -324,7 +325,7 @@ class Trace:
             for value, _, _ in self._inputs:
                 self._finish_input_gradient(value)
         transposes: list[Instruction] = [
-            (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])  # type: ignore[list-item]
+            (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])
             for matrix, transpose in self._transposes.items()
         ]
         parts = self._forward, self._backward, self._kept, transposes, self._keys, self._places, out
@@ -435,11 +436,12 @@ def _layer_norm(
 
     def gradients() -> None:
         upstream = 0 if b is None else trace.gradient_or_zero(total)
-        grad_a, grad_b = trace.target(a), Value(total.shape) if keys[0] else 0
+        grad_a = trace.target(a)
+        grad_b = Value(total.shape) if keys[0] else grad_a
         grads = upstream, Upstream(out), total, weight, grad_a, grad_b, moments, Gradient(weight), Gradient(bias)
         trace.emit_backward(norm.add_norm_gradients, *grads, *sizes, *keys)
         if b is not None:
-            trace.share_gradient(b, grad_b or grad_a)
+            trace.share_gradient(b, grad_b)
 
     trace.on_backward(gradients, keep=(total, moments))
     return out

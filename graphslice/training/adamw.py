@@ -10,7 +10,16 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graphslice.program.simd.lanes import float32x16, load, load_scalar, reduce_sum, splat, square_root, store, store_scalar
+from graphslice.program.simd.lanes import (
+    float32x16,
+    load,
+    load_scalar,
+    reduce_sum,
+    splat,
+    square_root,
+    store,
+    store_scalar,
+)
 from graphslice.threads import parallel_for
 
 

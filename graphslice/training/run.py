@@ -20,10 +20,10 @@ from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.hardware import device_name, peak_memory
-from graphslice.threads import single_threaded_torch
 from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
 from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training
+from graphslice.threads import single_threaded_torch
 from graphslice.training.backend_check import BackendCheck
 from graphslice.training.baselines import train_baselines
 from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget

@@ -28,8 +28,8 @@ from graphslice.data.featurize import featurize
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.threads import single_threaded_torch
 from graphslice.package_data import DEMO_CSV
+from graphslice.threads import single_threaded_torch
 from graphslice.training.adamw import AdamW, clip_gradients
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).

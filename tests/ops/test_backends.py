@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graphslice import threads
 from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
 from graphslice.doctor.operators import arguments, is_float, outputs_and_gradients
-from graphslice.ops import OPERATORS, threads
+from graphslice.ops import OPERATORS
 from graphslice.ops.dispatch import DEVICE_TYPES, Operator
 
 DEVICES = {"numba": "cpu", "triton": "cuda" if torch.cuda.is_available() else "cpu"}

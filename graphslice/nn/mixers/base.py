@@ -78,7 +78,6 @@ class Mixer(nn.Module):
         return self.output(self.mix(x, context))
 
 
-
 class Projected(Mixer):
     """Base class of mixers with query, key and value projections of every row."""
 

@@ -35,7 +35,6 @@ class Galerkin(_HeadNormed):
         return linear_attention(self.query(x), k, v, context.lengths, self.heads)
 
 
-
 @register("fourier")
 class Fourier(_HeadNormed):
     """Fourier-type attention, ``(LN(Q) LN(K)^T) V / n`` per head (Cao 2021, eq. 5).

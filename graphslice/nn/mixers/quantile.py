@@ -33,7 +33,6 @@ class MapOnly(Mixer):
         return context.aggregate(self.value(x), self.active_dropout)
 
 
-
 @register("slice-quantile")
 class SliceQuantile(Mixer):
     """Structural aggregation in local channels, order statistics over all rows in pooled channels.
@@ -103,7 +102,6 @@ class SliceQuantile(Mixer):
         q = torch.sigmoid(self.q_logits) if self.statistic == "learnable" else self.q
         pooled = column_quantiles(aggregated.index_select(2, self.pooled_index), context.lengths, q[None])
         return aggregated.index_copy(2, self.pooled_index, pooled.expand(-1, x.shape[1], -1))
-
 
 
 def _local_channels(dim: int, heads: int, keep_fraction: float, split_by_head: bool) -> np.ndarray:

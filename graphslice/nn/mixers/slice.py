@@ -32,7 +32,6 @@ class SliceAscend(_Slice):
         return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
 
 
-
 @register("slice-interleave")
 class SliceInterleave(_Slice):
     """Interleaved sort, ``Sort_col(P V)`` with an order per channel and layer (Sliceformer, eqs. 5 and 6).
@@ -54,7 +53,6 @@ class SliceInterleave(_Slice):
         return context.aggregate_sort(self.value(x), self.descending, self.active_dropout)
 
 
-
 @register("slice-released")
 class SliceReleased(_Slice):
     """Aggregation plus ascending sort, ``P V + Sort_col(V)``, as in the published code of the Sliceformer authors."""
@@ -62,7 +60,6 @@ class SliceReleased(_Slice):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = self.value(x)
         return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths)
-
 
 
 @register("slice-max")

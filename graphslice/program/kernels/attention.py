@@ -112,7 +112,7 @@ def _type_row(path_types, b, i, j, width, count):
 
 @kernel
 def path_softmax(samples, values, path_types, lengths, out, count, heads, width):
-    """``P = Softmax(S + E)`` from the biases ``[count, H]`` of path types, int16 ``[B, N - 1, N - 1]``; 0 in padding."""
+    """``P = Softmax(S + E)`` from biases ``[count, H]`` of path types, int16 ``[B, N - 1, N - 1]``; 0 in padding."""
     stride = _padded(width)
     scratch, factors = np.full(heads * stride, -np.inf, np.float32), np.empty(heads, np.float32)
     scores, lanes = address_of(scratch), float32x16()
@@ -266,7 +266,10 @@ def attention(samples, q, k, v, attn_bias, weights, out, heads, width, channels,
         transpose(Matrix(k + 4 * b * width * channels, channels), width, channels, Matrix(k_transposed, stride))
         for h in range(heads):
             at, offset = (b * heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
-            k_of_head, q_of_head = Matrix(k_transposed + 4 * h * head_dim * stride, stride), Matrix(q + offset, channels)
+            k_of_head, q_of_head = (
+                Matrix(k_transposed + 4 * h * head_dim * stride, stride),
+                Matrix(q + offset, channels),
+            )
             small_product(q_of_head, k_of_head, NO_START, Matrix(scores, stride), width, head_dim, stride)
             for i in range(width):
                 row, bias = scores + 4 * i * stride, at + i * width
@@ -358,9 +361,7 @@ def linear_attention(samples, q, k, v, lengths, out, heads, width, channels):
 
 
 @kernel
-def linear_attention_gradients(
-    samples, q, k, v, lengths, grad, grad_q, grad_k, grad_v, heads, width, channels
-):
+def linear_attention_gradients(samples, q, k, v, lengths, grad, grad_q, grad_k, grad_v, heads, width, channels):
     """Gradients of :func:`linear_attention`."""
     head_dim = channels // heads
     scratch = np.empty(head_dim * head_dim, np.float32)

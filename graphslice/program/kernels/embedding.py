@@ -46,7 +46,8 @@ def embed_atoms(
 
 @kernel
 def embed_atoms_gradients(
-    samples, atoms, degrees, starts, lengths, grad, table, in_degree, out_degree, token, count, degree_count, width, channels
+    samples, atoms, degrees, starts, lengths, grad, table, in_degree, out_degree, token, count, degree_count, width,
+    channels,
 ):  # fmt: skip
     """Gradients of the tables of :func:`embed_atoms`, accumulated; the padding is skipped."""
     for b in range(samples):

@@ -24,9 +24,7 @@ def linear(samples, x, transposed_weight, bias, out, rows, inputs, outputs):
 
 
 @kernel
-def linear_gradients(
-    samples, x, weight, grad, grad_x, start, grad_weight, grad_bias, rows, inputs, outputs
-):
+def linear_gradients(samples, x, weight, grad, grad_x, start, grad_weight, grad_bias, rows, inputs, outputs):
     """Gradients of x (to which ``start`` is added, unless 0), and of W and b (accumulated)."""
     rows *= samples
     upstream, target = Matrix(grad, outputs), Matrix(grad_weight, inputs)

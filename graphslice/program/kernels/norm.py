@@ -8,13 +8,20 @@ from numba import njit
 from graphslice.program.kernels.elementwise import DropoutKeys, dropout_factors
 from graphslice.program.kernels.operands import as_float
 from graphslice.program.run import kernel
-from graphslice.program.simd.lanes import float32x8, float32x16, load, load_scalar, reduce_sum, splat, store, store_scalar
+from graphslice.program.simd.lanes import (
+    float32x8,
+    float32x16,
+    load,
+    load_scalar,
+    reduce_sum,
+    splat,
+    store,
+    store_scalar,
+)
 
 
 @kernel
-def add_norm(
-    samples, x, y, weight, bias, total, normed, moments, rows, channels, eps, dropped, first, second
-):
+def add_norm(samples, x, y, weight, bias, total, normed, moments, rows, channels, eps, dropped, first, second):
     """``total = x + dropout(y)`` and its layer norm; a y of 0 is no summand, then ``total`` is not written.
 
     ``moments`` are the mean and the inverse standard deviation of every row, ``[2, rows]``.
@@ -115,9 +122,7 @@ def head_norm(samples, x, scales, shifts, out, index, heads, rows, channels):
 
 
 @kernel
-def head_norm_gradients(
-    samples, x, scales, grad, grad_x, grad_scales, grad_shifts, index, heads, rows, channels
-):
+def head_norm_gradients(samples, x, scales, grad, grad_x, grad_scales, grad_shifts, index, heads, rows, channels):
     """Gradients of :func:`head_norm`; those of scales and shifts are accumulated."""
     which, size, lanes = index * channels, channels // heads, float32x8()
     for row in range(samples * rows):

@@ -23,7 +23,7 @@ from graphslice.program.simd.lanes import (
 
 @njit(inline="always")
 def _maximum_of_rows(x, first, begin, end, channels):
-    """Return the maxima of 16 channels from the offset ``first`` on over rows ``begin`` to ``end``; nan if one is nan."""
+    """Return the maxima of 16 channels from an offset on over rows ``begin`` to ``end``; nan if one is nan."""
     lanes = float32x16()
     largest, nans = splat(lanes, np.float32(-np.inf)), float32x16()
     for n in range(begin, end):
@@ -149,7 +149,7 @@ def max_exchange_gradient(samples, weights, grad, grad_v, width, channels):
 
 @kernel
 def read_out(samples, x, lengths, out, kind, index, kinds, width, channels):
-    """Readout ``index`` of ``kinds``, concatenated in ``out``; kind is 0 for token, 1 max, 2 sum, 3 mean of the atoms."""
+    """Readout ``index`` of ``kinds``, concatenated in ``out``; kind is 0 for token, 1 max, 2 sum, 3 mean of atoms."""
     lanes = float32x16()
     for b in range(samples):
         rows = max(length_at(lengths, b, width), 1)

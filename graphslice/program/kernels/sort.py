@@ -89,7 +89,12 @@ def sort_by_first(samples, v, lengths, sorted_v, rows, out, tie, width, channels
     ``sorted_v`` are the sorted channels, ``rows`` the source row of each, and ``tie`` the relative tolerance.
     """
     shape, valid, block = (samples, width, channels), _lengths(lengths, samples, width), _block(width)
-    values, ordered, result, origins = floats_at(v, shape), floats_at(sorted_v, shape), floats_at(out, shape), bytes_at(rows, shape)
+    values, ordered, result, origins = (
+        floats_at(v, shape),
+        floats_at(sorted_v, shape),
+        floats_at(out, shape),
+        bytes_at(rows, shape),
+    )
     flip, parts = np.zeros(channels, np.int32), samples * parts_of(channels, block)
     sort_with_rows(ints_at(v, shape), valid, flip, ints_at(sorted_v, shape), origins, block, 0, parts)
     run, run_of_row = np.empty(width, np.int64), np.empty(width, np.int64)
@@ -107,7 +112,12 @@ def sort_by_first(samples, v, lengths, sorted_v, rows, out, tie, width, channels
 def sort_by_first_gradient(samples, v, lengths, rows, grad, grad_v, tie, width, channels):
     """Gradient of :func:`sort_by_first`."""
     shape, valid = (samples, width, channels), _lengths(lengths, samples, width)
-    values, upstream, result, origins = floats_at(v, shape), floats_at(grad, shape), floats_at(grad_v, shape), bytes_at(rows, shape)
+    values, upstream, result, origins = (
+        floats_at(v, shape),
+        floats_at(grad, shape),
+        floats_at(grad_v, shape),
+        bytes_at(rows, shape),
+    )
     run, run_of_row = np.empty(width, np.int64), np.empty(width, np.int64)
     total, count = np.empty((width, channels), np.float32), np.empty(width, np.float32)
     for b in range(samples):

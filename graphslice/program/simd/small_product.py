@@ -36,17 +36,22 @@ class Matrix(NamedTuple):
 def _tile(rows: int, vectors: int):
     """Return an intrinsic that computes a tile of ``rows`` rows and ``vectors`` vectors of columns of a product.
 
-    Its arguments: lanes, the first row and the last of the matrix, the first column; A (address, row and column
-    stride); B, start and out (address, row stride); the inner size. Rows beyond the last repeat it; start may be 0.
+    Its arguments: lanes; (first row, last row of the matrix, first column); (address, row stride, column stride) of A;
+    :class:`Matrix` B, start and out; the inner size. Rows beyond the last repeat it; the address of start may be 0.
     """
 
     @intrinsic
-    def tile(typing, lane_type, first, last, column, a, row_stride, column_stride, b, b_stride, start, start_stride, out, out_stride, inner):  # fmt: skip
+    def tile(typing, lane_type, corner, a, b, start, out, inner):
         vector, count = lane_type.llvm, lane_type.count
         word, flags = ir.IntType(64), ("contract",)
 
         def generate(context, builder, signature, args):
-            (_, first, last, column, a, row_stride, column_stride, b, b_stride, start, start_stride, out, out_stride, inner) = args  # fmt: skip
+            _, corner, a, b, start, out, inner = args
+            first, last, column = (builder.extract_value(corner, i) for i in range(3))
+            a, row_stride, column_stride = (builder.extract_value(a, i) for i in range(3))
+            (b, b_stride), (start, start_stride), (out, out_stride) = (
+                [builder.extract_value(matrix, i) for i in range(2)] for matrix in (b, start, out)
+            )
 
             def number(value):
                 return ir.Constant(word, value)
@@ -91,7 +96,7 @@ def _tile(rows: int, vectors: int):
                     builder.store(builder.load(total), pointer(out, at, vector.as_pointer()), align=4)
             return context.get_dummy_value()
 
-        return types.void(lane_type, *[types.intp] * 13), generate
+        return types.void(lane_type, corner, a, b, start, out, inner), generate
 
     return tile
 
@@ -100,7 +105,7 @@ _wide_tile, _narrow_tile = _tile(_ROWS, _VECTORS), _tile(_ROWS, 1)
 
 
 @njit(inline="always")
-def _product(a, row_stride, column_stride, b, start, out, rows, inner, columns):
+def _product(a, b, start, out, rows, inner, columns):
     """Compute ``out = start + A B`` for at least 8 columns; A is given by its address and strides.
 
     If 16 does not divide the number of columns, the last tile overlaps the one before.
@@ -108,15 +113,13 @@ def _product(a, row_stride, column_stride, b, start, out, rows, inner, columns):
     last, wide = rows - 1, columns // (16 * _VECTORS) * 16 * _VECTORS
     for first in range(0, rows, _ROWS):
         for c in range(0, wide, 16 * _VECTORS):
-            _wide_tile(float32x16(), first, last, c, a, row_stride, column_stride, b.address, b.stride, start.address, start.stride, out.address, out.stride, inner)  # fmt: skip
+            _wide_tile(float32x16(), (first, last, c), a, b, start, out, inner)
         if columns >= 16:
             for block in range(wide, columns, 16):
-                c = min(block, columns - 16)
-                _narrow_tile(float32x16(), first, last, c, a, row_stride, column_stride, b.address, b.stride, start.address, start.stride, out.address, out.stride, inner)  # fmt: skip
+                _narrow_tile(float32x16(), (first, last, min(block, columns - 16)), a, b, start, out, inner)
         else:
             for block in range(0, columns, 8):
-                c = min(block, columns - 8)
-                _narrow_tile(float32x8(), first, last, c, a, row_stride, column_stride, b.address, b.stride, start.address, start.stride, out.address, out.stride, inner)  # fmt: skip
+                _narrow_tile(float32x8(), (first, last, min(block, columns - 8)), a, b, start, out, inner)
 
 
 # Two functions instead of one for two strides, since each is compiled for one stride being 1.
@@ -134,13 +137,13 @@ def small_product(a, b, start, out, rows, inner, columns):
         out: :class:`Matrix` ``[rows, columns]``; must not overlap ``a`` or ``b``.
         rows, inner, columns: sizes of the matrices.
     """
-    _product(a.address, a.stride, 1, b, start, out, rows, inner, columns)
+    _product((a.address, a.stride, 1), b, start, out, rows, inner, columns)
 
 
 @njit(cache=True)
 def small_product_transposed(a, b, start, out, rows, inner, columns):
     """Compute ``out = start + A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
-    _product(a.address, 1, a.stride, b, start, out, rows, inner, columns)
+    _product((a.address, 1, a.stride), b, start, out, rows, inner, columns)
 
 
 #: Start of a product that adds nothing.

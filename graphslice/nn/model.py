@@ -107,7 +107,8 @@ class GraphTransformer(nn.Module):
                 if balanced and module is not output_head:
                     std = (module.in_features * (2 * layers if module in branch_outputs else 1)) ** -0.5
                 nn.init.normal_(module.weight, std=std)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 std = 1.0 if module in atom_modules else 0.5 if module in bond_tables else 0.02
                 nn.init.normal_(module.weight, std=std if balanced else 0.02)

@@ -48,7 +48,7 @@ def traceable(method: Method) -> Method:
     @wraps(method)
     def run(self: nn.Module, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
         if values is None:
-            out = _run_as_program(self, method, batch)
+            out = run_as_program(self, method, batch)
             if out is not None:
                 return out
         return method(self, batch, values)
@@ -74,13 +74,13 @@ class _Traced(NamedTuple):
 _programs: WeakKeyDictionary[nn.Module, dict[tuple, _Traced]] = WeakKeyDictionary()
 
 
-def _run_as_program(model: Any, method: Method, batch: GraphBatch) -> Tensor | None:
+def run_as_program(model: Any, method: Method, batch: GraphBatch) -> Tensor | None:
     """Compute a method of a model by its program; None if the modules must run."""
     if not _applies(batch) or model.is_compiled:
         return None
     backward, programs = torch.is_grad_enabled(), _programs.setdefault(model, {})
     traced = programs.get((method, backward))
-    if traced is None or not _is_current(traced.state):
+    if traced is None or not _is_current(traced.state, model):
         traced = programs[method, backward] = _trace(model, method, backward, batch.bonds is not None)
     if traced.program is None:
         return None
@@ -143,17 +143,23 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
     return _Traced(state, program, sources)
 
 
-def _state_of(model: nn.Module) -> list:
-    """Return all that a trace may depend on: the types and attributes of all modules, but not the values of weights."""
-    return [
-        (module, type(module), {k: dict(v) if isinstance(v, dict) else v for k, v in vars(module).items()})
-        for module in model.modules()
-    ]
+def _state_of(model: nn.Module) -> list[tuple[Any, dict[str, Any]]]:
+    """Return all that a trace may depend on: the attributes of modules and of their classes, but no weights.
+
+    The model itself is None in the result, which it outlives otherwise.
+    """
+    modules = list(model.modules())
+    classes = {cls for module in modules for cls in type(module).__mro__ if cls.__module__.partition(".")[0] != "torch"}
+    state = [(cls, dict(vars(cls))) for cls in classes if cls is not object]
+    for module in modules:
+        attributes = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(module).items()}
+        state.append((None if module is model else module, attributes))
+    return state
 
 
-def _is_current(state: list) -> bool:
-    """True if the modules are in the state that :func:`_state_of` returned."""
+def _is_current(state: list[tuple[Any, dict[str, Any]]], model: nn.Module) -> bool:
+    """True if a model is in the state that :func:`_state_of` returned."""
     try:
-        return all(type(module) is kind and vars(module) == attributes for module, kind, attributes in state)
+        return all(vars(model if owner is None else owner) == attributes for owner, attributes in state)
     except RuntimeError:  # tensors that replaced others cannot be compared
         return False

@@ -143,23 +143,27 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
     return _Traced(state, program, sources)
 
 
-def _state_of(model: nn.Module) -> list[tuple[Any, dict[str, Any]]]:
+def _state_of(model: nn.Module) -> list[tuple[Any, type, dict[str, Any]]]:
     """Return all that a trace may depend on: the attributes of modules and of their classes, but no weights.
 
     The model itself is None in the result, which it outlives otherwise.
     """
     modules = list(model.modules())
     classes = {cls for module in modules for cls in type(module).__mro__ if cls.__module__.partition(".")[0] != "torch"}
-    state = [(cls, dict(vars(cls))) for cls in classes if cls is not object]
+    state: list[tuple[Any, type, dict[str, Any]]] = []
+    state += [(cls, type(cls), dict(vars(cls))) for cls in classes if cls is not object]
     for module in modules:
         attributes = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(module).items()}
-        state.append((None if module is model else module, attributes))
+        state.append((None if module is model else module, type(module), attributes))
     return state
 
 
-def _is_current(state: list[tuple[Any, dict[str, Any]]], model: nn.Module) -> bool:
+def _is_current(state: list[tuple[Any, type, dict[str, Any]]], model: nn.Module) -> bool:
     """True if a model is in the state that :func:`_state_of` returned."""
     try:
-        return all(vars(model if owner is None else owner) == attributes for owner, attributes in state)
+        return all(
+            type(model if owner is None else owner) is kind and vars(model if owner is None else owner) == attributes
+            for owner, kind, attributes in state
+        )
     except RuntimeError:  # tensors that replaced others cannot be compared
         return False

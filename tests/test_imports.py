@@ -17,7 +17,8 @@ PACKAGES = [
     ["config"],
     ["tasks"],
     ["chem", "engines"],
-    ["batch"],
+    ["batch", "threads"],
+    ["program"],
     ["ops"],
     ["nn"],
     ["trees"],
@@ -44,6 +45,7 @@ RANK = {package: rank for rank, names in enumerate(PACKAGES) for package in name
 FORBIDDEN = {
     "config": {"torch", "rdkit", "pandas", "pyarrow", "pytorch_lightning"},
     "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "pytorch_lightning"},
+    "program": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
     "ops": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
     "nn": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
     "trees": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric", "sklearn", "scipy"},

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.nn import GraphTransformer
-from graphslice.ops import path_bias
+from graphslice.ops import path_bias, read_out
 
 MIXERS = ("softmax", "slice-ascend", "slice-quantile")
 
@@ -26,9 +26,10 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
 
     x = dropout(model.atoms(batch), config.input_dropout)
     size, width, channels = x.shape
-    valid = torch.arange(width, device=x.device) <= batch.lengths[:, None]
+    lengths = batch.row_lengths
+    valid = torch.arange(width, device=x.device) < lengths[:, None]
     values = model.pairs.path_values(batch)
-    bias = path_bias(values, batch.path_types)
+    bias = path_bias.reference(values, batch.path_types, lengths)
 
     def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
         return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
@@ -58,4 +59,4 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
         x = x + dropout(mixer.output(mixed), config.dropout)
         hidden = F.gelu(block.ffn.expand(layer_norm(x, block.ffn_norm)))
         x = x + dropout(block.ffn.contract(hidden), config.dropout)
-    return model.head(model.read_out(layer_norm(x, model.norm), valid))
+    return model.head(read_out.reference(layer_norm(x, model.norm), lengths, model.readouts))

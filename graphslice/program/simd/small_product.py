@@ -5,25 +5,29 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from graphslice.program.simd.lanes import float32x8, float32x16, load_scalar, store_scalar
+from graphslice.program.simd.lanes import (
+    address_of,
+    float32x8,
+    float32x16,
+    keep_alive,
+    load,
+    load_scalar,
+    store,
+    store_scalar,
+)
 
 # Rows and vectors of 16 columns of the tile of a product that stays in registers: AVX-512 has 32 registers of 16
 # numbers, other machines have at most 32 of 4 or 16 of 8. More sums than a processor adds at once hide the latency of
 # additions.
 _ROWS, _VECTORS = (8, 2) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (6, 1)
-
-
-class AttnShape(NamedTuple):
-    """Sizes H, N, C of a batch with values ``[B, N, C]`` and pairs ``[B, H, N, N]``."""
-
-    heads: int
-    width: int
-    channels: int
+# Number of rows of a product from which on strips of the second matrix are copied.
+_MIN_PACKED_ROWS = 64
 
 
 class Matrix(NamedTuple):
@@ -105,21 +109,36 @@ _wide_tile, _narrow_tile = _tile(_ROWS, _VECTORS), _tile(_ROWS, 1)
 
 
 @njit(inline="always")
+def _pack(b, column, columns, inner, scratch):
+    """Copy a strip of the columns of B to contiguous memory, and return it as the matrix whose columns they are."""
+    lanes = float32x16()
+    for k in range(inner):
+        for c in range(0, columns, 16):
+            store(scratch, k * columns + c, load(lanes, b.address, k * b.stride + column + c))
+    return Matrix(scratch - 4 * column, columns)
+
+
+@njit(inline="always")
 def _product(a, b, start, out, rows, inner, columns):
     """Compute ``out = start + A B`` for at least 8 columns; A is given by its address and strides.
 
-    If 16 does not divide the number of columns, the last tile overlaps the one before.
+    If 16 does not divide the number of columns, the last tile overlaps the one before. For many rows, strips of B are
+    copied: rows that lie a power of 2 apart would displace each other from the L1 cache.
     """
-    last, wide = rows - 1, columns // (16 * _VECTORS) * 16 * _VECTORS
-    for first in range(0, rows, _ROWS):
-        for c in range(0, wide, 16 * _VECTORS):
-            _wide_tile(float32x16(), (first, last, c), a, b, start, out, inner)
-        if columns >= 16:
-            for block in range(wide, columns, 16):
-                _narrow_tile(float32x16(), (first, last, min(block, columns - 16)), a, b, start, out, inner)
-        else:
-            for block in range(0, columns, 8):
-                _narrow_tile(float32x8(), (first, last, min(block, columns - 8)), a, b, start, out, inner)
+    last, strip = rows - 1, 16 * _VECTORS
+    wide = columns // strip * strip
+    packed = np.empty(strip * inner if rows >= _MIN_PACKED_ROWS else 0, np.float32)
+    for c in range(0, wide, strip):
+        columns_of_b = _pack(b, c, strip, inner, address_of(packed)) if len(packed) else b
+        for first in range(0, rows, _ROWS):
+            _wide_tile(float32x16(), (first, last, c), a, columns_of_b, start, out, inner)
+    for block in range(wide, columns if columns >= 16 else 0, 16):
+        for first in range(0, rows, _ROWS):
+            _narrow_tile(float32x16(), (first, last, min(block, columns - 16)), a, b, start, out, inner)
+    for block in range(0, columns if columns < 16 else 0, 8):
+        for first in range(0, rows, _ROWS):
+            _narrow_tile(float32x8(), (first, last, min(block, columns - 8)), a, b, start, out, inner)
+    keep_alive(packed)
 
 
 # Two functions instead of one for two strides, since each is compiled for one stride being 1.

@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The packages. Each may import from itself and from those above it, but not from others on the same line.
 PACKAGES = [
     ["_version", "errors", "feature_dims", "hardware", "progress", "package_data", "model_averaging"],
-    ["compat", "processes", "run_files", "atomic_write", "folder_lock"],
+    ["compat", "processes", "run_files", "atomic_write", "folder_lock", "torch_files"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],
     ["batch"],
     ["ops"],
     ["nn"],
+    ["network"],
     ["trees"],
     ["calibration"],
     ["checkpoint"],

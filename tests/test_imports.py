@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The packages. Each may import from itself and from those above it, but not from others on the same line.
 PACKAGES = [
     ["_version", "errors", "feature_dims", "hardware", "progress", "package_data", "model_averaging"],
-    ["compat", "processes", "run_files", "atomic_write", "folder_lock", "torch_files"],
+    ["compat", "processes", "run_files", "atomic_write", "folder_lock", "torch_files", "threads"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],

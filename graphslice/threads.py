@@ -1,0 +1,100 @@
+"""Thread pools for compiled kernels and for tasks of one core each, which need no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+from graphslice import hardware
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+# With fewer values per thread, starting another thread costs more than it saves.
+_MIN_VALUES = 1 << 17
+
+
+class _Thread(threading.local):
+    cores: int | None = None
+
+
+_thread = _Thread()
+
+
+def cores() -> int:
+    """Return the number of cores for compiled kernels of this thread.
+
+    It is one in a task of :func:`map_one_core_each`, else what ``torch.set_num_threads`` set where torch is loaded,
+    else ``OMP_NUM_THREADS``, from which torch would take it, else all cores of this process.
+    """
+    if _thread.cores is not None:
+        return _thread.cores
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):  # not half imported
+        return torch.get_num_threads()
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else hardware.cores()
+
+
+def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
+    """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel if there are enough values.
+
+    Args:
+        kernel: function compiled with ``nogil`` that processes samples or rows ``begin`` to ``end`` (exclusive).
+        count: number of samples or rows.
+        values: total amount of work, as a number of values; each thread gets at least 2^17.
+    """
+    threads = min(cores(), count, values // _MIN_VALUES)
+    if threads < 2:
+        kernel(0, count)
+        return
+    ends = [count * chunk // threads for chunk in range(threads + 1)]
+    futures = [thread_pool(threads - 1).submit(kernel, *ends[chunk : chunk + 2]) for chunk in range(1, threads)]
+    kernel(*ends[:2])
+    for future in futures:
+        future.result()
+
+
+@lru_cache
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """The threads that run compiled kernels, made once per process."""
+    return ThreadPoolExecutor(threads, "graphslice-kernels")
+
+
+def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
+
+    Args:
+        function: called in a worker thread whose compiled kernels use one core.
+        items: arguments of the calls.
+
+    Returns:
+        The results in the order of ``items``.
+    """
+    threads = cores()
+    if threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
+    return list(_single_cores(threads).map(function, items))
+
+
+@lru_cache
+def _single_cores(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "graphslice-one-core", initializer=_use_one_core)
+
+
+def _use_one_core() -> None:
+    _thread.cores = 1
+
+
+def _renew_after_fork() -> None:
+    """Make a forked process able to compute: it has the thread pools of its parent without their threads."""
+    thread_pool.cache_clear()
+    _single_cores.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -18,7 +18,7 @@ from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
 from graphslice.tasks import Task, num_network_outputs, num_outputs, regression_tasks
-from graphslice.torch_files import as_tensors, read_torch_file, torch_bytes
+from graphslice.torch_files import read_torch_file
 from graphslice.trees import Stacking
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ def _parts(stacking: Stacking | None, calibration: Calibration | None) -> dict[s
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
+    from graphslice.torch_io import as_tensors, torch_bytes  # reading needs no torch
+
     with atomic_write(path) as temporary:
         temporary.write_bytes(torch_bytes(as_tensors(contents)))
 

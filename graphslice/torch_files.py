@@ -1,4 +1,4 @@
-"""Files of ``torch.save``: read into numpy arrays without torch and without running code from the file, and written.
+"""Files of ``torch.save``, read into numpy arrays: without torch, and without running code from the file.
 
 Such a file is a zip archive of one pickle, ``data.pkl``, and the memory of its tensors, ``data/0``, ``data/1``, ...
 The few operations that ``torch.save`` writes into the pickle are interpreted here; all others are refused.
@@ -6,7 +6,6 @@ The few operations that ``torch.save`` writes into the pickle are interpreted he
 
 from __future__ import annotations
 
-import io
 import itertools
 import pickletools
 import zipfile
@@ -319,23 +318,3 @@ def _checked_tensor(memory: _Memory, offset: Any, shape: Any, strides: Any) -> _
     if offset > memory.elements or (prod(shape) and last >= memory.elements):
         raise ValueError("a tensor reaches beyond its memory")
     return _Tensor(memory, offset, tuple(shape), tuple(strides))
-
-
-def torch_bytes(contents: dict[str, Any]) -> memoryview:
-    """Serialise with :func:`torch.save`, in memory, since it does not report a full disk as such."""
-    import torch  # only for writing
-
-    file = io.BytesIO()
-    torch.save(contents, file)
-    return file.getbuffer()
-
-
-def as_tensors(values: Any) -> Any:
-    """Replace the arrays of nested values by tensors: the contents of a file for :func:`torch_bytes`."""
-    import torch
-
-    if isinstance(values, dict):
-        return {name: as_tensors(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [as_tensors(value) for value in values]
-    return torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else values

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 PACKAGES = [
     ["_version", "errors", "feature_dims", "hardware", "progress", "package_data", "model_averaging"],
     ["compat", "processes", "run_files", "atomic_write", "folder_lock", "torch_files", "threads"],
+    ["torch_io"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],

@@ -13,7 +13,8 @@ import torch
 
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS
-from graphslice.torch_files import as_tensors, read_torch_file, torch_bytes
+from graphslice.torch_files import read_torch_file
+from graphslice.torch_io import as_tensors, torch_bytes
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 

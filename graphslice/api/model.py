@@ -23,7 +23,8 @@ from graphslice.checkpoint import (
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
 from graphslice.config import DataConfig, join_names
-from graphslice.data.frames import column_names, dataset_from_frame, is_frame
+from graphslice.data.frame_dataset import dataset_from_frame
+from graphslice.data.frames import column_names, is_frame
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints

@@ -21,7 +21,7 @@ import torch
 
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
-from graphslice.originals.reading import load_weights
+from graphslice.torch_io import load_weights
 
 #: Folder of each dataset below the root.
 OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}

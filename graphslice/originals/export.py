@@ -15,7 +15,7 @@ from graphslice.errors import InputError, shown
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
-from graphslice.torch_files import torch_bytes
+from graphslice.torch_io import torch_bytes
 
 #: The formats, and the name of the weight file of each.
 FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}

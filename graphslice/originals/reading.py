@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pickletools
-import warnings
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from graphslice.errors import InputError
 from graphslice.run_files import CONFIG
-from graphslice.torch_files import Excessive, check_archive, check_values
+from graphslice.torch_io import check_archive_file, load_weights
 
 #: Weight files of a Hugging Face folder; the first of them that exists is used.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -118,51 +116,10 @@ def _read_torch(path: Path) -> dict[str, Any]:
         return load_weights(path)
 
 
-def load_weights(path: Path) -> dict[str, Any]:
-    """Read a file of another program with :func:`torch.load`, without running code.
-
-    Besides tensors and plain values it may hold the classes that ``torch.serialization.safe_globals`` allows.
-
-    Raises:
-        InputError: if the file cannot be read or would run code.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice to developers
-            _check_archive(path)
-            contents = torch.load(path, map_location="cpu", weights_only=True)
-            check_values(contents, _check_tensor)
-    except Exception as error:  # a damaged file can raise almost any error
-        text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # first byte of an archive or pickle
-        if isinstance(error, Excessive):
-            reason = f"it would need far more memory than it has bytes ({error})"
-        elif "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
-            reason = "it holds objects other than weights and plain values, and loading them would run code"
-        else:
-            reason = "it is truncated, damaged or not a checkpoint"
-        raise InputError(f"cannot read {path}: {reason}") from None
-    if not isinstance(contents, dict):
-        raise InputError(f"cannot read {path}: it does not hold a checkpoint")
-    return contents
-
-
-def _check_archive(path: Path) -> None:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            check_archive(archive, path.stat().st_size)
-
-
-def _check_tensor(value: Any) -> None:
-    """Raise :class:`Excessive` for a tensor with more elements than its memory holds."""
-    dense = isinstance(value, Tensor) and value.layout == torch.strided
-    if dense and value.numel() * value.itemsize > value.untyped_storage().nbytes():
-        raise Excessive("a tensor of repeated elements")
-
-
 def _unknown_globals(path: Path) -> list[str]:
     """Return the classes and functions that a file refers to and that torch does not load by itself."""
     try:
-        _check_archive(path)
+        check_archive_file(path)
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # a damaged file, which load_weights reports, or the format before torch 1.6
         return sorted(_names_in_old_format(path))

@@ -17,7 +17,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
-from graphslice.torch_files import torch_bytes
+from graphslice.torch_io import torch_bytes
 from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint, Patience, StopAllRanks
 from graphslice.training.devices import Devices
 from graphslice.training.module import MONITOR

@@ -72,7 +72,7 @@ class Checkpoint:
         from graphslice.network import build_network  # reading a checkpoint needs no torch
 
         try:
-            if not self._fits():
+            if not self.fits():
                 raise RuntimeError
             return build_network(self.config.model, self.weights)
         except InputError as error:
@@ -80,7 +80,7 @@ class Checkpoint:
         except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
             raise InputError("the checkpoint's weights do not fit its configuration") from None
 
-    def _fits(self) -> bool:
+    def fits(self) -> bool:
         """True if the weights have the sizes of the configuration; checked before memory for a model is allocated."""
         config = self.config.model
         layers = {name.split(".")[1] for name in self.weights if name.startswith("blocks.")}

@@ -1,4 +1,4 @@
-"""Batched inference over a store, on all CPU cores or on a GPU."""
+"""Batched inference over a store by torch, on all CPU cores or on a GPU."""
 
 from __future__ import annotations
 

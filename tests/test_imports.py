@@ -142,12 +142,17 @@ def test_packages_do_not_import_forbidden_libraries(module):
         ("from graphslice.cli.main import main; main(['train', '--help'])", ["torch", "numba", "rdkit", "pandas"]),
         ("from graphslice import smiles_to_graph", ["torch", "pandas"]),
         ("from graphslice import GraphTransformer", ["rdkit", "pandas", "pytorch_lightning", "torch._dynamo"]),
+        ("from graphslice import Model, Predictor", ["torch", "pandas", "pytorch_lightning", "ogb", "sklearn"]),
+        (
+            "from graphslice.ensemble_check import read_checkpoints; read_checkpoints(sys.argv[1])",
+            ["torch", "pandas", "sklearn"],
+        ),
         (
             "import graphslice as gs, sys; m = gs.load(sys.argv[1], 'cpu'); m.predict(['CCO'])",
             ["pandas", "pytorch_lightning", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
         ),
     ],
-    ids=["config", "version", "help", "chemistry", "model", "predict"],
+    ids=["config", "version", "help", "chemistry", "model", "predictor", "checkpoint", "predict"],
 )
 def test_unused_libraries_are_not_loaded(code, absent):
     run = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"

@@ -117,8 +117,9 @@ def _load(module: str) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     gc.disable()
     try:
-        import_module(module)
-        gc.freeze()
+        if module not in sys.modules:
+            import_module(module)
+            gc.freeze()
     finally:
         gc.enable()
         if held:

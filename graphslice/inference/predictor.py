@@ -53,6 +53,7 @@ class Predictor:
     Attributes:
         tasks: the T prediction tasks, one per target.
         config: the :class:`~graphslice.config.RunConfig` of the (first) model.
+        networks: the networks of all members, run by torch or without it.
         stackings: the :class:`~graphslice.trees.Stacking` of each member, or None.
         calibration: the :class:`~graphslice.calibration.Calibration`, or None.
         folder: the run directory, or None.

@@ -1,7 +1,7 @@
 """Files of ``torch.save``, read into numpy arrays: without torch, and without running code from the file.
 
 Such a file is a zip archive of one pickle, ``data.pkl``, and the memory of its tensors, ``data/0``, ``data/1``, ...
-The few operations that ``torch.save`` writes into the pickle are interpreted here; all others are refused.
+The few operations that ``torch.save`` writes into the pickle are interpreted here; all others are rejected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Excessive(ValueError):
     """A file would need far more memory than it has bytes."""
 
 
-class _Refused(ValueError):
+class _Rejected(ValueError):
     """A file holds something else than tensors and plain values."""
 
 
@@ -114,7 +114,7 @@ def read_torch_file(path: Path, *, skip: Collection[str] = ()) -> dict[str, Any]
 def _reason(error: Exception, start: bytes) -> str:
     if isinstance(error, Excessive):
         return f"it would need far more memory than it has bytes ({error})"
-    if isinstance(error, _Refused):
+    if isinstance(error, _Rejected):
         return "it holds objects other than weights and plain values, and loading them would run code"
     if start == b"\x80":
         return (
@@ -227,14 +227,14 @@ class _Reader:
             elif name == "STOP":
                 return stack.pop()
             elif name != "PROTO":
-                raise _Refused
+                raise _Rejected
         raise ValueError("the pickle has no end")
 
     def _memory(self, identity: Any) -> _Memory:
         """Return the memory that a persistent identity of the pickle stands for."""
         word, kind, key, _, elements = identity  # the fourth is the device
         if word != "storage" or not isinstance(kind, _Name) or kind.text not in _DTYPES or type(key) is not str:
-            raise _Refused
+            raise _Rejected
         part = self.archive.getinfo(f"{self.folder}/data/{key}")
         if part.compress_type != zipfile.ZIP_STORED or type(elements) is not int:
             raise ValueError("the memory of a tensor is compressed, or its size is not a number")
@@ -245,14 +245,14 @@ class _Reader:
     def _made(self, name: Any, arguments: Any) -> Any:
         """Return what a call of the pickle makes."""
         if not isinstance(name, _Name) or not isinstance(arguments, tuple):
-            raise _Refused
+            raise _Rejected
         if name.text == _DICT and not arguments:
             return {}
         if name.text == _PARAMETER and isinstance(arguments[0], _Tensor):
             return arguments[0]
         if name.text == _TENSOR and isinstance(arguments[0], _Memory) and not any(arguments[6:]):
             return _checked_tensor(*arguments[:4])
-        raise _Refused
+        raise _Rejected
 
     def arrays(self, value: Any) -> Any:
         """Replace the tensors of nested values by arrays."""
@@ -263,7 +263,7 @@ class _Reader:
         if isinstance(value, list | tuple):
             return type(value)(self.arrays(part) for part in value)
         if isinstance(value, _Name | _Memory):
-            raise _Refused
+            raise _Rejected
         return value
 
     def _array(self, tensor: _Tensor) -> np.ndarray:
@@ -288,21 +288,21 @@ def _native(elements: np.ndarray, kind: str) -> np.ndarray:
 
 def _known_name(name: str) -> _Name:
     if name not in _DTYPES and name not in (_DICT, _TENSOR, _PARAMETER):
-        raise _Refused
+        raise _Rejected
     return _Name(name)
 
 
 def _of_type(kind: type, value: Any) -> Any:
     if type(value) is not kind:
-        raise _Refused
+        raise _Rejected
     return value
 
 
 def _items(values: Sequence[Any]) -> Iterable[tuple[str | int, Any]]:
-    """Pair keys and values; other keys than texts and numbers are refused, since nested ones may exhaust the stack."""
+    """Pair keys and values; other keys than texts and numbers are rejected, since nested ones may exhaust the stack."""
     keys, values = values[::2], values[1::2]
     if not all(isinstance(key, str | int) for key in keys):
-        raise _Refused
+        raise _Rejected
     return zip(keys, values, strict=True)
 
 

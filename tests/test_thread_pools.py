@@ -1,4 +1,4 @@
-"""Threads for compiled kernels, without torch and beside it."""
+"""Threads for compiled kernels, without torch and with it."""
 
 import subprocess
 import sys

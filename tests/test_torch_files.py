@@ -231,7 +231,7 @@ def test_malformed_tensors_are_rejected(change, reason, tmp_path):
         b"L" + b"9" * 5000 + b"L\n",
     ],
 )
-def test_other_operations_are_refused(operations, tmp_path):
+def test_other_operations_are_rejected(operations, tmp_path):
     with pytest.raises(InputError, match=r"a.ckpt: it (holds objects other than weights|is truncated, damaged)"):
         read_torch_file(pickled(tmp_path, b"}X\x01\x00\x00\x00x" + operations + b"s"))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,6 +78,11 @@ class GraphBatch:
         batch = object.__new__(cls)
         batch.__dict__.update(_OPTIONAL | tensors)
         return batch
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> GraphBatch:
+        """Create a batch without checks from arrays by name, with which it shares memory."""
+        return cls.unchecked(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
     def __len__(self) -> int:
         return len(self.lengths)

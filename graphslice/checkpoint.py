@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import itertools
-import warnings
-import zipfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
@@ -23,33 +16,22 @@ from graphslice.chem.descriptors import descriptor_width
 from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.nn.mixers import check_mixer
-from graphslice.nn.model import GraphTransformer
 from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
 from graphslice.tasks import Task, num_network_outputs, num_outputs, regression_tasks
+from graphslice.torch_files import read_torch_file
 from graphslice.trees import Stacking
+
+if TYPE_CHECKING:
+    from graphslice.nn import GraphTransformer
 
 #: The key of a checkpoint that holds GraphSlice's own data: version, configuration, tasks.
 KEY = "graphslice"
-# Upper bound on the values of a checkpoint, not counting the elements of its tensors.
-_MOST_VALUES = 2_000_000
 # Errors that malformed contents of a checkpoint cause.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
 # Keys of the optional parts of a model.
 _STACKING, _CALIBRATION = "blend", "calibration"
-
-
-class _SkipRandomInit(TorchFunctionMode):
-    """Context manager that leaves weights uninitialised, as they are loaded afterwards.
-
-    Random initialisation would advance the generator of random numbers that another thread may train with.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):  # of Tensor, or of torch.nn.init
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
+# What a model does not need of a checkpoint of its training, most of the file.
+_TRAINING_STATE = ("optimizer_states",)
 
 
 @dataclass
@@ -59,7 +41,8 @@ class Checkpoint:
     Attributes:
         config: the resolved configuration of the run.
         tasks: the targets.
-        weights: the state dict of :class:`~graphslice.nn.GraphTransformer`.
+        weights: the state dict of :class:`~graphslice.nn.GraphTransformer`. Tensors on the CPU are converted to arrays,
+            which share their memory.
         extra: other values that the run stored, such as the version that wrote it and the fingerprint of its data.
         stacking: tree ensembles and their weights in the prediction, or None.
         calibration: the calibration of prediction intervals and probabilities, or None.
@@ -67,10 +50,13 @@ class Checkpoint:
 
     config: RunConfig
     tasks: list[Task]
-    weights: dict[str, Tensor]
+    weights: dict[str, np.ndarray]
     extra: dict[str, Any] = field(default_factory=dict)
     stacking: Stacking | None = None
     calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        self.weights = {name: np.asarray(value) for name, value in self.weights.items()}
 
     @property
     def targets(self) -> list[str]:
@@ -81,19 +67,20 @@ class Checkpoint:
         """Build the network, in evaluation mode.
 
         Raises:
-            InputError: if the weights do not fit the configuration.
+            InputError: if the weights do not fit the configuration, or it is one of a later version.
         """
-        try:
-            if not self._fits():
-                raise RuntimeError
-            with _SkipRandomInit():
-                model = GraphTransformer(self.config.model)
-            model.load_state_dict(self.weights)
-        except (RuntimeError, NotImplementedError):  # NotImplementedError: tensors without data, such as meta tensors
-            raise InputError("the checkpoint's weights do not fit its configuration") from None
-        return model.eval()
+        from graphslice.network import build_network  # reading a checkpoint needs no torch
 
-    def _fits(self) -> bool:
+        try:
+            if not self.fits():
+                raise RuntimeError
+            return build_network(self.config.model, self.weights)
+        except InputError as error:
+            raise InputError(f"the checkpoint was written by another version of GraphSlice: {error}") from None
+        except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
+            raise InputError("the checkpoint's weights do not fit its configuration") from None
+
+    def fits(self) -> bool:
         """True if the weights have the sizes of the configuration; checked before memory for a model is allocated."""
         config = self.config.model
         layers = {name.split(".")[1] for name in self.weights if name.startswith("blocks.")}
@@ -133,7 +120,7 @@ def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
         InputError: if the checkpoint cannot be read.
     """
     stacking, calibration = (part, None) if isinstance(part, Stacking) else (None, part)
-    _replace(path, load_weights(path) | _parts(stacking, calibration))
+    _replace(path, read_torch_file(path) | _parts(stacking, calibration))
 
 
 def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
@@ -144,37 +131,14 @@ def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
 def _parts(stacking: Stacking | None, calibration: Calibration | None) -> dict[str, Any]:
     """Return the optional parts of a model as the contents of a file."""
     parts = {_STACKING: stacking, _CALIBRATION: calibration}
-    return {name: _as_tensors(part.to_dict()) for name, part in parts.items() if part is not None}
+    return {name: part.to_dict() for name, part in parts.items() if part is not None}
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
+    from graphslice.torch_io import as_tensors, torch_bytes  # reading needs no torch
+
     with atomic_write(path) as temporary:
-        temporary.write_bytes(as_bytes(contents))
-
-
-def as_bytes(contents: dict[str, Any]) -> memoryview:
-    """Serialise with :func:`torch.save`, in memory, since it does not report a full disk as such."""
-    file = io.BytesIO()
-    torch.save(contents, file)
-    return file.getbuffer()
-
-
-def _as_tensors(values: Any) -> Any:
-    """Replace the arrays of nested values by tensors, which can be read without running code."""
-    if isinstance(values, dict):
-        return {name: _as_tensors(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [_as_tensors(value) for value in values]
-    return torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else values
-
-
-def _as_arrays(values: Any) -> Any:
-    """Invert :func:`_as_tensors`."""
-    if isinstance(values, dict):
-        return {name: _as_arrays(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [_as_arrays(value) for value in values]
-    return values.detach().numpy() if isinstance(values, Tensor) else values
+        temporary.write_bytes(torch_bytes(as_tensors(contents)))
 
 
 def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
@@ -218,7 +182,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         InputError: if the file is missing, truncated, written by another program, or would run code.
     """
     path = find_checkpoint(path)
-    contents = load_weights(path)
+    contents = read_torch_file(path, skip=_TRAINING_STATE)
     if KEY not in contents:
         raise InputError(
             f"{path} is not a GraphSlice checkpoint; 'graphslice import-checkpoint' converts those of Graphormer "
@@ -230,10 +194,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
         weights = {migrate_weight_name(k.removeprefix("model.")): _full(v) for k, v in state.items()}
         config, tasks = RunConfig.from_dict(head["config"]), _read_tasks(head)
-        check_mixer(config.model.mixer, config.model.mixer_settings)
         if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
             raise KeyError("tasks")
-        stacking = Stacking.from_dict(_as_arrays(contents[_STACKING])) if _STACKING in contents else None
+        stacking = Stacking.from_dict(contents[_STACKING]) if _STACKING in contents else None
         if stacking is not None and not stacking.fits(tasks):
             raise KeyError(_STACKING)
         checkpoint = Checkpoint(config, tasks, weights, extra, stacking)
@@ -256,7 +219,7 @@ def read_part(path: Path, tasks: Sequence[Task], kinds: Collection[str]) -> Cali
         InputError: if the file cannot be read.
     """
     try:
-        return _read_calibration(load_weights(path), tasks, kinds)
+        return _read_calibration(read_torch_file(path), tasks, kinds)
     except InputError:
         raise
     except _MALFORMED:
@@ -276,16 +239,16 @@ def calibration_kinds(checkpoints: Sequence[Checkpoint]) -> set[str]:
     return {name for name, known in kinds.items() if known}
 
 
-def _full(weight: Tensor) -> Tensor:
+def _full(weight: np.ndarray) -> np.ndarray:
     """Convert a weight to float32; packaged models are stored as float16."""
-    return weight.float() if weight.dtype == torch.float16 and weight.layout == torch.strided else weight
+    return weight.astype(np.float32) if weight.dtype == np.float16 else weight
 
 
 def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
     """Read the calibration of a file, or None; raises one of :data:`_MALFORMED` if it is invalid."""
     if _CALIBRATION not in contents:
         return None
-    return Calibration.from_dict(_as_arrays(contents[_CALIBRATION]), tasks, kinds)
+    return Calibration.from_dict(contents[_CALIBRATION], tasks, kinds)
 
 
 def _read_tasks(head: dict[str, Any]) -> list[Task]:
@@ -293,73 +256,3 @@ def _read_tasks(head: dict[str, Any]) -> list[Task]:
     if "tasks" not in head:
         return regression_tasks(head["targets"])
     return [Task.from_dict(values) for values in head["tasks"]]
-
-
-class _Excessive(ValueError):
-    """A file would need far more memory than it has bytes."""
-
-
-def load_weights(path: Path) -> dict[str, Any]:
-    """Read a file of ``torch.save`` without running code: only tensors and plain values are accepted.
-
-    Raises:
-        InputError: if the file cannot be read or would run code.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice to developers
-            check_archive(path)
-            contents = torch.load(path, map_location="cpu", weights_only=True)
-            _check_sizes(contents, {})
-    except Exception as error:  # a damaged file can raise almost any error
-        text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # first byte of an archive or pickle
-        if isinstance(error, _Excessive):
-            reason = f"it would need far more memory than it has bytes ({error})"
-        elif "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
-            reason = "it holds objects other than weights and plain values, and loading them would run code"
-        else:
-            reason = "it is truncated, damaged or not a checkpoint"
-        raise InputError(f"cannot read {path}: {reason}") from None
-    if not isinstance(contents, dict):
-        raise InputError(f"cannot read {path}: it does not hold a checkpoint")
-    return contents
-
-
-def check_archive(path: Path) -> None:
-    """Raise ValueError for a compressed archive, which PyTorch never writes and which could exhaust the memory."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
-                raise _Excessive("a compressed archive")
-
-
-def _check_sizes(value: Any, known: dict[int, int]) -> int:
-    """Count the values in nested containers; a value that several containers share counts each time.
-
-    Args:
-        value: nested values.
-        known: counts of the containers visited so far, by identity.
-
-    Returns:
-        The number of values.
-
-    Raises:
-        ValueError: if there are too many values, a container contains itself, or a tensor has more elements than its
-            memory holds.
-    """
-    if isinstance(value, Tensor):
-        if value.layout == torch.strided and value.numel() * value.itemsize > value.untyped_storage().nbytes():
-            raise _Excessive("a tensor of repeated elements")
-        return 1
-    if isinstance(value, dict):
-        parts: Iterable[Any] = itertools.chain(value.keys(), value.values())
-    elif isinstance(value, list | tuple | set):
-        parts = value
-    else:
-        parts = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, type) else ()
-    if id(value) not in known:
-        known[id(value)] = _MOST_VALUES  # while its parts are counted, so that one that contains itself is rejected
-        known[id(value)] = 1 + sum(_check_sizes(part, known) for part in parts)
-    if known[id(value)] >= _MOST_VALUES:
-        raise _Excessive("too many values")
-    return known[id(value)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +17,22 @@ if TYPE_CHECKING:
 def default_device() -> str:
     """Return the default device: ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``.
 
-    Never ``"mps"`` (the GPU of a Mac), which lacks some operators.
+    Never ``"mps"`` (the GPU of a Mac), which lacks some operators. Torch, which knows, is not imported on machines
+    without the driver of a GPU.
     """
+    if "torch" not in sys.modules and not _has_gpu_driver():
+        return "cpu"
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _has_gpu_driver() -> bool:
+    """True if the machine has the library of NVIDIA's driver or the device of AMD's, or runs Windows."""
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
+        return True
+    return Path("/dev/kfd").exists() or sys.platform == "win32"
 
 
 def fast_dtype(capability: tuple[int, int] | None) -> str:

@@ -1,18 +1,17 @@
-"""Thread pools for compiled kernels and for single-core tasks, with as many threads as torch may use.
-
-This module does not import torch.
-"""
+"""Thread pools for compiled kernels and for tasks of one core each, which need no torch."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
+
+from graphslice import hardware
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -29,16 +28,17 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """Return the number of cores for compiled kernels: torch's threads before any :func:`single_threaded_torch`.
+    """Return the number of cores for compiled kernels of this thread.
 
-    Where torch is not loaded, it is ``OMP_NUM_THREADS``, or the number of processors that this process may use.
+    It is one in a task of :func:`map_one_core_each`, torch's threads before any :func:`single_threaded_torch` where torch
+    is loaded, else ``OMP_NUM_THREADS``, from which torch would take it, else all cores of this process.
     """
-    if "torch" in sys.modules:
-        return _thread.cores or sys.modules["torch"].get_num_threads()
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted):
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if _thread.cores is not None:
+        return _thread.cores
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):  # not half imported
+        return torch.get_num_threads()
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else hardware.cores()
 
 
 @contextmanager
@@ -81,38 +81,43 @@ def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) ->
 @lru_cache
 def thread_pool(threads: int) -> ThreadPoolExecutor:
     """The threads that run compiled kernels, made once per process."""
-    return ThreadPoolExecutor(threads, "graphslice-ops")
+    return ThreadPoolExecutor(threads, "graphslice-kernels")
 
 
-def map_one_core_each(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Compute ``[function(item) for item in items]`` in parallel, each item on one core.
-
-    The matrices of a batch of molecules are small, so several cores working on one matrix would mostly wait for each
-    other. Grad mode, autocast and random generators are per thread; ``function`` must set them.
+def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
 
     Args:
-        function: called in a worker thread whose torch operations use one core.
+        function: called in a worker thread whose compiled kernels and torch operations use one core. Grad mode, autocast
+            and random generators are per thread; it must set them.
         items: arguments of the calls.
 
     Returns:
         The results in the order of ``items``.
     """
     threads = cores()
-    if threads == 1:
+    if threads == 1 or len(items) == 1:
         return [function(item) for item in items]
-    return list(_single_cores(threads).map(function, items))
+    return list(_single_cores(threads).map(lambda item: _on_one_core(function, item), items))
 
 
 @lru_cache
 def _single_cores(threads: int) -> ThreadPoolExecutor:
     # torch.set_num_threads applies to the calling thread and to threads started later. Restoring it for those
     # would also give these workers several cores again.
-    return ThreadPoolExecutor(threads, "graphslice-cores", initializer=_use_one_core)
+    return ThreadPoolExecutor(threads, "graphslice-one-core")
 
 
-def _use_one_core() -> None:
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+def _on_one_core(function: Callable[[_Item], _Result], item: _Item) -> _Result:
+    _thread.cores = 1
+    _use_one_core_in_torch()
+    return function(item)
+
+
+def _use_one_core_in_torch() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_num_threads") and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def _renew_after_fork() -> None:
@@ -123,7 +128,7 @@ def _renew_after_fork() -> None:
     """
     thread_pool.cache_clear()
     _single_cores.cache_clear()
-    _use_one_core()
+    _use_one_core_in_torch()
 
 
 if hasattr(os, "register_at_fork"):

@@ -38,7 +38,7 @@ def strip_checkpoint(checkpoint: Checkpoint, bare: bool) -> Checkpoint:
     if config.data.descriptors or checkpoint.stacking or config.trainer.freeze != "none":
         raise ValueError("models with descriptors, tree ensembles or frozen layers cannot be packaged")
     weights = {
-        name: weight.clone() if name in EXACT or not weight.is_floating_point() else weight.half()
+        name: weight if name in EXACT or weight.dtype.kind != "f" else weight.astype(np.float16)
         for name, weight in checkpoint.weights.items()
     }
     trainer = replace(config.trainer, target_weights=None, metric=None)

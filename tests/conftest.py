@@ -310,4 +310,8 @@ def weights_of():
     """``weights_of(folder, name)`` returns the state dict of a checkpoint of a run."""
     from graphslice.checkpoint import read_checkpoint
 
-    return lambda folder, name="last.ckpt": read_checkpoint(Path(folder) / name).weights
+    def weights_of(folder, name="last.ckpt"):
+        weights = read_checkpoint(Path(folder) / name).weights
+        return {name: torch.from_numpy(weight) for name, weight in weights.items()}
+
+    return weights_of

@@ -355,11 +355,11 @@ def test_saved_checkpoint_is_read_back(own, tmp_path):
     assert (back.config, back.targets) == (own.config, own.targets)
     assert back.extra == {"version": graphslice.__version__, "note": "by hand"}
     assert back.weights.keys() == own.weights.keys()
-    assert all(torch.equal(back.weights[name], own.weights[name]) for name in own.weights)
+    assert all(np.array_equal(back.weights[name], own.weights[name]) for name in own.weights)
     model = back.model()
     assert not model.training
     reference = GraphTransformer(own.config.model).eval()
-    reference.load_state_dict(own.weights)
+    reference.load_state_dict({name: torch.from_numpy(value) for name, value in own.weights.items()})
     batch = collate([smiles_to_graph("CCO"), smiles_to_graph("c1ccccc1")])
     assert torch.equal(model(batch), reference(batch))
 
@@ -403,7 +403,6 @@ def test_weights_must_fit_the_configuration(own, tmp_path):
     ("change", "message"),
     [
         (lambda c: c["graphslice"]["config"]["model"].update(later=1), "written by another version .*'model.later'"),
-        (lambda c: c["graphslice"]["config"]["model"].update(mixer="later"), "written by another version .*'later'"),
         (lambda c: c["graphslice"].pop("config"), "not a complete GraphSlice checkpoint"),
         (lambda c: c["graphslice"].update(config=3), "not a complete GraphSlice checkpoint"),
         (lambda c: c["graphslice"].pop("tasks"), "not a complete GraphSlice checkpoint"),
@@ -422,6 +421,12 @@ def test_incomplete_checkpoints_are_rejected(own, change, message, tmp_path):
     torch.save(contents, tmp_path / "a.ckpt")
     with pytest.raises(InputError, match=message):
         read_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_unknown_mixers_are_rejected(own):
+    own.config.model.mixer = "later"
+    with pytest.raises(InputError, match=r"written by another version .*'later'"):
+        own.model()
 
 
 # --- files that would need more memory than they have bytes ----------------------------------------
@@ -533,7 +538,8 @@ def calibrated(own, tmp_path):
 def test_modified_calibrations_are_rejected(change, calibrated, saved):
     assert read_checkpoint(saved(calibrated)).calibration is not None
     change(calibrated["calibration"])
-    with pytest.raises(InputError, match=r"original.ckpt is not a complete GraphSlice checkpoint$"):
+    other = "is not a complete GraphSlice checkpoint|it holds objects other than weights and plain values"
+    with pytest.raises(InputError, match=rf"original.ckpt:? ({other})"):
         read_checkpoint(saved(calibrated))
 
 

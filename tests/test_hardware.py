@@ -18,6 +18,15 @@ def test_mps_is_never_the_default_device(cuda, device, monkeypatch):
     assert default_device() == device
 
 
+@pytest.mark.parametrize("driver", [True, False])
+def test_torch_is_asked_for_gpus_only_where_there_is_a_driver(driver):
+    code = (
+        "import sys; from graphslice import hardware; "
+        f"hardware._has_gpu_driver = lambda: {driver}; hardware.default_device(); print('torch' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == f"{driver}\n"
+
+
 def test_peak_memory_is_counted_per_gpu(monkeypatch):
     used = {torch.device("cuda", 0): 10, torch.device("cuda", 1): 20}
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: used[device])

@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The packages. Each may import from itself and from those above it, but not from others on the same line.
 PACKAGES = [
     ["_version", "errors", "feature_dims", "hardware", "progress", "package_data", "model_averaging"],
-    ["compat", "processes", "run_files", "atomic_write", "folder_lock"],
+    ["compat", "processes", "run_files", "atomic_write", "folder_lock", "torch_files", "threads"],
+    ["torch_io"],
     ["config"],
     ["tasks"],
     ["chem", "engines"],
@@ -21,6 +22,7 @@ PACKAGES = [
     ["program"],
     ["ops"],
     ["nn"],
+    ["network"],
     ["trees"],
     ["calibration"],
     ["checkpoint"],
@@ -142,12 +144,17 @@ def test_packages_do_not_import_forbidden_libraries(module):
         ("from graphslice.cli.main import main; main(['train', '--help'])", ["torch", "numba", "rdkit", "pandas"]),
         ("from graphslice import smiles_to_graph", ["torch", "pandas"]),
         ("from graphslice import GraphTransformer", ["rdkit", "pandas", "pytorch_lightning", "torch._dynamo"]),
+        ("from graphslice import Model, Predictor", ["torch", "pandas", "pytorch_lightning", "ogb", "sklearn"]),
+        (
+            "from graphslice.ensemble_check import read_checkpoints; read_checkpoints(sys.argv[1])",
+            ["torch", "pandas", "sklearn"],
+        ),
         (
             "import graphslice as gs, sys; m = gs.load(sys.argv[1], 'cpu'); m.predict(['CCO'])",
             ["pandas", "pytorch_lightning", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
         ),
     ],
-    ids=["config", "version", "help", "chemistry", "model", "predict"],
+    ids=["config", "version", "help", "chemistry", "model", "predictor", "checkpoint", "predict"],
 )
 def test_unused_libraries_are_not_loaded(code, absent):
     run = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"

@@ -216,7 +216,7 @@ def _inspect_one(predictor: Predictor, number: int, molecule: InputMolecule, ord
     columns = molecule.columns or None
     attribution = attribute(predictor, molecule.smiles, orders=orders, columns=columns)
     (predictions,) = predictor.predict(molecule.smiles, columns=columns)
-    models, targets = len(predictor.models), range(len(predictor.tasks))
+    models, targets = predictor.num_models, range(len(predictor.tasks))
     explanations = [explain_target(attribution, predictions, predictor.tasks, t, models) for t in targets]
     return Inspected(number, molecule, attribution, explanations)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import (
@@ -23,8 +22,7 @@ from graphslice.checkpoint import (
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
 from graphslice.config import DataConfig, join_names
-from graphslice.data.frames import column_names, dataset_from_frame, is_frame
-from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.frames import column_names, is_frame
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError, nearest
@@ -44,9 +42,11 @@ from graphslice.run_files import (
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
+    import torch
     from pandas import DataFrame
 
     from graphslice.api.picture import Picture
+    from graphslice.data.labelled_dataset import LabelledDataset
     from graphslice.inference.predictor import Molecules
 
 
@@ -91,7 +91,7 @@ class Model(Predictor):
         count = f"{summary['models']} x " if summary["models"] > 1 else ""
         trees = ", with tree ensembles" if summary["trees"] else ""
         network = f"{count}{summary['mixer']}, {summary['parameters']:,} parameters{trees}"
-        return f"Model({targets}{more}; {network}; {self.device})"
+        return f"Model({targets}{more}; {network}; {self._device})"
 
     def describe(self) -> dict[str, Any]:
         """Describe the model with plain Python values.
@@ -113,14 +113,14 @@ class Model(Predictor):
             "level": self.level,
             "targets": {task.name: task.kind for task in self.tasks},
             "classes": {task.name: list(task.classes) for task in self.tasks if task.classes},
-            "models": len(self.models),
+            "models": self.num_models,
             "mixer": config.model.mixer,
             "layers": config.model.layers,
             "dim": config.model.dim,
-            "parameters": self.models[0].num_parameters,
+            "parameters": self.networks.num_parameters,
             "trees": any(stacking is not None for stacking in self.stackings),
             "features": list(config.data.descriptors),
-            "device": str(self.device),
+            "device": self._device,
             "folder": None if self.folder is None else str(self.folder),
         }
 
@@ -249,6 +249,7 @@ class Model(Predictor):
         self, data: Any, overrides: dict[str, Any], split: str | None
     ) -> tuple[LabelledDataset, Splits | None]:
         """Load the dataset to evaluate on, with its splits; ``overrides`` are fields of :class:`DataConfig`."""
+        from graphslice.data.frame_dataset import dataset_from_frame
         from graphslice.evaluation.evaluate import (
             align_targets,
             available_targets,
@@ -345,10 +346,10 @@ class Model(Predictor):
             folder = Path(name)
             for number, checkpoint in enumerate(self.checkpoints):
                 write_checkpoint(checkpoint, folder / f"{number}")
-            if self.calibration is not None and len(self.models) > 1:
+            if self.calibration is not None and self.num_models > 1:
                 save_ensemble_calibration(self.calibration, folder)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        return _read_back, (type(self), files, self.device.type)
+        return _read_back, (type(self), files, self._device)
 
 
 def _read_back(kind: type[Model], files: dict[str, bytes], device: str) -> Model:

@@ -63,7 +63,7 @@ def draw_attributions(
     index = match_target(target, model.targets)
     attribution = attribute(model, smiles, orders=orders, columns=columns)
     (prediction,) = model.predict(smiles, columns=columns)
-    explanation = explain_target(attribution, prediction, model.tasks, index, len(model.models))
+    explanation = explain_target(attribution, prediction, model.tasks, index, model.num_models)
     with tempfile.TemporaryDirectory() as folder:
         files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, explanation, Path(folder) / "atoms")}
     return Picture(files[".svg"].decode(), files[".png"])

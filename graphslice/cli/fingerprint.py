@@ -13,7 +13,7 @@ from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
 #: Module that :func:`run` imports.
-MODULE = "graphslice.inference.embedding"
+MODULE = "graphslice.cli.prediction_modules"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

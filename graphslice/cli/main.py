@@ -104,8 +104,8 @@ def configure_malloc() -> None:
 def _load(module: str) -> None:
     """Import a module with garbage collection off and Ctrl-C deferred.
 
-    Collections during imports scan a million objects and free none. Half-loaded libraries turn an interrupt into
-    errors of their own.
+    Collections during imports scan a million objects and free none, and so would later ones. Half-loaded libraries turn
+    an interrupt into errors of their own.
 
     Raises:
         KeyboardInterrupt: after the import, if Ctrl-C was pressed.
@@ -117,7 +117,9 @@ def _load(module: str) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     gc.disable()
     try:
-        import_module(module)
+        if module not in sys.modules:
+            import_module(module)
+            gc.freeze()
     finally:
         gc.enable()
         if held:

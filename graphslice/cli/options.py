@@ -251,15 +251,16 @@ def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load
 
-    return load(options.model, parse_device(options.device))
+    device = options.device  # predictions on the CPU may need no torch
+    return load(options.model, device if device == "cpu" else parse_device(device))
 
 
 def parse_device(name: str | None) -> torch.device | None:
     """Return the torch device of --device, or None; raise InputError if this machine does not have it."""
-    import torch
-
     if not name:
         return None
+    import torch
+
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()

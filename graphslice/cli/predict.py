@@ -6,15 +6,13 @@ import sys
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import add_engine_options, add_model, add_smiles_column, load_model, table_path
 from graphslice.errors import InputError
 from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
-from graphslice.progress import molecule_progress
 
 #: Module that :func:`run` imports.
-MODULE = "graphslice.inference.files"
+MODULE = "graphslice.cli.prediction_modules"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -53,6 +51,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
     molecules = options.molecules
     out = Path(options.out) if options.out else None
     if (table := table_path(molecules)) is not None:
+        from rich.console import Console
+
+        from graphslice.progress import molecule_progress
+
         console = Console(stderr=True)
         total = count_rows(table) if console.is_terminal else None
         with molecule_progress("predicting", total, console) as advance:

@@ -1,144 +1,19 @@
-"""Batch samplers for training and evaluation, and a loader that prepares batches in threads."""
+"""Loader that prepares batches in threads."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 
 from graphslice.batch import GraphBatch
 from graphslice.data.atom_bond_labels import AtomBondLabels
+from graphslice.data.batch_samplers import Batches
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError
-
-
-def batches_per_epoch(molecules: int, batch_size: int, world: int = 1) -> int:
-    """Compute the number of batches per epoch of :class:`TrainBatches`.
-
-    A last, incomplete batch counts if it has at least one molecule for every device.
-
-    Args:
-        molecules: size of the training set.
-        batch_size: molecules per step, over all devices.
-        world: number of devices.
-    """
-    full_batches, rest = divmod(molecules, batch_size)
-    return full_batches + (rest >= world)
-
-
-class TrainBatches:
-    """Shuffled training batches of one epoch, starting at any step.
-
-    The order depends on the seed and the epoch only. Where training stands is read from its step count, so a
-    resumed run continues with exactly the batches it had not seen. Every batch is divided among the devices, so
-    all of them get the same number of batches. The molecules are shuffled, sorted by size within every ``WINDOW``
-    batches and cut into batches, whose order is shuffled again: batches of similar sizes need little padding.
-
-    Args:
-        sizes: ``int64 [R]``, the number of atoms of each molecule.
-        batch_size: molecules per step, over all devices.
-        seed: random seed of the order.
-        rank: index of this device.
-        world: number of devices.
-        step: returns the number of optimiser steps done so far.
-
-    Raises:
-        InputError: if an epoch would have no batch, or a batch fewer molecules than there are devices.
-    """
-
-    WINDOW = 32
-
-    def __init__(
-        self,
-        sizes: np.ndarray,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-        step: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self.sizes, self.batch_size, self.seed = sizes, batch_size, seed
-        self.rank, self.world, self.step = rank, world, step
-        if batch_size < world or len(self) == 0:
-            raise InputError(
-                f"{world} devices need at least {world} molecules per batch, but there are {len(sizes)} training "
-                f"molecules and trainer.batch_size is {batch_size}: use fewer devices or a larger batch size"
-            )
-
-    def __len__(self) -> int:
-        return batches_per_epoch(len(self.sizes), self.batch_size, self.world)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        epoch, first = divmod(self.step(), len(self))
-        for rows in self._epoch(epoch)[first:]:
-            yield rows[self.rank :: self.world].tolist()
-
-    def widths(self, multiple: int) -> set[int]:
-        """Padded widths (atoms plus graph token) of the full batches of the first epoch.
-
-        Args:
-            multiple: widths are padded to a multiple of it, as in :func:`~graphslice.data.collate.collate_rows`.
-        """
-        full_batches = [rows[self.rank :: self.world] for rows in self._epoch(0) if len(rows) == self.batch_size]
-        return {-(-(int(self.sizes[rows].max()) + 1) // multiple) * multiple for rows in full_batches}
-
-    def _epoch(self, epoch: int) -> list[np.ndarray]:
-        random = np.random.default_rng((self.seed, epoch))
-        order = random.permutation(len(self.sizes))[: len(self) * self.batch_size]
-        window = self.WINDOW * self.batch_size
-        batches: list[np.ndarray] = []
-        for start in range(0, len(order), window):
-            rows = order[start : start + window]
-            rows = rows[np.argsort(self.sizes[rows], kind="stable")]
-            sorted_batches = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
-            batches += [sorted_batches[i] for i in random.permutation(len(sorted_batches))]
-        return batches
-
-
-class EvalBatches:
-    """Evaluation batches: every molecule once, sorted by size, divided among the devices.
-
-    If there are more devices than molecules, the surplus devices evaluate the smallest molecule again.
-
-    Args:
-        sizes: ``int64 [R]``, the number of atoms of each molecule.
-        batch_size: maximum number of molecules in a batch of one device. Batches of large molecules are smaller: a
-            padded batch never has more pairs of atoms than ``batch_size`` molecules of 32 atoms.
-        rank: index of this device.
-        world: number of devices.
-    """
-
-    def __init__(self, sizes: np.ndarray, batch_size: int = 256, rank: int = 0, world: int = 1) -> None:
-        order = np.argsort(sizes, kind="stable")
-        order = order[rank::world] if rank < len(order) else order[:1]  # every device needs a molecule
-        self.batches: list[list[int]] = []
-        budget = batch_size * 33**2
-        batch: list[int] = []
-        for row in order.tolist():
-            if batch and (len(batch) == batch_size or (len(batch) + 1) * (sizes[row] + 1) ** 2 > budget):
-                self.batches.append(batch)
-                batch = []
-            batch.append(row)
-        if batch:
-            self.batches.append(batch)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
-
-
-class Batches(Protocol):
-    """Sequence of batches, each a list of indices."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[list[int]]: ...
 
 
 class BatchLoader:
@@ -150,7 +25,7 @@ class BatchLoader:
     Args:
         store: the molecules.
         rows: ``int64 [R]``, rows of the store that the batches index.
-        batches: :class:`TrainBatches`, :class:`EvalBatches` or lists of indices into ``rows``.
+        batches: lists of indices into ``rows``, such as :class:`~graphslice.data.batch_samplers.TrainBatches`.
         settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
         targets: ``float [rows of the store, T]``, or the atom- or bond-level targets of all rows.
         auxiliary: atom- and bond-level labels of all rows, by level, that are trained on with the targets.

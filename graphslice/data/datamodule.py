@@ -18,7 +18,8 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.atom_bond_order import to_graph_order
-from graphslice.data.batch_loader import BatchLoader, EvalBatches, TrainBatches
+from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_samplers import EvalBatches, TrainBatches
 from graphslice.data.collate import collate_rows
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 from graphslice.data.featurize import cached_store

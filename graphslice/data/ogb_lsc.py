@@ -19,9 +19,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from graphslice.checkpoint import load_weights
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
+from graphslice.torch_io import load_weights
 
 #: Folder of each dataset below the root.
 OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}

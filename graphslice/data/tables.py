@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
-from graphslice.data.limits import parquet_batches
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
 from graphslice.errors import EmptyTableError, InputError
+
+if TYPE_CHECKING:
+    from graphslice.data.parquet import ParquetWriter
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
@@ -126,7 +128,7 @@ def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
             if not _has_suffix(file, PARQUET_SUFFIXES):
                 with _open_file(file, 1) as table:
                     return _text_schema(table.columns).append(pa.field(_MALFORMED, pa.string()))
-            schemas.append(pq.read_schema(file).remove_metadata())
+            schemas.append(_parquet().read_schema(file).remove_metadata())
     if any(schema.names != schemas[0].names for schema in schemas):
         return None  # open_table reports the file with other columns
     try:
@@ -191,7 +193,7 @@ def count_rows(path: Path) -> int | None:
     try:
         for file in table_files(path):
             if _has_suffix(file, PARQUET_SUFFIXES):
-                total += pq.ParquetFile(file).metadata.num_rows
+                total += _parquet().ParquetFile(file).metadata.num_rows
             elif _has_suffix(file, (".gz",)):
                 return None
             else:
@@ -231,14 +233,20 @@ def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     return path.name.lower().endswith(suffixes)
 
 
+def _parquet() -> ModuleType:
+    from graphslice.data import parquet  # takes a while to import
+
+    return parquet
+
+
 def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
-    file = stack.enter_context(pq.ParquetFile(path))
+    file = stack.enter_context(_parquet().ParquetFile(path))
     if file.metadata.num_rows == 0:
         raise EmptyTableError(f"{path} has no rows")
 
     def chunks() -> Iterator[pa.Table]:
         with _convert_read_errors(path):
-            for batch in parquet_batches(file, path, rows):
+            for batch in _parquet().parquet_batches(file, path, rows):
                 yield _with_malformed(pa.Table.from_batches([batch]), {})
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
@@ -345,7 +353,7 @@ class _CsvSink:
 class _ParquetSink:
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path, self.stack = path, stack
-        self.writer: pq.ParquetWriter | None = None
+        self.writer: ParquetWriter | None = None
 
     def write(self, chunk: pa.Table) -> None:
         for i, column in enumerate(chunk.schema):
@@ -354,7 +362,7 @@ class _ParquetSink:
                 decoded_cells = [None if cell is None else decode_text(cell) for cell in cells]
                 chunk = chunk.set_column(i, column.name, pa.array(decoded_cells, pa.string()))
         if self.writer is None:
-            self.writer = self.stack.enter_context(pq.ParquetWriter(self.path, chunk.schema))
+            self.writer = self.stack.enter_context(_parquet().ParquetWriter(self.path, chunk.schema))
         self.writer.write_table(chunk)
 
 

@@ -279,7 +279,7 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
     elif splits is None:
         raise InputError(f"{dataset.name} has no splits: give --split all")
     elif split not in splits:
-        is_ensemble = len(predictor.models) > 1 and split in SPLITS
+        is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; the members have different ones, whose scores are in metrics.json" if is_ensemble else ""
         raise InputError(f"{dataset.name} has no split {split!r}: it has {', '.join(splits)} and all{hint}")
     else:

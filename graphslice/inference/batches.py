@@ -1,4 +1,4 @@
-"""Batched inference over a store, on all CPU cores or on a GPU."""
+"""Batched inference over a store by torch, on all CPU cores or on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
 from graphslice.data.atom_bond_labels import pointers, ragged_indices
-from graphslice.data.batch_loader import BatchLoader, EvalBatches
+from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_samplers import EvalBatches
 from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.gpu import free_memory, gpu_batch_size

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from graphslice.atomic_write import atomic_write
-from graphslice.batch import GraphBatch
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns
 from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.featurize.pool import Pool
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import TableStream, file_columns, malformed_rows, open_table
-from graphslice.inference.batches import for_each_batch
 from graphslice.inference.files import (
     FileReport,
     check_feature_columns,
@@ -46,19 +43,9 @@ def compute_embeddings(predictor: Predictor, store: GraphStore) -> np.ndarray:
         ``float32 [R, C]``: the graph readout after the last norm, followed by the encoded descriptors if the model
         reads any; those of ensemble members are concatenated. Rows of invalid molecules are nan.
     """
-    width = sum(model.width for model in predictor.models)
-    embeddings = np.full((len(store), width), np.nan, dtype=np.float32)
+    embeddings = np.full((len(store), predictor.networks.width), np.nan, dtype=np.float32)
     rows = np.flatnonzero(store.sizes > 0)
-    valid_embeddings = np.empty((len(rows), width), dtype=np.float32)
-
-    def embed_batch(batch: GraphBatch) -> np.ndarray:
-        batch = batch.to(predictor.device, non_blocking=True)
-        with torch.inference_mode():
-            members = [model.compute_embeddings(batch).float() for model in predictor.models]
-            return torch.cat(members, dim=1).cpu().numpy()
-
-    for_each_batch(predictor.config, predictor.device, store, rows, embed_batch, valid_embeddings)
-    embeddings[rows] = valid_embeddings
+    embeddings[rows] = predictor.networks.embed(store, rows)
     return embeddings
 
 
@@ -96,7 +83,7 @@ def embed_file(
         chunks = iter([pa.table({"smiles": text_array(source)})])
         opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
     with opened as table:
-        new_columns = [*map(_column_name, range(sum(model.width for model in predictor.models))), "error"]
+        new_columns = [*map(_column_name, range(predictor.networks.width)), "error"]
         column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else new_columns)
         check_feature_columns(predictor.feature_columns, table.columns, name)
         features = FeatureColumns(predictor.feature_columns)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
@@ -117,7 +116,7 @@ def predict_file(
             raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
         return write_rows(_predict_store(predictor, source, options), out, progress)
     with open_table(source) as table:
-        new_columns = output_columns(predictor.tasks, len(predictor.models) > 1, **options)
+        new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
         column = smiles_column_index(predictor, table, smiles_column, str(source), new_columns)
         check_feature_columns(predictor.feature_columns, table.columns, str(source))
         if engine == "ray":
@@ -253,6 +252,8 @@ def _make_chunk_predictor(
     shared: tuple[list[Checkpoint], Calibration | None, Path | None, int, dict[str, Any]], gpu: bool
 ) -> Callable[[pa.Table], pa.Table]:
     """Return the function that a cluster process applies to every chunk of a table."""
+    import torch
+
     checkpoints, calibration, folder, column, options = shared
     torch.set_num_threads(2 if gpu else 1)
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)

@@ -29,7 +29,7 @@ TF32_MIXERS = {
 
 
 def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
-    """Return the batch size for :class:`~graphslice.data.batch_loader.EvalBatches`, in molecules of 32 atoms.
+    """Return the batch size for :class:`~graphslice.data.batch_samplers.EvalBatches`, in molecules of 32 atoms.
 
     Args:
         free_bytes: free GPU memory, in bytes.

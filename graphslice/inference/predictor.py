@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
-import torch
 
-from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration, coverage_of_level
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
@@ -23,16 +21,16 @@ from graphslice.data.store import GraphStore
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
-from graphslice.inference.batches import for_each_batch
 from graphslice.inference.ensemble import network_predictions, stack_predictions
-from graphslice.inference.gpu import tf32_matmul
 from graphslice.inference.inputs import Columns, as_feature_columns, as_ordered_molecules, input_descriptors, to_store
+from graphslice.inference.networks import Networks, load_networks
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.uncertainty import estimate_uncertainty, training_molecule_names
 from graphslice.run_files import MEMBER, run_directory_of
 from graphslice.tasks import prediction_columns
 
 if TYPE_CHECKING:
+    import torch
     from pandas import DataFrame
     from rdkit.Chem import Mol
     from torch_geometric.data import Data
@@ -55,10 +53,9 @@ class Predictor:
     Attributes:
         tasks: the T prediction tasks, one per target.
         config: the :class:`~graphslice.config.RunConfig` of the (first) model.
-        models: the networks, one per ensemble member.
+        networks: the networks of all members, run by torch or without it.
         stackings: the :class:`~graphslice.trees.Stacking` of each member, or None.
         calibration: the :class:`~graphslice.calibration.Calibration`, or None.
-        device: the torch device.
         folder: the run directory, or None.
     """
 
@@ -72,19 +69,40 @@ class Predictor:
     ) -> None:
         checkpoints = [checkpoints] if isinstance(checkpoints, Checkpoint) else checkpoints
         self.config, self.tasks = checkpoints[0].config, checkpoints[0].tasks
-        self.device = torch.device(device or default_device())
+        self._device = str(device or default_device())
         self._member_configs = [(checkpoint.config, checkpoint.calibration) for checkpoint in checkpoints]
-        self.models = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
+        self.networks: Networks = load_networks(checkpoints, self._device)
         self.stackings = [checkpoint.stacking for checkpoint in checkpoints]
         self.calibration = calibration if len(checkpoints) > 1 else checkpoints[0].calibration
         self.folder = folder
 
     @property
+    def device(self) -> torch.device:
+        """The torch device."""
+        import torch
+
+        return torch.device(self._device)
+
+    @property
+    def models(self) -> list[GraphTransformer]:
+        """The networks as modules, one per ensemble member; from now on they make the predictions.
+
+        What is changed or hooked in them has its effect.
+        """
+        self.networks = networks = self.networks.as_torch()
+        return networks.modules
+
+    @property
+    def num_models(self) -> int:
+        """Number of ensemble members; 1 for a single model."""
+        return len(self.stackings)
+
+    @property
     def model(self) -> GraphTransformer:
-        """The network of a single model; raises InputError for an ensemble."""
-        if len(self.models) > 1:
+        """The network of a single model, as in :attr:`models`; raises InputError for an ensemble."""
+        if self.num_models > 1:
             raise InputError(
-                f"this is an ensemble of {len(self.models)} models: load one member, such as {MEMBER}1 in the run "
+                f"this is an ensemble of {self.num_models} models: load one member, such as {MEMBER}1 in the run "
                 "directory"
             )
         return self.models[0]
@@ -228,7 +246,7 @@ class Predictor:
             InputError: if the model reads feature columns and ``columns`` is None.
         """
         chunks, smiles_chunks = itertools.tee(chunks)
-        on_gpu, names = self.device.type != "cpu", self.feature_columns
+        on_gpu, names = self._device != "cpu", self.feature_columns
         if names and columns is None:
             as_feature_columns(names, {}, 0)
         by_name = None if not names or columns is None else (dict(zip(names, c.T, strict=True)) for c in columns)
@@ -277,20 +295,10 @@ class Predictor:
 
     def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Predictions of M models, ``float32 [M, R, W]``, and difficulty estimates ``float32 [R, T]`` by name."""
-        counts = store.atom_bond_counts(self.level, rows)
-        outputs = np.full((len(self.models), counts.sum(), self.config.model.tasks), np.nan, dtype=np.float32)
-        for_each_batch(self.config, self.device, store, rows, self._forward, outputs, counts)
-        stds = [model.target_std.cpu().numpy() for model in self.models]
-        values, predicted_stds = network_predictions(outputs, stds, self.tasks)
+        outputs = self.networks.predict(store, rows)
+        values, predicted_stds = network_predictions(outputs, self.networks.target_stds, self.tasks)
         values, difficulty = stack_predictions(values, self.stackings, store, rows, self.tasks)
         return values, difficulty | predicted_stds
-
-    def _forward(self, batch: GraphBatch) -> np.ndarray:
-        """Outputs of the networks, ``float32 [M, B, W + D]``: predictions, then D standard deviations of errors."""
-        batch = batch.to(self.device, non_blocking=True)
-        with torch.inference_mode(), tf32_matmul(self.device, self.config.model.mixer):
-            outputs = [model(batch).float().cpu().numpy() for model in self.models]
-        return np.stack(outputs)
 
     def predict_store_rows(
         self,
@@ -322,7 +330,7 @@ class Predictor:
         is_valid, counts = store.sizes[rows] > 0, store.atom_bond_counts(self.level, rows)
         ptr = pointers(counts)
         values = np.full((ptr[-1], len(self.columns)), np.nan, dtype=np.float32)
-        std = None if len(self.models) == 1 else values.copy()
+        std = None if self.num_models == 1 else values.copy()
         predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
         member_values, difficulty = self._predict(store, rows[is_valid])
         values[predicted] = self._ensemble_mean(member_values)
@@ -347,10 +355,10 @@ class Predictor:
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """Checkpoints of the models on the CPU, for storage or another process."""
-        states = [{name: value.cpu() for name, value in model.state_dict().items()} for model in self.models]
+        members = zip(self._member_configs, self.networks.weights, self.stackings, strict=True)
         return [
-            Checkpoint(config, self.tasks, state, {}, stacking, calibration)
-            for (config, calibration), state, stacking in zip(self._member_configs, states, self.stackings, strict=True)
+            Checkpoint(config, self.tasks, weights, {}, stacking, calibration)
+            for (config, calibration), weights, stacking in members
         ]
 
 

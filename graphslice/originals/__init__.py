@@ -82,7 +82,8 @@ def import_checkpoint(
     # The peak learning rate of the papers, from which that of fine-tuning is derived.
     run = RunConfig(model=config, graph=graph, optimizer=OptimizerConfig(peak_lr=2e-4))
     run.data.dataset = ""  # unknown: the file does not name it
-    checkpoint = Checkpoint(run, regression_tasks(names), weights, {"imported_from": path.name, "notes": notes})
+    arrays = {name: value.detach().numpy() for name, value in weights.items()}
+    checkpoint = Checkpoint(run, regression_tasks(names), arrays, {"imported_from": path.name, "notes": notes})
     if difference := _difference(checkpoint):
         guessed = mixer is None and config.mixer != "softmax"
         hint = "; if another mixer was trained, name it with --mixer" if guessed else ""

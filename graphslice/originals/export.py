@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from graphslice.atomic_write import atomic_write
-from graphslice.checkpoint import Checkpoint, as_bytes
+from graphslice.checkpoint import Checkpoint
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError, shown
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
+from graphslice.torch_io import torch_bytes
 
 #: The formats, and the name of the weight file of each.
 FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
@@ -77,7 +78,7 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
 def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Return the weights with embedding tables of the original's sizes, the standardisation of targets folded in."""
     config = checkpoint.config.model
-    weights = {name: value.clone() for name, value in checkpoint.weights.items()}
+    weights = {name: torch.tensor(value) for name, value in checkpoint.weights.items()}
     std, mean = weights.pop("target_std"), weights.pop("target_mean")
     last = "head.output" if config.head == "mlp" else "head"
     weights[f"{last}.weight"] *= std[:, None]
@@ -186,7 +187,7 @@ def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) 
     state = {name: value.contiguous() for name, value in state.items()}
     if layout != "huggingface":
         with atomic_write(path) as temporary:
-            temporary.write_bytes(as_bytes({"state_dict": state}))
+            temporary.write_bytes(torch_bytes({"state_dict": state}))
         return [path]
     from safetensors.torch import save
 

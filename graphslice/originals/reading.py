@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphslice.checkpoint import check_archive, load_weights
 from graphslice.errors import InputError
 from graphslice.run_files import CONFIG
+from graphslice.torch_io import check_archive_file, load_weights
 
 #: Weight files of a Hugging Face folder; the first of them that exists is used.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -119,7 +119,7 @@ def _read_torch(path: Path) -> dict[str, Any]:
 def _unknown_globals(path: Path) -> list[str]:
     """Return the classes and functions that a file refers to and that torch does not load by itself."""
     try:
-        check_archive(path)
+        check_archive_file(path)
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # a damaged file, which load_weights reports, or the format before torch 1.6
         return sorted(_names_in_old_format(path))

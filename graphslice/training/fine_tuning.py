@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from graphslice.checkpoint import Checkpoint, read_checkpoint
@@ -170,7 +171,7 @@ def load_pretrained_weights(
     for name, value in copied.items():
         if name not in origin.weights or origin.weights[name].shape != value.shape:
             raise InputError(f"the weights of --init-from do not fit: {_difference(model, origin)}")
-    model.load_state_dict(state | {name: origin.weights[name] for name in copied})
+    model.load_state_dict(state | {name: torch.from_numpy(origin.weights[name]) for name in copied})
     if same_targets and same_descriptors:
         return "all weights copied, including the output head (same targets)"
     named = ", ".join(task.name for task in tasks)

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.data.batch_loader import batches_per_epoch
+from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import Splits

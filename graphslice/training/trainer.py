@@ -14,10 +14,10 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.strategies import DDPStrategy
 
 from graphslice.atomic_write import atomic_write
-from graphslice.checkpoint import as_bytes
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
+from graphslice.torch_io import torch_bytes
 from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint, Patience, StopAllRanks
 from graphslice.training.devices import Devices
 from graphslice.training.module import MONITOR
@@ -95,7 +95,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         with atomic_write(Path(path)) as temporary:
-            temporary.write_bytes(as_bytes(checkpoint))
+            temporary.write_bytes(torch_bytes(checkpoint))
 
     def remove_checkpoint(self, path: str | Path) -> None:
         pass

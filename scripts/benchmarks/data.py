@@ -15,7 +15,8 @@ from rdkit import Chem, rdBase
 from benchmarks.report import figure, interleaved
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
-from graphslice.data.batch_loader import BatchLoader, TrainBatches
+from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_samplers import TrainBatches
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import build_store, featurize, featurizer_pool
 from graphslice.data.labelled_rows import LabelledRows

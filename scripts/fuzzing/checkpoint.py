@@ -6,6 +6,7 @@ import io
 import json
 import random
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,26 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         changed = _changed(draw, contents[number]) if draw.random() < 0.6 else contents[number]
         data = io.BytesIO()
         torch.save(changed, data, _use_new_zipfile_serialization=draw.random() < 0.8)
-        path.write_bytes(data.getvalue() if changed is not contents[number] else mutated_bytes(draw, data.getvalue()))
+        if changed is not contents[number]:
+            path.write_bytes(data.getvalue())
+        elif zipfile.is_zipfile(data) and draw.random() < 0.7:
+            path.write_bytes(_with_changed_pickle(draw, data))
+        else:
+            path.write_bytes(mutated_bytes(draw, data.getvalue()))
         reader = read_checkpoint if (number == 0) == (draw.random() < 0.9) else import_checkpoint
         reader(path).model()
 
     return run
+
+
+def _with_changed_pickle(draw: random.Random, file: io.BytesIO) -> bytes:
+    """The same archive with changed bytes in its pickle, and the checksums of these."""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(changed, "w") as copy:
+        for name in archive.namelist():
+            part = archive.read(name)
+            copy.writestr(name, mutated_bytes(draw, part) if name.endswith("/data.pkl") else part)
+    return changed.getvalue()
 
 
 def _own(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from graphslice.data.collate import collate, collate_rows
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.featurize import featurize_dataset
-from graphslice.data.frames import dataset_from_frame
+from graphslice.data.frame_dataset import dataset_from_frame
 from graphslice.data.parse_cells import column_cells, parse_number_list
 from graphslice.errors import InputError
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from graphslice.data import limits, text_tables
+from graphslice.data import limits, parquet, text_tables
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 
@@ -30,13 +30,13 @@ def test_parquet_dictionary_with_long_text_is_rejected(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.binary()])
 def test_long_parquet_cells_come_in_small_batches(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(limits, "_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 100_000)
     pq.write_table(pa.table({"smiles": pa.array(["C" * 1000] * 500 + ["O"] * 500).cast(kind)}), tmp_path / "t.parquet")
     assert rows_of(tmp_path / "t.parquet") == [100] * 10
 
 
 def test_long_parquet_cell_is_rejected_with_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LONGEST", 1000)
+    monkeypatch.setattr(parquet, "LONGEST", 1000)
     pq.write_table(pa.table({"smiles": ["C"] * 20 + ["C" * 1001]}), tmp_path / "t.parquet")
     message = r"t\.parquet: row 21 has more than 1,000 bytes in the column 'smiles', the limit of a cell"
     with pytest.raises(InputError, match=message):
@@ -44,7 +44,7 @@ def test_long_parquet_cell_is_rejected_with_row(tmp_path, monkeypatch):
 
 
 def test_parquet_column_with_long_mean_cell_is_rejected_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LONGEST", 1000)
+    monkeypatch.setattr(parquet, "LONGEST", 1000)
     pq.write_table(pa.table({"x": [[0.0] * 1000]}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match=r"column 'x[^']*' have 8,000 bytes on average in 1 rows"):
         rows_of(tmp_path / "t.parquet")

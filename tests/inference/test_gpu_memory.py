@@ -138,7 +138,7 @@ def test_precision_of_products_is_unchanged(device, mixer):
 
 
 def test_predictor_on_a_simulated_gpu(make_predictor, demo_smiles, monkeypatch):
-    """The tensors stay on the CPU, while the device of the predictor is a GPU with 80 GiB."""
+    """The tensors stay on the CPU, while the device of the networks is a GPU with 80 GiB."""
     model = make_predictor(mixer="softmax")
     expected = model.predict(demo_smiles[:300])
     sizes, settings = [], []
@@ -149,7 +149,7 @@ def test_predictor_on_a_simulated_gpu(make_predictor, demo_smiles, monkeypatch):
         settings.append(setting())
         return forward(batch)
 
-    model.device = torch.device("cuda", 0)
+    model.networks.device = torch.device("cuda", 0)
     monkeypatch.setattr(model.model, "forward", spy)
     monkeypatch.setattr("graphslice.inference.batches.free_memory", lambda device: 80 * GIB)
     monkeypatch.setattr(GraphBatch, "to", lambda batch, *_, **__: batch)

@@ -1,0 +1,25 @@
+"""The modules that commands import for predictions, without scipy.
+
+numba imports scipy, which takes longer than numba itself, to find the BLAS that ``np.dot`` in compiled code would call.
+No kernel here calls it. The commands that import this module run no code of users, which might.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+
+def _import_numba_without_scipy() -> None:
+    if "scipy" in sys.modules:
+        return
+    sys.modules["scipy"] = None  # type: ignore[assignment]  # marks it as not installed
+    try:
+        import_module("numba.np.arraymath")  # looks for the BLAS
+    finally:
+        del sys.modules["scipy"]
+
+
+_import_numba_without_scipy()
+for _name in ("files", "embedding"):
+    import_module(f"graphslice.inference.{_name}")

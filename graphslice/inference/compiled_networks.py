@@ -1,0 +1,160 @@
+"""Networks of a molecule-level model, run on a CPU as a compiled program, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from graphslice.checkpoint import Checkpoint
+from graphslice.config import MOLECULE, ModelConfig
+from graphslice.data.batch_arrays import batch_arrays
+from graphslice.data.batch_samplers import EvalBatches
+from graphslice.data.store import GraphStore
+from graphslice.inference.output_head import STATISTICS, embedding_width, head_shapes, predict_targets, with_descriptors
+from graphslice.threads import map_one_core_each
+
+if TYPE_CHECKING:
+    from graphslice.inference.torch_networks import TorchNetworks
+
+# Batch size in molecules.
+_BATCH = 128
+
+
+class Program(Protocol):
+    """A network in evaluation mode from the batch to the readouts, compiled.
+
+    Attributes:
+        shapes: shapes of the weights that it reads, by name in the state dict.
+        max_rows: most rows of a molecule, that is its atoms and the graph token.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    max_rows: int
+
+    def run(self, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute the readouts of a batch.
+
+        Args:
+            inputs: the arrays of :func:`~graphslice.data.batch_arrays.batch_arrays`.
+            parameters: weights by name in the state dict, float32 and contiguous, of the shapes of :attr:`shapes`.
+
+        Returns:
+            ``float32 [B, W]``.
+        """
+
+
+def load_program(config: ModelConfig) -> Program | None:
+    """Return the compiled program of an architecture, or None."""
+    return None
+
+
+class CompiledNetworks:
+    """Networks of a model with M members: see :class:`~graphslice.inference.networks.Networks`.
+
+    Args:
+        checkpoints: one per member, all of one architecture.
+        program: the program of this architecture.
+        parameters: for each member the weights that the program and its output head read.
+        load_torch: loads the networks as torch modules, which predict the molecules that are too large.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Sequence[Checkpoint],
+        program: Program,
+        parameters: Sequence[Mapping[str, np.ndarray]],
+        load_torch: Callable[[], TorchNetworks],
+    ) -> None:
+        self._config, self._program, self._parameters = checkpoints[0].config, program, parameters
+        self._load_torch = load_torch
+        self.weights = [checkpoint.weights for checkpoint in checkpoints]
+
+    @property
+    def target_stds(self) -> list[np.ndarray]:
+        """For each member ``float32 [W + D]``, the standard deviations of its training labels."""
+        return [parameters["target_std"] for parameters in self._parameters]
+
+    @property
+    def width(self) -> int:
+        """C, number of columns of the embeddings of all members."""
+        return len(self._parameters) * embedding_width(self._config.model)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of one member."""
+        return sum(weight.size for name, weight in self._parameters[0].items() if name not in STATISTICS)
+
+    def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+        """Compute the outputs ``float32 [M, R, W + D]`` of molecules."""
+        outputs = np.empty((len(self._parameters), len(rows), self._config.model.tasks), np.float32)
+
+        def fill(indices: np.ndarray, embeddings: list[np.ndarray]) -> None:
+            for member, (values, parameters) in enumerate(zip(embeddings, self._parameters, strict=True)):
+                outputs[member, indices] = predict_targets(values, parameters)
+
+        if len(large := self._for_each_batch(store, rows, fill)):
+            outputs[:, large] = self._torch.predict(store, rows[large])
+        return outputs
+
+    def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+        """Compute embeddings of molecules, ``float32 [R, C]``."""
+        results = np.empty((len(rows), self.width), np.float32)
+
+        def fill(indices: np.ndarray, embeddings: list[np.ndarray]) -> None:
+            results[indices] = np.concatenate(embeddings, axis=1)
+
+        if len(large := self._for_each_batch(store, rows, fill)):
+            results[large] = self._torch.embed(store, rows[large])
+        return results
+
+    def _for_each_batch(
+        self, store: GraphStore, rows: np.ndarray, use: Callable[[np.ndarray, list[np.ndarray]], None]
+    ) -> np.ndarray:
+        """Call ``use`` with the indices of each batch and the embeddings by each member; return indices left out."""
+        fits = store.sizes[rows] < self._program.max_rows  # the graph token is a row too
+        small, settings = np.flatnonzero(fits), self._config.collate_settings
+
+        def embed_batch(batch: list[int]) -> None:
+            indices = small[batch]
+            inputs = batch_arrays(store, rows[indices], **settings)
+            with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are reported later
+                readouts = (self._program.run(inputs, parameters) for parameters in self._parameters)
+                pairs = zip(readouts, self._parameters, strict=True)
+                use(indices, [with_descriptors(values, inputs.get("descriptors"), p) for values, p in pairs])
+
+        map_one_core_each(embed_batch, list(EvalBatches(store.sizes[rows[small]], _BATCH)))
+        return np.flatnonzero(~fits)
+
+    @cached_property
+    def _torch(self) -> TorchNetworks:
+        return self._load_torch()
+
+    def as_torch(self) -> TorchNetworks:
+        """Return the networks as torch modules."""
+        return self._torch
+
+
+def compile_networks(
+    checkpoints: Sequence[Checkpoint], load_torch: Callable[[], TorchNetworks]
+) -> CompiledNetworks | None:
+    """Return the networks of a model as a compiled program; None where there is none, or the weights do not fit.
+
+    Args:
+        checkpoints, load_torch: as for :class:`CompiledNetworks`.
+    """
+    config = checkpoints[0].config.model
+    if config.level != MOLECULE or any(checkpoint.config.model != config for checkpoint in checkpoints):
+        return None
+    if not all(checkpoint.fits() for checkpoint in checkpoints) or (program := load_program(config)) is None:
+        return None
+    shapes = {**program.shapes, **head_shapes(config)}
+    parameters = []
+    for weights in (checkpoint.weights for checkpoint in checkpoints):
+        found = {name: weight.shape for name, weight in weights.items() if weight.dtype.kind == "f"}
+        if found != shapes or len(found) < len(weights):
+            return None
+        parameters.append({name: np.ascontiguousarray(weight, np.float32) for name, weight in weights.items()})
+    return CompiledNetworks(checkpoints, program, parameters, load_torch)

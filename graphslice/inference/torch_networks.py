@@ -1,0 +1,84 @@
+"""Networks of a model, run by torch on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from graphslice.batch import GraphBatch
+from graphslice.checkpoint import Checkpoint
+from graphslice.data.store import GraphStore
+from graphslice.inference.batches import for_each_batch
+from graphslice.inference.gpu import tf32_matmul
+
+
+class TorchNetworks:
+    """Networks of a model with M members, as torch modules: see :class:`~graphslice.inference.networks.Networks`.
+
+    Args:
+        checkpoints: one per member.
+        device: name of a torch device.
+
+    Attributes:
+        modules: the networks, in evaluation mode.
+        device: the device.
+
+    Raises:
+        InputError: if the weights of a checkpoint do not fit its configuration.
+    """
+
+    def __init__(self, checkpoints: Sequence[Checkpoint], device: str) -> None:
+        self.device = torch.device(device)
+        self._config = checkpoints[0].config
+        self.modules = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
+
+    @property
+    def target_stds(self) -> list[np.ndarray]:
+        """For each member ``float32 [W + D]``, the standard deviations of its training labels."""
+        return [module.target_std.cpu().numpy() for module in self.modules]
+
+    @property
+    def weights(self) -> list[dict[str, np.ndarray]]:
+        """State dict of each member."""
+        return [{name: value.cpu().numpy() for name, value in m.state_dict().items()} for m in self.modules]
+
+    @property
+    def width(self) -> int:
+        """C, number of columns of the embeddings of all members."""
+        return sum(module.width for module in self.modules)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of one member."""
+        return self.modules[0].num_parameters
+
+    def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+        """Compute the outputs ``float32 [M, R, W + D]``, at atom or bond level ``[M, S, W + D]``."""
+        counts = store.atom_bond_counts(self._config.model.level, rows)
+        outputs = np.full((len(self.modules), counts.sum(), self._config.model.tasks), np.nan, dtype=np.float32)
+        for_each_batch(self._config, self.device, store, rows, self._forward, outputs, counts)
+        return outputs
+
+    def _forward(self, batch: GraphBatch) -> np.ndarray:
+        batch = batch.to(self.device, non_blocking=True)
+        with torch.inference_mode(), tf32_matmul(self.device, self._config.model.mixer):
+            outputs = [module(batch).float().cpu().numpy() for module in self.modules]
+        return np.stack(outputs)
+
+    def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+        """Compute embeddings of molecules, ``float32 [R, C]``."""
+        embeddings = np.empty((len(rows), self.width), dtype=np.float32)
+        for_each_batch(self._config, self.device, store, rows, self._embed_batch, embeddings)
+        return embeddings
+
+    def _embed_batch(self, batch: GraphBatch) -> np.ndarray:
+        batch = batch.to(self.device, non_blocking=True)
+        with torch.inference_mode():
+            members = [module.compute_embeddings(batch).float() for module in self.modules]
+            return torch.cat(members, dim=1).cpu().numpy()
+
+    def as_torch(self) -> TorchNetworks:
+        """Return the networks as torch modules: these."""
+        return self

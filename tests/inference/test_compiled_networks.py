@@ -1,0 +1,269 @@
+"""Networks that run as a compiled program predict what torch predicts, and what they cannot run torch runs."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import TINY
+
+import graphslice as gs
+from graphslice import InputError
+from graphslice.batch import GraphBatch
+from graphslice.checkpoint import Checkpoint, read_checkpoint
+from graphslice.chem.descriptors import descriptor_width
+from graphslice.config import DataConfig, ModelConfig, RunConfig
+from graphslice.inference import compiled_networks
+from graphslice.inference.compiled_networks import CompiledNetworks
+from graphslice.inference.embedding import compute_embeddings
+from graphslice.inference.output_head import embedding_width, head_shapes
+from graphslice.inference.predictor import Predictor
+from graphslice.inference.torch_networks import TorchNetworks
+from graphslice.network import build_network
+from graphslice.nn import GraphTransformer
+from graphslice.nn.mixers import MIXERS
+from graphslice.tasks import regression_tasks
+
+
+class TorchProgram:
+    """Stands in for a compiled program: the readouts that torch computes."""
+
+    def __init__(self, config: ModelConfig, max_rows: int = 256) -> None:
+        self.config, self.max_rows, self.sizes = config, max_rows, []
+        state, head = GraphTransformer(config).state_dict(), head_shapes(config)
+        self.shapes = {name: tuple(value.shape) for name, value in state.items() if name not in head}
+
+    def run(self, inputs, parameters):
+        self.sizes += inputs["lengths"].tolist()
+        assert all(value.dtype == np.float32 and value.flags.c_contiguous for value in parameters.values())
+        width = embedding_width(self.config) - self.config.dim * (self.config.descriptors > 0)
+        with torch.no_grad():
+            network = build_network(self.config, parameters)
+            return network.compute_embeddings(GraphBatch.from_arrays(inputs))[:, :width].numpy()
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The programs that were loaded, all of them with ``max_rows`` rows if that is set."""
+    loaded = []
+    monkeypatch.setattr(
+        compiled_networks, "load_program", lambda config: loaded.append(TorchProgram(config)) or loaded[-1]
+    )
+    return loaded
+
+
+@pytest.fixture
+def no_programs(monkeypatch):
+    monkeypatch.setattr(compiled_networks, "load_program", lambda config: None)
+
+
+def checkpoint_of(seed: int = 0, features: str | None = None, tasks: int = 1, **model) -> Checkpoint:
+    """An untrained model whose statistics are not those of the initialisation."""
+    data = DataConfig(features=features)
+    config = ModelConfig(**{**TINY, **model}, tasks=tasks, descriptors=descriptor_width(data.descriptors))
+    torch.manual_seed(seed)
+    net = GraphTransformer(config)
+    with torch.no_grad():
+        for name, value in net.state_dict().items():
+            if name in ("target_std", "descriptors.scale") or "norm.weight" in name:
+                value.uniform_(0.5, 2)
+            elif not name.endswith(("low", "high")):
+                value.normal_(std=0.3)
+    names = [f"y{number}" for number in range(tasks)]
+    return Checkpoint(RunConfig(data=data, model=config), regression_tasks(names), net.state_dict())
+
+
+SMILES = ["CCO", "c1ccccc1O", "no molecule", "[Na+].[Cl-]", "C", "CC(=O)Nc1ccc(O)cc1"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"tasks": 3, "head": "mlp", "readout": "token+max+sum+mean", "norm": "post"},
+        {"readout": "quantiles", "embedding_norm": True},
+        {"features": "rdkit2d", "head": "mlp"},
+        {"features": "morgan,rdkit2d", "bond_messages": True},
+        {"mixer": "softmax", "norm": "post"},
+    ],
+    ids=str,
+)
+def test_predictions_and_embeddings_are_those_of_torch(model, programs, demo_smiles):
+    checkpoints = [checkpoint_of(seed, **model) for seed in range(2)]
+    predictor, smiles = Predictor(checkpoints, "cpu"), [*SMILES, *demo_smiles[:300]]
+    assert isinstance(predictor.networks, CompiledNetworks) and len(programs) == 1
+    found, store = predictor.predict(smiles, details=True), predictor.featurize_molecules(smiles)
+    embeddings = compute_embeddings(predictor, store)
+    assert len(programs[0].sizes) == 2 * 2 * (len(smiles) - 1)  # by two members, predicted and embedded
+    members = predictor.models
+    assert isinstance(predictor.networks, TorchNetworks) and len(members) == 2
+    expected = predictor.predict(smiles, details=True)
+    assert found.errors == expected.errors and np.isnan(found.values[2]).all()
+    scale = np.nanstd(expected.values, axis=0)
+    assert (scale > 0.01).all()
+    np.testing.assert_allclose(found.values / scale, expected.values / scale, rtol=1e-6, atol=3e-6)
+    np.testing.assert_allclose(found.std / scale, expected.std / scale, rtol=1e-6, atol=3e-6)
+    again = compute_embeddings(predictor, store)
+    np.testing.assert_allclose(embeddings, again, rtol=1e-6, atol=3e-6 * np.nanstd(again))
+
+
+def test_unknown_and_extreme_descriptors(programs):
+    checkpoint = checkpoint_of(features="size,rdkit2d")
+    checkpoint.weights["descriptors.low"][:10], checkpoint.weights["descriptors.high"][:10] = -1, 1
+    predictor = Predictor(checkpoint, "cpu")
+    columns = {"size": [np.nan, 1e30, -1e30, 0.5]}
+    found = predictor.predict(["CCO", "C[Fe]", "CCCC", "C"], columns=columns)
+    assert predictor.models and np.isfinite(found).all()
+    np.testing.assert_allclose(found, predictor.predict(["CCO", "C[Fe]", "CCCC", "C"], columns=columns), rtol=1e-5)
+
+
+def test_large_molecules_are_predicted_by_torch(programs):
+    predictor, smiles = Predictor(checkpoint_of(), "cpu"), ["C", "C" * 9, "C" * 8, "C" * 40, "CO"]
+    programs[0].max_rows = 9
+    found, store = predictor.predict(smiles), predictor.featurize_molecules(smiles)
+    embeddings = compute_embeddings(predictor, store)
+    assert sorted(programs[0].sizes) == [1, 1, 2, 2, 8, 8]
+    assert isinstance(predictor.networks, CompiledNetworks) and predictor.models
+    np.testing.assert_allclose(found, predictor.predict(smiles), rtol=1e-6)
+    np.testing.assert_allclose(embeddings, compute_embeddings(predictor, store), rtol=1e-5, atol=1e-6)
+
+
+def test_predicted_standard_deviations(programs):
+    checkpoint = checkpoint_of(tasks=2)
+    checkpoint.config.trainer.loss = "gaussian"
+    checkpoint = replace(checkpoint, tasks=regression_tasks(["y"]))
+    predictor = Predictor(checkpoint, "cpu")
+    store = predictor.featurize_molecules(SMILES[:2])
+    _, difficulty = predictor.predict_uncalibrated(store, np.arange(2))
+    assert predictor.models
+    _, expected = predictor.predict_uncalibrated(store, np.arange(2))
+    for name in expected:
+        np.testing.assert_allclose(difficulty[name], expected[name], rtol=1e-5)
+
+
+def test_changed_modules_make_the_predictions(programs):
+    predictor = Predictor(checkpoint_of(), "cpu")
+    before, calls = predictor.predict("CCO"), []
+    predictor.model.head.register_forward_hook(lambda *_: calls.append(1))
+    np.testing.assert_allclose(predictor.predict("CCO"), before, rtol=1e-5)
+    predictor.model.target_mean += 1
+    np.testing.assert_allclose(predictor.predict("CCO"), before + 1, rtol=1e-5)
+    assert len(calls) == 2 and predictor.checkpoints[0].weights["target_mean"] == predictor.model.target_mean
+
+
+def test_checkpoints_are_those_that_were_loaded(programs):
+    checkpoint = checkpoint_of()
+    (found,) = Predictor(checkpoint, "cpu").checkpoints
+    assert found.weights.keys() == checkpoint.weights.keys()
+    assert all(np.array_equal(value, found.weights[name]) for name, value in checkpoint.weights.items())
+
+
+def test_models_that_no_program_runs(programs, no_programs):
+    assert isinstance(Predictor(checkpoint_of(), "cpu").networks, TorchNetworks)
+
+
+def test_other_levels_and_mixed_ensembles_are_run_by_torch(programs):
+    atoms = checkpoint_of(mixer="slice-quantile", level="atom")
+    mixed = [checkpoint_of(), checkpoint_of(dim=32)]
+    for checkpoints in (atoms, mixed):
+        assert isinstance(Predictor(checkpoints, "cpu").networks, TorchNetworks) and not programs
+
+
+@pytest.mark.parametrize("change", ["missing", "more", "shape", "kind", "head", "configuration"])
+def test_weights_that_do_not_fit_are_rejected(change, programs):
+    checkpoint, name = checkpoint_of(), "blocks.0.mixer.value.weight"
+    weights = checkpoint.weights
+    if change == "missing":
+        del weights[name]
+    elif change == "more":
+        weights["other"] = np.zeros(3, np.float32)
+    elif change == "shape":
+        weights[name] = weights[name][:-1]
+    elif change == "head":
+        weights["head.weight"] = weights["head.weight"][:, :-1]
+    elif change == "configuration":
+        checkpoint.config.model.layers = 2
+    else:
+        weights[name] = np.zeros(weights[name].shape, np.complex64)[:-1]
+    with pytest.raises(InputError, match="do not fit its configuration"):
+        Predictor(checkpoint, "cpu")
+
+
+def test_weights_of_other_precision_are_converted(programs):
+    checkpoint = checkpoint_of()
+    turned = {name: np.asfortranarray(value.astype(np.float64)) for name, value in checkpoint.weights.items()}
+    found = Predictor(replace(checkpoint, weights=turned), "cpu")
+    assert isinstance(found.networks, CompiledNetworks)
+    assert found.predict("CCO") == Predictor(checkpoint, "cpu").predict("CCO")
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_number_of_parameters(mixer, programs):
+    model = gs.Model(checkpoint_of(mixer=mixer, features="size", head="mlp"), "cpu")
+    assert isinstance(model.networks, CompiledNetworks)
+    assert model.describe()["parameters"] == model.model.num_parameters
+
+
+# --- without torch --------------------------------------------------------------------------------
+
+WITHOUT_TORCH = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError(f"{{name}} was imported")
+
+sys.meta_path.insert(0, Blocker())
+
+def load_program(config):
+    import numpy as np
+    from graphslice.checkpoint import read_checkpoint
+    from graphslice.inference.output_head import embedding_width, head_shapes
+
+    class Program:
+        max_rows = 256
+        shapes = {{
+            name: weight.shape
+            for name, weight in read_checkpoint({run!r}).weights.items()
+            if name not in head_shapes(config)
+        }}
+
+        def run(self, inputs, parameters):
+            return np.zeros((len(inputs["lengths"]), embedding_width(config)), np.float32)
+
+    return Program()
+
+import graphslice.cli.main as main
+from importlib import import_module
+
+load = main._load
+
+def load_with_program(module):
+    load(module)
+    import_module("graphslice.inference.compiled_networks").load_program = load_program
+
+main._load = load_with_program
+sys.exit(main.main({arguments!r}))
+"""
+
+
+@pytest.mark.parametrize("command", ["predict", "fingerprint"])
+@pytest.mark.parametrize("source", ["SMILES", "table"])
+def test_predictions_import_no_torch(command, source, run_directory, tmp_path):
+    blocked = {"torch", "pytorch_lightning", "torch_geometric", "pandas", "ogb", "scipy", "sklearn", "matplotlib"}
+    (tmp_path / "t.csv").write_text("smiles\nCCO\nc1ccccc1O\n")
+    molecules = ["CCO", "c1ccccc1O"] if source == "SMILES" else [str(tmp_path / "t.csv"), "--workers", "1"]
+    code = WITHOUT_TORCH.format(
+        blocked=blocked, run=str(run_directory), arguments=[command, str(run_directory), *molecules]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("smiles,") and len(lines) == 3
+    if command == "predict":
+        mean, std = (read_checkpoint(run_directory).weights[f"target_{name}"].item() for name in ("mean", "std"))
+        bias = read_checkpoint(run_directory).weights["head.bias"].item()
+        assert float(lines[1].split(",")[1]) == pytest.approx(bias * std + mean, rel=1e-6)

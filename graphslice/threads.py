@@ -30,8 +30,8 @@ _thread = _Thread()
 def cores() -> int:
     """Return the number of cores for compiled kernels of this thread.
 
-    It is one in a task of :func:`map_one_core_each`, torch's threads before any :func:`single_threaded_torch` where torch
-    is loaded, else ``OMP_NUM_THREADS``, from which torch would take it, else all cores of this process.
+    It is one in a task of :func:`map_one_core_each`, torch's threads before any :func:`single_threaded_torch` where
+    torch is loaded, else ``OMP_NUM_THREADS``, from which torch would take it, else all cores of this process.
     """
     if _thread.cores is not None:
         return _thread.cores
@@ -88,8 +88,8 @@ def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Ite
     """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
 
     Args:
-        function: called in a worker thread whose compiled kernels and torch operations use one core. Grad mode, autocast
-            and random generators are per thread; it must set them.
+        function: called in a worker thread whose compiled kernels and torch operations use one core. Grad mode,
+            autocast and random generators are per thread; it must set them.
         items: arguments of the calls.
 
     Returns:

@@ -18,7 +18,7 @@ PACKAGES = [
     ["config"],
     ["tasks"],
     ["chem", "engines"],
-    ["batch", "threads"],
+    ["batch"],
     ["program"],
     ["ops"],
     ["nn"],

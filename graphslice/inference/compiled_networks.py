@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphslice.checkpoint import Checkpoint
-from graphslice.config import MOLECULE, ModelConfig
+from graphslice.config import MOLECULE
 from graphslice.data.batch_arrays import batch_arrays
 from graphslice.data.batch_samplers import EvalBatches
 from graphslice.data.store import GraphStore
 from graphslice.inference.output_head import STATISTICS, embedding_width, head_shapes, predict_targets, with_descriptors
+from graphslice.inference.program_cache import load_program
+from graphslice.program.saved import SavedProgram
 from graphslice.threads import map_one_core_each
 
 if TYPE_CHECKING:
@@ -21,34 +23,6 @@ if TYPE_CHECKING:
 
 # Batch size in molecules.
 _BATCH = 128
-
-
-class Program(Protocol):
-    """A network in evaluation mode from the batch to the readouts, compiled.
-
-    Attributes:
-        shapes: shapes of the weights that it reads, by name in the state dict.
-        max_rows: most rows of a molecule, that is its atoms and the graph token.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    max_rows: int
-
-    def run(self, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Compute the readouts of a batch.
-
-        Args:
-            inputs: the arrays of :func:`~graphslice.data.batch_arrays.batch_arrays`.
-            parameters: weights by name in the state dict, float32 and contiguous, of the shapes of :attr:`shapes`.
-
-        Returns:
-            ``float32 [B, W]``.
-        """
-
-
-def load_program(config: ModelConfig) -> Program | None:
-    """Return the compiled program of an architecture, or None."""
-    return None
 
 
 class CompiledNetworks:
@@ -64,7 +38,7 @@ class CompiledNetworks:
     def __init__(
         self,
         checkpoints: Sequence[Checkpoint],
-        program: Program,
+        program: SavedProgram,
         parameters: Sequence[Mapping[str, np.ndarray]],
         load_torch: Callable[[], TorchNetworks],
     ) -> None:

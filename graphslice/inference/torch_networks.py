@@ -9,9 +9,11 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint
+from graphslice.config import MOLECULE
 from graphslice.data.store import GraphStore
 from graphslice.inference.batches import for_each_batch
 from graphslice.inference.gpu import tf32_matmul
+from graphslice.inference.program_cache import save_program
 
 
 class TorchNetworks:
@@ -33,6 +35,8 @@ class TorchNetworks:
         self.device = torch.device(device)
         self._config = checkpoints[0].config
         self.modules = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
+        if self.device.type == "cpu" and self._config.model.level == MOLECULE:
+            save_program(self._config.model, self.modules[0])
 
     @property
     def target_stds(self) -> list[np.ndarray]:

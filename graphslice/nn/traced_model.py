@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.function import run_program
 from graphslice.program.layout import ATOMS, N
 from graphslice.program.run import Program, programs_enabled
+from graphslice.program.saved import PATH_WEIGHTS
 from graphslice.program.trace import Trace
 from graphslice.threads import single_threaded_torch
 
@@ -32,7 +34,7 @@ _INPUTS: dict[str, tuple[tuple, torch.dtype]] = {
     "atoms": ((ATOMS, 9), torch.uint8),
     "degrees": ((ATOMS,), torch.uint8),
     "row_lengths": ((), torch.int64),
-    "path_types": ((ATOMS, ATOMS), torch.int16),
+    "path_types": ((ATOMS, ATOMS), torch.int32),
     "bonds": ((N, N), torch.int16),
 }
 
@@ -102,7 +104,7 @@ def _applies(batch: GraphBatch) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and len(batch) > 0
         and batch.path_types.shape[1] < _MAX_ROWS
-        and all(getattr(batch, name).dtype == dtype for name, (_, dtype) in _INPUTS.items() if name != "bonds")
+        and (batch.atoms.dtype, batch.degrees.dtype, batch.lengths.dtype) == (torch.uint8, torch.uint8, torch.int64)
         and not is_observed()
         and all(op.has_backend("numba") for op in OPERATORS.values() if "numba" in op.backends)
     )
@@ -111,6 +113,8 @@ def _applies(batch: GraphBatch) -> bool:
 def _input(module: nn.Module | None, name: str, batch: GraphBatch, values: Tensor) -> Tensor:
     if module is not None:
         return getattr(module, name)
+    if name == "path_types":
+        return batch.path_types.to(torch.int32).contiguous()
     return values if name == "values" else getattr(batch, name).contiguous()
 
 
@@ -141,6 +145,24 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
         return _Traced(state, None, [])
     sources: list = [owners[name][:2] if name in owners else (None, name) for _, _, name in program.inputs]
     return _Traced(state, program, sources)
+
+
+def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[str, tuple[int, ...]]] | None:
+    """Trace the readouts of a molecule-level model in evaluation mode.
+
+    Returns:
+        The program, the buffers that it reads or that its caller needs for the biases of path types, and the shapes
+        of the weights of the latter, by name; None if it cannot be traced or a weight is a buffer of the state dict.
+    """
+    method = type(model)._pool.__wrapped__
+    traced = _trace(model, method, backward=False, has_bonds=model.config.bond_messages)
+    if traced.program is None or model.pairs.heads % 8:
+        return None
+    names = {name for name, _ in model.named_parameters()}
+    buffers = {name: buffer.numpy() for name, buffer in model.named_buffers()}
+    read = {str(source) for _, _, source in traced.program.inputs} & set(buffers)
+    shapes = {name: tuple(model.get_parameter(name).shape) for name in PATH_WEIGHTS if name in names}
+    return traced.program, {name: buffers[name] for name in {*read, "pairs.bond_rows"}}, shapes
 
 
 def _state_of(model: nn.Module) -> list[tuple[Any, type, dict[str, Any]]]:

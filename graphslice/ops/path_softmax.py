@@ -18,7 +18,7 @@ from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 def path_softmax(values: Tensor, path_types: Tensor, lengths: Tensor) -> Tensor:
     """Compute attention weights that depend on the molecular graph alone (Ying et al. 2021, eqs. 6 and 7).
 
-    The numba backend supports float32 and path types that are int16.
+    The numba backend supports float32.
 
     Args:
         values: ``[W + 1, H]``, floating point, bias ``S + E`` of the graph token (row 0) and of each path type.
@@ -55,14 +55,14 @@ def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
     return path_types.numel() == 0 or int(path_types.max()) <= len(values) - 2
 
 
-_INPUTS = {"values": "* H", "path_types": "B A A int16", "lengths": "B int64"}
+_INPUTS = {"values": "* H", "path_types": "B A A int32", "lengths": "B int64"}
 
 
 def _arguments(trace: Trace, values: Any, path_types: Any, lengths: Any) -> tuple[tuple[Traced, ...], tuple]:
     """Return the tensors, and the sizes that are operands of the kernels."""
     values, lengths = trace.tensor(values, None, None), trace.tensor(lengths, None)
     path_types = trace.tensor(path_types, None, ATOMS, ATOMS)
-    trace.require(path_types.dtype == torch.int16, f"path types {path_types.dtype}")
+    trace.require(path_types.dtype == torch.int32, f"path types {path_types.dtype}")
     return (values, path_types, lengths), (*values.shape, N)
 
 

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.ops.dispatch import operator
 from graphslice.program.double_backward import once_differentiable
-from graphslice.program.simd.lanes import (
-    address_of,
-    float32x8,
-    int32x16,
-    int64x8,
-    keep_alive,
-    load,
-    load_scalar,
-    reduce_sum,
-    splat,
-    store,
-    store_scalar,
-)
+from graphslice.program.kernels import path_values as kernels
 
 
 @operator
@@ -97,7 +83,7 @@ def _fits(
         return False
     indices = bond_rows.contiguous(), distances.contiguous(), offsets.contiguous(), codes.contiguous()
     bonds = len(matrices) * len(bond_rows)
-    return bool(_valid(_addresses(*indices), bond_rows.numel(), len(bond), len(distances), entries, bonds))
+    return bool(kernels.valid(_addresses(*indices), bond_rows.numel(), len(bond), len(distances), entries, bonds))
 
 
 @path_values.backend("numba", dtypes=(torch.float32,), fits=_fits)
@@ -138,7 +124,7 @@ def _forward(parameters: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tupl
     """Return the biases and the embeddings ``[T, H]`` of the bond types."""
     sizes = _sizes(parameters, inputs)
     out, bonds = (parameters[1].new_empty(rows, sizes[-1]) for rows in (len(inputs[1]) + 1, sizes[0]))
-    _values(_addresses(*parameters, *inputs, bonds, out), sizes)
+    kernels.values(_addresses(*parameters, *inputs, bonds, out), sizes)
     return out, bonds
 
 
@@ -156,7 +142,7 @@ class _PathValues(torch.autograd.Function):
         parameters, inputs = tuple(tensors[:4]), tuple(tensors[4:])
         grads = [torch.zeros_like(tensor) for tensor in parameters]
         grad = grad.contiguous()  # a variable, so that the memory lives as long as its address is used
-        _gradients(_addresses(grad, *parameters, *inputs, bonds, *grads), _sizes(parameters, inputs))
+        kernels.gradients(_addresses(grad, *parameters, *inputs, bonds, *grads), _sizes(parameters, inputs))
         grad_weights = _weights_gradient(grad, bonds, parameters[3], inputs) if ctx.needs_input_grad[8] else None
         return *grads, *[None] * (len(inputs) - 1), grad_weights
 
@@ -165,112 +151,3 @@ def _weights_gradient(grad: Tensor, bonds: Tensor, matrices: Tensor, inputs: tup
     _, _, offsets, codes, _ = inputs
     sizes = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
     return ((bonds @ matrices).flatten(0, 1)[codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)
-
-
-@njit(inline="always")
-def _int32_at(address, offset):
-    return np.int64(load_scalar(int32x16(), address, offset))
-
-
-@njit(inline="always")
-def _distance_row(distance, count):
-    return count - 1 if distance == UNREACHABLE else min(distance + 1, count - 2)
-
-
-@njit(inline="always")
-def _path_end(offsets, path, paths, entries):
-    return _int32_at(offsets, path + 1) if path + 1 < paths else entries
-
-
-@njit(cache=True, nogil=True)
-def _valid(addresses, features, rows, paths, entries, bonds):
-    """True if all indices are in range and the offsets ascend from 0."""
-    bond_rows, distances, offsets, codes = addresses
-    for i in range(features):
-        if not 0 <= load_scalar(int64x8(), bond_rows, i) < rows:
-            return False
-    before = 0
-    for w in range(paths):
-        first = _int32_at(offsets, w)
-        if _int32_at(distances, w) < 0 or first < before or (w == 0 and first != 0):
-            return False
-        before = first
-    for e in range(entries):
-        if not 0 <= _int32_at(codes, e) < bonds:
-            return False
-    return before <= entries and (paths > 0 or entries == 0)
-
-
-@njit(inline="always")
-def _fill_table(bonds, matrices, table, types, positions, heads):
-    """Fill the table of the bias that each bond type adds at each position."""
-    lanes = float32x8()
-    for m in range(positions):
-        for t in range(types):
-            for c in range(0, heads, 8):
-                total = float32x8()
-                for j in range(heads):
-                    factor = splat(lanes, load_scalar(lanes, bonds, t * heads + j))
-                    total = total + factor * load(lanes, matrices, (m * heads + j) * heads + c)
-                store(table, (m * types + t) * heads + c, total)
-
-
-@njit(cache=True, nogil=True)
-def _values(addresses, sizes):
-    token, spatial, bond, matrices, bond_rows, distances, offsets, codes, weights, bonds, out = addresses
-    types, features, positions, count, paths, entries, heads = sizes
-    lanes, scratch = float32x8(), np.empty(types * positions * heads, np.float32)
-    table = address_of(scratch)
-    for t in range(types):
-        for c in range(0, heads, 8):
-            total = float32x8()
-            for f in range(features):
-                total = total + load(lanes, bond, load_scalar(int64x8(), bond_rows, t * features + f) * heads + c)
-            store(bonds, t * heads + c, total / splat(lanes, np.float32(features)))
-    _fill_table(bonds, matrices, table, types, positions, heads)
-    for c in range(0, heads, 8):
-        store(out, c, load(lanes, token, c))
-    for w in range(paths):
-        first, last = _int32_at(offsets, w), _path_end(offsets, w, paths, entries)
-        distance = _distance_row(_int32_at(distances, w), count) * heads
-        for c in range(0, heads, 8):
-            total = float32x8()
-            for e in range(first, last):
-                weight = splat(lanes, load_scalar(lanes, weights, e))
-                total = total + load(lanes, table, _int32_at(codes, e) * heads + c) * weight
-            store(out, (w + 1) * heads + c, load(lanes, spatial, distance + c) + total)
-    keep_alive(scratch)
-
-
-@njit(cache=True, nogil=True)
-def _gradients(addresses, sizes):
-    grad, _, _, _, matrices, bond_rows, distances, offsets, codes, weights, bonds = addresses[:11]
-    grad_token, grad_spatial, grad_bond_table, grad_matrices = addresses[11:]
-    types, features, positions, count, paths, entries, heads = sizes
-    lanes, scratch = float32x8(), np.zeros(types * positions * heads, np.float32)
-    table = address_of(scratch)
-    for c in range(0, heads, 8):
-        store(grad_token, c, load(lanes, grad, c))
-    for w in range(paths):
-        first, last = _int32_at(offsets, w), _path_end(offsets, w, paths, entries)
-        distance = _distance_row(_int32_at(distances, w), count) * heads
-        for c in range(0, heads, 8):
-            upstream = load(lanes, grad, (w + 1) * heads + c)
-            store(grad_spatial, distance + c, load(lanes, grad_spatial, distance + c) + upstream)
-            for e in range(first, last):
-                at = _int32_at(codes, e) * heads + c
-                weight = splat(lanes, load_scalar(lanes, weights, e))
-                store(table, at, load(lanes, table, at) + upstream * weight)
-    for t in range(types):
-        for j in range(heads):
-            grad_bond, factor = float32x8(), splat(lanes, load_scalar(lanes, bonds, t * heads + j))
-            for m in range(positions):
-                for c in range(0, heads, 8):
-                    at, upstream = (m * heads + j) * heads + c, load(lanes, table, (m * types + t) * heads + c)
-                    store(grad_matrices, at, load(lanes, grad_matrices, at) + upstream * factor)
-                    grad_bond = grad_bond + upstream * load(lanes, matrices, at)
-            value = reduce_sum(grad_bond) / np.float32(features)
-            for f in range(features):
-                at = load_scalar(int64x8(), bond_rows, t * features + f) * heads + j
-                store_scalar(grad_bond_table, at, load_scalar(lanes, grad_bond_table, at) + value)
-    keep_alive(scratch)

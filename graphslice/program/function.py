@@ -124,7 +124,9 @@ class OperatorProgram:
         samples, width = sizes.pop("B"), sizes.pop("N", 1)
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
         program = self._program(tuple(sizes.items()), tuple(tensors), tuple(settings.items()), backward)
-        out = run_program(program, [tensors[self._names[i]].contiguous() for i in _sources(program)], samples, width)
+        names = [self._names[i] for i in _sources(program)]
+        inputs = [tensors[name].to(self._inputs[name][1]).contiguous() for name in names]
+        out = run_program(program, inputs, samples, width)
         return out.view(shape) if "..." in sizes else out
 
     def _by_name(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +144,8 @@ class OperatorProgram:
                     return None
                 sizes["..."] = 16
                 continue
-            if tensor.dim() != len(dims) or tensor.dtype != dtype:
+            same = tensor.dtype == dtype or (tensor.dtype, dtype) == (torch.int16, torch.int32)
+            if tensor.dim() != len(dims) or not same:
                 return None
             for letter, size in zip(dims, tensor.shape, strict=True):
                 key, value = ("N", size + 1) if letter == "A" else (letter, size)

@@ -207,16 +207,16 @@ class Program:
     def __init__(
         self,
         inputs: list[Input],
-        forward: list[Instruction],
-        backward: list[Instruction],
+        forward: Sequence[Instruction],
+        backward: Sequence[Instruction],
         kept: list[Value],
-        transposes: list[Instruction],
+        transposes: Sequence[Instruction],
         keys: list[int],
         arguments: int,
         out: Value,
     ) -> None:
-        self.inputs, self.keys, self.out = inputs, keys, out
-        self._count = arguments
+        self.inputs, self.keys, self.out, self.num_arguments = inputs, keys, out, arguments
+        self.instructions, self.transposes = forward, transposes
         self._forward, self._backward, self._transpose = Part(forward, kept), Part(backward, kept), Part(transposes)
         results = [operands[1] for _, operands in transposes]
         self._transposes = _Block([(place(value), _elements(value)) for value in results if isinstance(value, Value)])
@@ -248,7 +248,7 @@ class Program:
         Returns:
             The state for :meth:`backward`.
         """
-        arguments = [0] * self._count
+        arguments = [0] * self.num_arguments
         arguments[OUT] = out
         for (value, _, _), (at, shape) in zip(self.inputs, inputs, strict=True):
             arguments[place(value)] = at

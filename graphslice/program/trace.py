@@ -25,7 +25,7 @@ from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
 RULES: dict[Any, Callable[..., Traced]] = {}
 
 #: Item sizes of the dtypes of inputs.
-ITEM_SIZES = {"float32": 4, "int64": 8, "int16": 2, "uint8": 1, "bool": 1}
+ITEM_SIZES = {"float32": 4, "int64": 8, "int32": 4, "int16": 2, "uint8": 1, "bool": 1}
 
 Dims: TypeAlias = tuple[Size | int, ...]
 

@@ -15,10 +15,10 @@ from graphslice.program.simd.lanes import (
     address_of,
     exp,
     float32x16,
+    int32x16,
     keep_alive,
     load,
     load_scalar,
-    load_short,
     maximum,
     reduce_max,
     reduce_sum,
@@ -106,13 +106,13 @@ def _type_row(path_types, b, i, j, width, count):
     """Return the row of the biases of path types of a pair of rows: 0 for the graph token."""
     if i == 0 or j == 0:
         return np.int64(0)
-    path = load_short(path_types, (b * (width - 1) + i - 1) * (width - 1) + j - 1) + 1
+    path = np.int64(load_scalar(int32x16(), path_types, (b * (width - 1) + i - 1) * (width - 1) + j - 1)) + 1
     return min(max(path, 0), count - 1)
 
 
 @kernel
 def path_softmax(samples, values, path_types, lengths, out, count, heads, width):
-    """``P = Softmax(S + E)`` from biases ``[count, H]`` of path types, int16 ``[B, N - 1, N - 1]``; 0 in padding."""
+    """``P = Softmax(S + E)`` from biases ``[count, H]`` of path types, int32 ``[B, N - 1, N - 1]``; 0 in padding."""
     stride = _padded(width)
     scratch, factors = np.full(heads * stride, -np.inf, np.float32), np.empty(heads, np.float32)
     scores, lanes = address_of(scratch), float32x16()

@@ -1,0 +1,73 @@
+"""Cache of the compiled programs of models, in the cache directory of the user.
+
+A program depends on the architecture, not on the weights. It is trusted, like the machine code that numba keeps beside
+it: a program from elsewhere, such as from a checkpoint, could read and write any memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import graphslice.program
+from graphslice._version import __version__
+from graphslice.atomic_write import atomic_write
+from graphslice.config import ModelConfig
+from graphslice.data.featurize.cache import default_cache
+from graphslice.program.run import programs_enabled
+from graphslice.program.saved import SavedProgram, from_data, to_data
+
+if TYPE_CHECKING:
+    from graphslice.nn import GraphTransformer
+
+
+def load_program(config: ModelConfig) -> SavedProgram | None:
+    """Return the program of an architecture; None if none is in the cache."""
+    if not programs_enabled():
+        return None
+    try:
+        data = json.loads(_path(config).read_bytes())
+    except (OSError, ValueError):
+        return None
+    buffers = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in data["buffers"].items()}
+    shapes = {name: tuple(shape) for name, shape in data["path_shapes"].items()}
+    return SavedProgram(from_data(data["program"]), buffers, config.max_path, shapes)
+
+
+def save_program(config: ModelConfig, model: GraphTransformer) -> None:
+    """Write the program of a model in evaluation mode to the cache, if it has one and the cache is writable."""
+    from graphslice.nn.traced_model import inference_program
+
+    if not programs_enabled() or _path(config).exists() or (found := inference_program(model)) is None:
+        return
+    program, buffers, path_shapes = found
+    data: dict[str, Any] = {
+        "program": to_data(program),
+        "buffers": {name: [str(a.dtype), a.shape, a.ravel().tolist()] for name, a in buffers.items()},
+        "path_shapes": path_shapes,
+    }
+    with suppress(OSError):
+        _path(config).parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(_path(config)) as temporary:
+            temporary.write_text(json.dumps(data), encoding="utf-8")
+
+
+def _path(config: ModelConfig) -> Path:
+    key = hashlib.sha256(repr((config, _version())).encode()).hexdigest()[:24]
+    return default_cache() / "programs" / f"{key}.json"
+
+
+@lru_cache(1)
+def _version() -> tuple:
+    """Return what the instructions of a program depend on: the version, and the files that make and run programs."""
+    package = Path(graphslice.program.__file__).parents[1]
+    files = sorted(path for name in ("program", "ops", "nn") for path in (package / name).rglob("*.py"))
+    stats = [path.stat() for path in files]
+    return (__version__, sys.byteorder, [(stat.st_size, stat.st_mtime_ns) for stat in stats])

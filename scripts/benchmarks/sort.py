@@ -12,7 +12,9 @@ from graphslice.ops import aggregate_sort, column_sort
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shapes", nargs="+", default=["256x18x256"], help="B x N x C")
+    parser.add_argument("--shapes", nargs="+", default=["256x18x256", "256x24x128", "256x30x256"], help="B x N x C")
+    parser.add_argument("--threads", type=int, help="cores; default: all")
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", action="store_true", help="N from 2 to 4,096 as well")
 
@@ -21,16 +23,19 @@ def run(options: argparse.Namespace) -> list[dict]:
     shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes]
     if options.sizes:
         shapes += [(max(1, 4096 // rows), rows, 256) for rows in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)]
+    if options.threads:
+        torch.set_num_threads(options.threads)
     figures = []
     for shape in shapes:
-        figures += _sorted(shape, options.device, asked=shape == (256, 18, 256))
+        figures += _sorted(shape, options, asked=shape == (256, 18, 256))
     if options.device == "cuda":
         figures += _mapped()
     return figures
 
 
-def _sorted(shape: tuple[int, int, int], device: str, asked: bool) -> list[dict]:
-    x, upstream = torch.randn(2, *shape, device=device)
+def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, asked: bool) -> list[dict]:
+    """The plain sort is ``torch.sort``, whose gradient is a scatter; the torch backend honours lengths and orders."""
+    x, upstream = torch.randn(2, *shape, device=options.device)
     leaf = x.clone().requires_grad_()
 
     def both(sort: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], object]:
@@ -45,8 +50,8 @@ def _sorted(shape: tuple[int, int, int], device: str, asked: bool) -> list[dict]
             "torch both": both(column_sort.reference),
             "ours both": both(column_sort),
         },
-        9,
-        synchronize=torch.cuda.synchronize if device == "cuda" else None,
+        options.turns,
+        synchronize=torch.cuda.synchronize if options.device == "cuda" else None,
     )
     name = " x ".join(map(str, shape))
     figures = []

@@ -69,6 +69,27 @@ def test_gradient_is_inverse_permutation(inputs, order):
     np.testing.assert_array_equal(leaf.grad.numpy(), expected)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 17, 31, 32, 33, 63, 65, 96, 130])
+@pytest.mark.parametrize("channels", [16, 35])
+def test_numbers_of_rows_and_channels(rows, channels):
+    """Blocks of 32 rows and strips of 16 channels, whole and not, with ties and every special value."""
+    random = np.random.default_rng(rows)
+    x = random.integers(-3, 3, (3, rows, channels)).astype(np.float32)
+    special = random.random(x.shape) < 0.3
+    x[special] = random.choice(np.array([*SPECIAL, -0.0, -np.nan, 1e-45, -1e-45], np.float32), special.sum())
+    lengths, (argument, descending) = np.array([rows, rows - 1, rows // 2]), order_of("mask", channels)
+    sorted_x, source = reference_sort(x, lengths, descending)
+    leaf, upstream = torch.from_numpy(x).requires_grad_(), random.normal(size=x.shape).astype(np.float32)
+    actual = column_sort(leaf, torch.tensor(lengths), argument)
+    actual.backward(torch.from_numpy(upstream))
+    expected = np.empty_like(upstream)
+    np.put_along_axis(expected, source, upstream, axis=1)
+    np.testing.assert_array_equal(actual.detach().numpy(), sorted_x)
+    np.testing.assert_array_equal(leaf.grad.numpy(), expected)
+    with torch.no_grad():
+        np.testing.assert_array_equal(column_sort(leaf, torch.tensor(lengths), argument).numpy(), sorted_x)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_all_rows_are_sorted_without_lengths(order):
     x = np.random.default_rng(0).normal(size=(2, 6, 5))

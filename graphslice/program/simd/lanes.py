@@ -19,6 +19,7 @@ from numba.extending import intrinsic, models, overload, register_model
 
 _ELEMENTS = {"float32": (types.float32, ir.FloatType()), "int32": (types.int32, ir.IntType(32))}
 _ELEMENTS["int64"] = (types.int64, ir.IntType(64))
+_ELEMENTS["float64"] = (types.float64, ir.DoubleType())
 
 
 class Lanes(types.Type):
@@ -62,7 +63,7 @@ def _zeros(element: str, count: int):
 
 #: ``float32x16()`` and so on are lanes of zeros; they also serve as the argument ``lane_type`` of :func:`load` etc.
 float32x16, float32x8 = _zeros("float32", 16), _zeros("float32", 8)
-int32x16, int64x8 = _zeros("int32", 16), _zeros("int64", 8)
+int32x16, int64x8, float64x8 = _zeros("int32", 16), _zeros("int64", 8), _zeros("float64", 8)
 
 
 def _pointer(builder, address, offset, element):
@@ -160,6 +161,72 @@ def load_short(typing, address, offset):
         return builder.sext(short, ir.IntType(64))
 
     return types.int64(types.intp, types.intp), generate
+
+
+def _prefetch(writes: bool):
+    @intrinsic
+    def prefetch(typing, address):
+        def generate(context, builder, signature, args):
+            int32 = ir.IntType(32)
+            pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+            function = ir.FunctionType(ir.VoidType(), [pointer.type, int32, int32, int32])
+            flags = [ir.Constant(int32, flag) for flag in (int(writes), 3, 1)]  # to the nearest cache, as data
+            builder.call(
+                cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0"), [pointer, *flags]
+            )
+            return context.get_dummy_value()
+
+        return types.void(types.intp), generate
+
+    return prefetch
+
+
+#: Begin to load the cache line of an address that will be read or written; the address may be invalid.
+prefetch_read, prefetch_write = _prefetch(False), _prefetch(True)
+
+
+@intrinsic
+def store_bytes(typing, address, offset, value):
+    """Store the low byte of each lane of integers at ``offset`` and the following bytes."""
+
+    def generate(context, builder, signature, args):
+        pointer = _pointer(builder, args[0], args[1], ir.IntType(8))
+        byte_lanes = ir.VectorType(ir.IntType(8), value.count)
+        builder.store(builder.trunc(args[2], byte_lanes), builder.bitcast(pointer, byte_lanes.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, value), generate
+
+
+@intrinsic
+def interleave(typing, low, high):
+    """Combine int32 lanes to float64 lanes with the bits of ``low`` in the lower half; return those of both halves."""
+    pair = types.UniTuple(Lanes("float64", low.count // 2), 2)
+
+    def generate(context, builder, signature, args):
+        index, halves = ir.VectorType(ir.IntType(32), low.count), []
+        for first in (0, low.count // 2):
+            order = [first + lane // 2 + lane % 2 * low.count for lane in range(low.count)]
+            halves.append(builder.shuffle_vector(*args, ir.Constant(index, order)))
+        halves = [builder.bitcast(half, pair.dtype.llvm) for half in halves]
+        return context.make_tuple(builder, signature.return_type, halves)
+
+    return pair(low, high), generate
+
+
+@intrinsic
+def deinterleave(typing, first, second):
+    """Undo :func:`interleave`: return the lower and the upper half of each float64 lane as int32 lanes."""
+    pair = types.UniTuple(Lanes("int32", 2 * first.count), 2)
+
+    def generate(context, builder, signature, args):
+        count, lanes = pair.dtype.count, [builder.bitcast(half, pair.dtype.llvm) for half in args]
+        index = ir.VectorType(ir.IntType(32), count)
+        orders = [ir.Constant(index, list(range(parity, 2 * count, 2))) for parity in (0, 1)]
+        halves = [builder.shuffle_vector(*lanes, order) for order in orders]
+        return context.make_tuple(builder, signature.return_type, halves)
+
+    return pair(first, second), generate
 
 
 @intrinsic
@@ -296,7 +363,7 @@ def _selected(comparison: str):
     @intrinsic
     def selected(typing, a, b):
         def generate(context, builder, signature, args):
-            compare = builder.fcmp_ordered if a.element == "float32" else builder.icmp_signed
+            compare = builder.fcmp_ordered if a.element.startswith("float") else builder.icmp_signed
             return builder.select(compare(comparison, *args), *args)
 
         return a(a, b), generate
@@ -306,6 +373,47 @@ def _selected(comparison: str):
 
 #: Minimum and maximum of two lanes, element by element; for floats the second argument if the first is nan.
 minimum, maximum = _selected("<"), _selected(">=")
+
+
+def exchanges_in_registers(networks: dict[int, list[tuple[int, int]]]):
+    """Make ``exchange(lane_type, address, rows)``: comparisons of rows of lanes that stay in registers.
+
+    Args:
+        networks: for every number of rows, pairs of rows; in their order the first row of each gets the minima, the
+            second the maxima. A number of rows without an entry does nothing.
+
+    Returns:
+        An intrinsic for lanes of floats, none of them nan, at ``address`` and following each other.
+    """
+
+    @intrinsic
+    def exchange(typing, lane_type, address, rows):
+        def generate(context, builder, signature, args):
+            end = builder.append_basic_block()
+            chosen = builder.switch(args[2], end)
+            for count, pairs in networks.items():
+                chosen.add_case(ir.Constant(ir.IntType(64), count), block := builder.append_basic_block())
+                builder.position_at_end(block)
+                _exchange(builder, lane_type, args[1], count, pairs)
+                builder.branch(end)
+            builder.position_at_end(end)
+            return context.get_dummy_value()
+
+        return types.void(lane_type, types.intp, types.intp), generate
+
+    return exchange
+
+
+def _exchange(builder, lanes: Lanes, address, count: int, pairs: list[tuple[int, int]]) -> None:
+    first, align = builder.inttoptr(address, lanes.llvm.as_pointer()), lanes.scalar.bitwidth // 8
+    pointers = [builder.gep(first, [ir.Constant(ir.IntType(64), i)]) for i in range(count)]
+    rows = [builder.load(pointer, align=align) for pointer in pointers]
+    for low, high in pairs:
+        pair, flags = (rows[low], rows[high]), ("nnan", "nsz")
+        rows[low] = builder.select(builder.fcmp_ordered("<", *pair, flags=flags), *pair, flags=flags)
+        rows[high] = builder.select(builder.fcmp_ordered(">", *pair, flags=flags), *pair, flags=flags)
+    for pointer, row in zip(pointers, rows, strict=True):
+        builder.store(row, pointer, align=align)
 
 
 def _bitcast(element: str):

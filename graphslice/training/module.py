@@ -19,7 +19,6 @@ from graphslice.data.atom_bond_labels import AtomBondLabels, pointers, ragged_in
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
-from graphslice.training.adamw import AdamW, clip_gradients
 from graphslice.training.auxiliary import AuxiliaryHeads
 from graphslice.training.fine_tuning import parameter_groups
 from graphslice.training.losses import Loss
@@ -111,7 +110,7 @@ class PropertyModule(pl.LightningModule):
         groups = parameter_groups(self.model, settings)
         if self.auxiliary is not None:
             groups.append({"params": list(self.auxiliary.parameters()), "lr": settings.peak_lr})
-        optimizer = AdamW(
+        optimizer = torch.optim.AdamW(
             groups,
             lr=settings.peak_lr,
             weight_decay=settings.weight_decay,
@@ -127,7 +126,8 @@ class PropertyModule(pl.LightningModule):
         if self.trainer.precision == "16-mixed":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:  # Lightning rejects clipping with fused optimisers in any mixed precision
-            clip_gradients([p for group in optimizer.param_groups for p in group["params"]], gradient_clip_val)
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val)
 
     def transfer_batch_to_device(self, batch: GraphBatch, device: torch.device, dataloader_idx: int) -> GraphBatch:
         return batch.to(device, non_blocking=True)

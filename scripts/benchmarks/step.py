@@ -30,7 +30,6 @@ from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.package_data import DEMO_CSV
 from graphslice.threads import single_threaded_torch
-from graphslice.training.adamw import AdamW, clip_gradients
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
 REFERENCE = {
@@ -204,9 +203,8 @@ def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) 
 
         return step
 
-    def train(forward: Callable[[GraphBatch], torch.Tensor], plain: bool = False) -> Callable[[], None]:
-        optimizer = torch.optim.AdamW(parameters, fused=True) if plain else AdamW(parameters, fused=device != "cpu")
-        clip = torch.nn.utils.clip_grad_norm_ if plain else clip_gradients
+    def train(forward: Callable[[GraphBatch], torch.Tensor]) -> Callable[[], None]:
+        optimizer = torch.optim.AdamW(parameters, fused=True)
 
         def step() -> None:
             model.train()
@@ -216,7 +214,7 @@ def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) 
                 with autocast:
                     loss = forward(batch).abs().mean()
                 loss.backward()
-                clip(parameters, 5.0)
+                torch.nn.utils.clip_grad_norm_(parameters, 5.0)
                 optimizer.step()
 
         return step
@@ -234,7 +232,7 @@ def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) 
     }
     if model.config.mixer in eager.MIXERS:
         functions["eager inference"] = infer(lambda batch: eager.standardised(model, batch))
-        functions["eager training"] = train(lambda batch: eager.standardised(model, batch), plain=True)
+        functions["eager training"] = train(lambda batch: eager.standardised(model, batch))
     return functions
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.config import ModelConfig
-from graphslice.nn.block import AddNorm, Block
+from graphslice.nn.block import Block
 from graphslice.nn.context import AttentionContext
 
 
@@ -33,7 +33,7 @@ class SequenceModel(nn.Module):
         self.embed, self.positions, self.per_row = embed, positions, per_row
         self.token = nn.Parameter(torch.randn(config.dim))
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = AddNorm(config.dim, config.dropout)
+        self.norm = nn.LayerNorm(config.dim)
         self.head = nn.Linear(config.dim if per_row else 2 * config.dim, outputs)
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
@@ -51,10 +51,9 @@ class SequenceModel(nn.Module):
             x = x + sines(x.shape[1], x.shape[2], x.device)
         x = torch.cat([self.token.expand(len(x), 1, -1), x], dim=1)
         context = AttentionContext(lengths + 1, width=x.shape[1])
-        y = None
         for block in self.blocks:
-            x, y = block(x, y, context)
-        x = self.norm(x, y)[1]
+            x = block(x, context)
+        x = self.norm(x)
         if self.per_row:
             return self.head(x[:, 1:])
         rows = x[:, 1:].masked_fill(~context.mask[:, 1:, None], 0)

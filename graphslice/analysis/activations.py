@@ -69,16 +69,15 @@ def activations(
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
 
-    def record_input(block: nn.Module, inputs: tuple) -> None:
-        x, y, _ = inputs
-        rows.append(x if y is None else x + y)
+    def record_input(module: nn.Module, inputs: tuple) -> None:
+        rows.append(inputs[0])
 
     def record_mixed(output: nn.Module, inputs: tuple) -> None:
         mixed.append(inputs[0])
 
     hooks = [block.register_forward_pre_hook(record_input) for block in model.blocks]
     hooks += [block.get_submodule("mixer.output").register_forward_pre_hook(record_mixed) for block in model.blocks]
-    hooks.append(model.norm.register_forward_hook(lambda norm, inputs, outputs: rows.append(outputs[0])))
+    hooks.append(model.norm.register_forward_pre_hook(record_input))
     try:
         with torch.inference_mode():
             prediction = model(batch)[0]

@@ -62,7 +62,7 @@ def test_activations_match_forward_pass(make_predictor, mixer):
         np.testing.assert_allclose(trace.rows[0], model.atoms(batch)[0], rtol=1e-6)
         for block, before, mixed, after in zip(model.blocks, trace.rows, trace.mixed, trace.rows[1:], strict=False):
             x = torch.from_numpy(before) + block.mixer.output(torch.from_numpy(mixed))
-            x = x + block.ffn(block.ffn_norm(x)[1])
+            x = x + block.ffn(block.ffn_norm(x))
             np.testing.assert_allclose(after, x, rtol=1e-3, atol=1e-5)
     hooks = [hook for module in model.modules() for hook in (module._forward_hooks, module._forward_pre_hooks)]
     assert not any(hooks)

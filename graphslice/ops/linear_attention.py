@@ -82,7 +82,7 @@ def head_norm(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> Tensor:
 
 def _head_norm_fits(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> bool:
     heads, size = scales.shape[1:]
-    return heads * size == x.shape[2] and x.shape[2] % 16 == size % 8 == 0 and 0 <= index < len(scales)
+    return heads * size == x.shape[2] and x.shape[2] % 16 == size % 8 == 0 and index in range(len(scales))
 
 
 @head_norm.kernels(x="B N C", scales="K H D", shifts="K H D", fits=_head_norm_fits)

@@ -53,7 +53,7 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str]) -> Tensor:
 
 
 def _fits(x: Tensor, lengths: Tensor, kinds: Sequence[str]) -> bool:
-    return x.shape[2] % 16 == 0 and set(kinds) <= set(KINDS)
+    return x.shape[2] % 16 == 0 and len(kinds) > 0 and set(kinds) <= set(KINDS)
 
 
 @read_out.kernels(x="B N C", lengths="B int64", fits=_fits)

@@ -260,7 +260,7 @@ class Trace:
             return 0, 0, 0
         first, second = self._new_place(), self._new_place()
         self._keys += [first, second]
-        return round(p * 2**32), Argument(first, size), Argument(second)
+        return min(round(p * 2**32), 2**32 - 1), Argument(first, size), Argument(second)
 
     def transposed(self, matrix: Traced) -> Value:
         """Return the transpose of a matrix parameter."""

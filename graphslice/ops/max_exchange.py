@@ -45,7 +45,7 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
         steepness = 1 / ((TIE[1] - TIE[0]) * exchange).clamp_min(torch.finfo(v.dtype).tiny)
         weight = ((others - largest + TIE[1] * exchange) * steepness).clamp(0, 1)
         weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
-    moved = weight * (v[:, :1] - v)
+    moved = weight * (v[:, :1] - v).masked_fill(~mask[:, :, None], 0)
     return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)
 
 

@@ -11,7 +11,7 @@ from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import pooling
 from graphslice.program.kernels.operands import float_bits
 from graphslice.program.layout import N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 #: Distances to the maximum, relative to the size of the exchange, between which the weight of a row falls from 1 to 0.
 TIE = (1e-3, 0.1)
@@ -52,7 +52,7 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
 @max_exchange.kernels(v="B N C", lengths="B int64", fits=lambda v, lengths: v.shape[2] % 16 == 0)
 def _rule(trace: Trace, v: Any, lengths: Any) -> Traced:
     v, rows, channels = trace.activations(v)
-    lengths = trace.tensor(lengths, None)
+    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
     trace.require(rows == N, f"an exchange in {v.shape}")
     out, weights = trace.new(v.shape), trace.new(v.shape)
     limits = map(float_bits, TIE)

@@ -160,23 +160,35 @@ class Trace:
             raise NotTraceable("a result without samples")
         return Traced(self, Value(tuple(shape[1:]), itemsize))
 
-    def tensor(self, tensor: Any, *dims: Size | int | None) -> Traced:
-        """Return the symbolic tensor of an argument, of the given number of dimensions and sizes (None: any).
+    def tensor(self, tensor: Any, *dims: Any, dtype: torch.dtype = torch.float32) -> Traced:
+        """Return the symbolic tensor of an argument.
 
         A tensor must be a parameter or a buffer: constants that a function computes may be other ones in its next call.
+
+        Args:
+            tensor: symbolic or real tensor.
+            dims: its expected sizes, without which its shape is not checked; :data:`BATCH` for the number of samples,
+                None for any size that does not depend on the batch.
+            dtype: its expected dtype.
         """
         if not isinstance(tensor, Traced):
             known = self._tensors.get(id(tensor))
             if known is None or known[0] is not tensor:
                 raise NotTraceable("a tensor that is neither a parameter nor a buffer")
-            name, dtype = known[1], str(tensor.dtype).removeprefix("torch.")
-            if dtype not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
-                raise NotTraceable(f"{name} is {dtype}")
+            name, kind = known[1], str(tensor.dtype).removeprefix("torch.")
+            if kind not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
+                raise NotTraceable(f"{name} is {kind}")
             if name not in self._by_name:
-                self._by_name[name] = self.input(name, tuple(tensor.shape), dtype, shared=True)
+                self._by_name[name] = self.input(name, tuple(tensor.shape), kind, shared=True)
             tensor = self._by_name[name]
+        if tensor.dtype != dtype:
+            raise NotTraceable(f"{tensor.dtype} instead of {dtype}")
         if dims and (
-            tensor.dim() != len(dims) or any(n not in (None, m) for n, m in zip(dims, tensor.shape, strict=True))
+            tensor.dim() != len(dims)
+            or any(
+                n != m if n is not None else not isinstance(m, int | Argument)
+                for n, m in zip(dims, tensor.shape, strict=True)
+            )
         ):
             raise NotTraceable(f"{tensor.shape} instead of {dims}")
         return tensor
@@ -184,7 +196,7 @@ class Trace:
     def activations(self, x: Any) -> tuple[Traced, Size | int, int]:
         """Return a symbolic tensor ``[B, ..., C]``, its number of rows per sample and C, a multiple of 16."""
         x = self.tensor(x)
-        if x.value.shared or x.dtype != torch.float32 or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
+        if x.value.shared or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
             raise NotTraceable(f"activations {x.shape}")
         return x, math.prod(x.value.shape[:-1], start=Size(1)), x.shape[-1]
 

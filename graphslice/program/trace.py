@@ -36,6 +36,17 @@ class _Batch:
     def __repr__(self) -> str:
         return "B"
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            self._unknown()
+        return self is other
+
+    def _unknown(self, *_: Any) -> Any:
+        raise NotTraceable("the number of samples is unknown")
+
+    __hash__ = object.__hash__
+    __index__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
+
 
 BATCH = _Batch()
 
@@ -68,18 +79,23 @@ class Traced:
     def contiguous(self) -> Traced:
         return self
 
-    def __len__(self) -> int:
-        raise NotTraceable("the number of samples is unknown")
+    def _unknown(self, *_: Any) -> Any:
+        raise NotTraceable("the values of a tensor are unknown, and it is not changed in place")
 
-    __bool__ = __iter__ = __len__
+    __hash__ = object.__hash__
+    __len__ = __bool__ = __iter__ = __index__ = __float__ = __getitem__ = __setitem__ = _unknown
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = _unknown
 
     def __getattr__(self, name: str) -> Any:
         raise NotTraceable(f"Tensor.{name}")
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
-        traced = next(value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Traced))
-        return traced.trace.call(function, args, kwargs or {})
+        for value in (*args, *(kwargs or {}).values()):
+            if isinstance(value, Traced):
+                return value.trace.call(function, args, kwargs)
+        raise NotTraceable(getattr(function, "__name__", repr(function)))  # a function of a list of tensors
 
     def __add__(self, other: Any) -> Traced:
         return self.trace.call(torch.add, (self, other))

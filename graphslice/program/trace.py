@@ -344,7 +344,7 @@ class Trace:
             self._kept.remove(out)
         out.argument = Argument(OUT, out.size * 4)
         if self.needs_gradients:
-            self._gradients[out] = Value(out.shape, argument=Argument(GRAD_OUT, out.size * 4))
+            self.share_gradient(out, Value(out.shape, argument=Argument(GRAD_OUT, out.size * 4)))  # the caller's
             for callback in reversed(self._callbacks):
                 callback()
                 for value, summand in self._unfinished:

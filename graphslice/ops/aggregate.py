@@ -10,7 +10,7 @@ from graphslice.ops.dispatch import operator
 from graphslice.ops.dropout import dropout
 from graphslice.program.kernels import attention as kernels
 from graphslice.program.layout import N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 
 @operator
@@ -46,7 +46,7 @@ def heads_fit(channels: int, heads: int) -> bool:
 )
 def _rule(trace: Trace, attn_weights: Any, v: Any, p: float = 0.0) -> Traced:
     v, rows, channels = trace.activations(v)
-    weights = trace.tensor(attn_weights, None, None, rows, rows)
+    weights = trace.tensor(attn_weights, BATCH, None, rows, rows)
     heads = weights.shape[1]
     trace.require(heads_fit(channels, heads) and rows == N, f"aggregation of {v.shape} by {weights.shape}")
     out, sizes = trace.new(v.shape), (heads, N, channels, *trace.dropout_operands(p, weights.value.size))

@@ -11,7 +11,7 @@ from graphslice.ops.aggregate import heads_fit
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import attention as kernels
 from graphslice.program.layout import N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 
 @operator
@@ -44,7 +44,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: flo
 def _rule(trace: Trace, q: Any, k: Any, v: Any, attn_bias: Any, heads: int, p: float = 0.0) -> Traced:
     v, rows, channels = trace.activations(v)
     q, k = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape)
-    bias = trace.tensor(attn_bias, None, heads, rows, rows)
+    bias = trace.tensor(attn_bias, BATCH, heads, rows, rows)
     trace.require(heads_fit(channels, heads) and rows == N, f"attention of {v.shape} in {heads} heads")
     out, weights = trace.new(v.shape), trace.new(bias.shape)
     sizes = heads, N, channels, *trace.dropout_operands(p, bias.value.size)

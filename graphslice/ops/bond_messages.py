@@ -12,7 +12,7 @@ from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
 from graphslice.program.kernels import embedding
 from graphslice.program.layout import N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 if triton_runs():
     from graphslice.ops import triton_bonds
@@ -115,9 +115,9 @@ def _fits(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
 @bond_messages.kernels(x="B N C", bonds="B N N int16", types="T C", rings="R C", fits=_fits)
 def _rule(trace: Trace, x: Any, bonds: Any, types: Any, rings: Any) -> Traced:
     x, rows, channels = trace.activations(x)
-    bonds = trace.tensor(bonds, None, rows, rows)
+    bonds = trace.tensor(bonds, BATCH, rows, rows, dtype=torch.int16)
     types, rings = trace.tensor(types, None, channels), trace.tensor(rings, None, channels)
-    trace.require(rows == N and bonds.dtype == torch.int16, f"messages of {x.shape}")
+    trace.require(rows == N, f"messages of {x.shape}")
     out, sizes = trace.new(x.shape), (types.shape[0], rings.shape[0], N, channels)
     trace.forward(embedding.bond_messages, x, bonds, types, rings, out, *sizes)
     grads = Gradient(x), Gradient(types), Gradient(rings)

@@ -37,8 +37,9 @@ def broadcast_max(v: Tensor, lengths: Tensor, local_channels: Tensor) -> Tensor:
 @broadcast_max.kernels(v="B N C", lengths="B int64", local_channels="C bool", fits=lambda v, *_: v.shape[2] % 16 == 0)
 def _rule(trace: Trace, v: Any, lengths: Any, local_channels: Any) -> Traced:
     v, rows, channels = trace.activations(v)
-    lengths, local = trace.tensor(lengths, None), trace.tensor(local_channels, channels)
-    trace.require(rows == N and local.dtype == torch.bool, f"maxima of {v.shape}")
+    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
+    local = trace.tensor(local_channels, channels, dtype=torch.bool)
+    trace.require(rows == N, f"maxima of {v.shape}")
     out, maxima = trace.new(v.shape), trace.new((BATCH, channels))
     trace.forward(pooling.broadcast_max, v, lengths, local, out, maxima, N, channels)
     operands = v, lengths, local, maxima, Upstream(out), Gradient(v)

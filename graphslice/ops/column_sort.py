@@ -15,7 +15,7 @@ from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
 from graphslice.program.kernels import sort
 from graphslice.program.layout import ROW_NUMBER, N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 if triton_runs():
     from graphslice.ops import triton_sort
@@ -78,15 +78,20 @@ def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | 
     return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
 
 
-@column_sort.kernels(x="B N C", lengths="B int64", order="C bool", fits=lambda x, *_, **__: x.shape[2] % 16 == 0)
+@column_sort.kernels(
+    x="B N C",
+    lengths="B int64",
+    order="C bool",
+    fits=lambda x, lengths, order: x.shape[2] % 16 == 0 and (isinstance(order, Tensor) or order in ORDERS),
+)
 def _rule(trace: Trace, x: Any, lengths: Any = None, order: Any = "ascending") -> Traced:
     x, rows, channels = trace.activations(x)
-    lengths = 0 if lengths is None else trace.tensor(lengths, None)
+    lengths = 0 if lengths is None else trace.tensor(lengths, BATCH, dtype=torch.int64)
     if isinstance(order, str):
         trace.require(order in ORDERS, f"the order {order}")
         descending: Any = ORDERS.index(order)
     else:
-        descending = trace.tensor(order, channels)
+        descending = trace.tensor(order, channels, dtype=torch.bool)
     trace.require(rows == N, f"a sort of {x.shape}")
     out, sizes = trace.new(x.shape), (N, channels)
     origins = trace.new(x.shape, ROW_NUMBER) if trace.needs_gradients else 0

@@ -75,12 +75,14 @@ def _rule(
     out_degree: Any,
     token: Any,
 ) -> Traced:
-    atoms, degrees = trace.tensor(atoms, None, ATOMS, 9), trace.tensor(degrees, None, ATOMS)
-    lengths, starts, table = trace.tensor(lengths, None), trace.tensor(starts, 9), trace.tensor(table, None, None)
+    atoms = trace.tensor(atoms, BATCH, ATOMS, 9, dtype=torch.uint8)
+    degrees = trace.tensor(degrees, BATCH, ATOMS, dtype=torch.uint8)
+    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
+    starts, table = trace.tensor(starts, 9, dtype=torch.int64), trace.tensor(table, None, None)
     count, channels = table.shape
     in_degree = trace.tensor(in_degree, None, channels)
     out_degree, token = trace.tensor(out_degree, *in_degree.shape), trace.tensor(token, 1, channels)
-    trace.require(atoms.dtype == degrees.dtype == torch.uint8 and channels % 16 == 0, f"embeddings {table.shape}")
+    trace.require(channels % 16 == 0 and count > 0 and in_degree.shape[0] > 0, f"embeddings {table.shape}")
     out, sizes = trace.new((BATCH, N, channels)), (count, in_degree.shape[0], N, channels)
     tables = table, in_degree, out_degree, token
     trace.forward(embedding.embed_atoms, atoms, degrees, starts, *tables, out, *sizes)

@@ -13,7 +13,7 @@ from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import attention as kernels
 from graphslice.program.kernels import norm
 from graphslice.program.layout import N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 # With more rows, torch's matrix products are as fast.
 _MAX_ROWS = 256
@@ -53,7 +53,8 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
 )
 def _rule(trace: Trace, q: Any, k: Any, v: Any, lengths: Any, heads: int) -> Traced:
     v, rows, channels = trace.activations(v)
-    q, k, lengths = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape), trace.tensor(lengths, None)
+    q, k = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape)
+    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
     trace.require(heads_fit(channels, heads) and rows == N, f"linear attention of {v.shape} in {heads} heads")
     out, sizes = trace.new(v.shape), (heads, N, channels)
     trace.forward(kernels.linear_attention, q, k, v, lengths, out, *sizes)
@@ -82,7 +83,7 @@ def head_norm(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> Tensor:
 
 def _head_norm_fits(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> bool:
     heads, size = scales.shape[1:]
-    return heads * size == x.shape[2] and x.shape[2] % 16 == size % 8 == 0 and 0 <= index < len(scales)
+    return heads * size == x.shape[2] and x.shape[2] % 16 == size % 8 == 0 and index in range(len(scales))
 
 
 @head_norm.kernels(x="B N C", scales="K H D", shifts="K H D", fits=_head_norm_fits)

@@ -11,7 +11,7 @@ from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import pooling
 from graphslice.program.kernels.operands import float_bits
 from graphslice.program.layout import N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 #: Distances to the maximum, relative to the size of the exchange, between which the weight of a row falls from 1 to 0.
 TIE = (1e-3, 0.1)
@@ -45,14 +45,14 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
         steepness = 1 / ((TIE[1] - TIE[0]) * exchange).clamp_min(torch.finfo(v.dtype).tiny)
         weight = ((others - largest + TIE[1] * exchange) * steepness).clamp(0, 1)
         weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
-    moved = weight * (v[:, :1] - v)
+    moved = weight * (v[:, :1] - v).masked_fill(~mask[:, :, None], 0)
     return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)
 
 
 @max_exchange.kernels(v="B N C", lengths="B int64", fits=lambda v, lengths: v.shape[2] % 16 == 0)
 def _rule(trace: Trace, v: Any, lengths: Any) -> Traced:
     v, rows, channels = trace.activations(v)
-    lengths = trace.tensor(lengths, None)
+    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
     trace.require(rows == N, f"an exchange in {v.shape}")
     out, weights = trace.new(v.shape), trace.new(v.shape)
     limits = map(float_bits, TIE)

@@ -60,9 +60,8 @@ _INPUTS = {"values": "* H", "path_types": "B A A int32", "lengths": "B int64"}
 
 def _arguments(trace: Trace, values: Any, path_types: Any, lengths: Any) -> tuple[tuple[Traced, ...], tuple]:
     """Return the tensors, and the sizes that are operands of the kernels."""
-    values, lengths = trace.tensor(values, None, None), trace.tensor(lengths, None)
-    path_types = trace.tensor(path_types, None, ATOMS, ATOMS)
-    trace.require(path_types.dtype == torch.int32, f"path types {path_types.dtype}")
+    values, lengths = trace.tensor(values, None, None), trace.tensor(lengths, BATCH, dtype=torch.int64)
+    path_types = trace.tensor(path_types, BATCH, ATOMS, ATOMS, dtype=torch.int32)
     return (values, path_types, lengths), (*values.shape, N)
 
 

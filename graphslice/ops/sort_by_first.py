@@ -12,7 +12,7 @@ from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import sort
 from graphslice.program.kernels.operands import float_bits
 from graphslice.program.layout import ROW_NUMBER, N
-from graphslice.program.trace import Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 #: Rows tie if their values in channel 1 differ by at most this fraction of the largest absolute value.
 TIE = 1e-5
@@ -58,7 +58,7 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
 )
 def _rule(trace: Trace, v: Any, lengths: Any, groups: int = 1) -> Traced:
     v, rows, channels = trace.activations(v)
-    lengths = trace.tensor(lengths, None)
+    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
     trace.require(rows == N and groups == 1, f"a sort of {v.shape} in {groups} groups")
     ordered, origins, out = trace.new(v.shape), trace.new(v.shape, ROW_NUMBER), trace.new(v.shape)
     sizes = float_bits(TIE), N, channels

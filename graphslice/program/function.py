@@ -85,7 +85,7 @@ class OperatorProgram:
             samples, N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the
             arguments, numbers are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements.
             An argument that is not a tensor is a setting.
-        fits: further condition on the arguments.
+        fits: further condition on the arguments, which it gets in the order of the reference.
     """
 
     def __init__(
@@ -104,8 +104,10 @@ class OperatorProgram:
 
     def supports(self, *args: Any, **kwargs: Any) -> bool:
         """True if the tensors have the declared shapes and dtypes and ``fits`` agrees."""
-        sizes = self._sizes(self._by_name(args, kwargs))
-        return sizes is not None and (self._fits is None or self._fits(*args, **kwargs))
+        arguments = self._by_name(args, kwargs)
+        if len(args) > len(self._names) or arguments.keys() != set(self._names) or self._sizes(arguments) is None:
+            return False
+        return self._fits is None or self._fits(*(arguments[name] for name in self._names))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         arguments = self._by_name(args, kwargs)
@@ -134,11 +136,15 @@ class OperatorProgram:
 
     def _sizes(self, arguments: dict[str, Any]) -> dict[str, int] | None:
         """Return the sizes by letter, or None if the tensors do not have the declared shapes and dtypes."""
+        if any(isinstance(value, Tensor) and name not in self._inputs for name, value in arguments.items()):
+            return None
         sizes: dict[str, int] = {}
         for name, (dims, dtype) in self._inputs.items():
-            tensor = arguments.get(name)
+            tensor = arguments[name]
             if not isinstance(tensor, Tensor):
-                continue
+                if name in self._defaults:  # an optional argument, None or a setting
+                    continue
+                return None
             if dims == ("...",):
                 if tensor.numel() % 16:
                     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -50,8 +50,16 @@ class Size:
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __index__(self) -> int:
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            self._unknown()
+        parts = self.sample, self.row, self.pair
+        return isinstance(other, Size) and parts == (other.sample, other.row, other.pair)
+
+    def _unknown(self, *_: Any) -> Any:
         raise NotTraceable("the number of rows is unknown")
+
+    __index__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
 
 
 #: The number of rows N, graph token included, and that of atoms, N - 1.

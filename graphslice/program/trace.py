@@ -36,6 +36,17 @@ class _Batch:
     def __repr__(self) -> str:
         return "B"
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            self._unknown()
+        return self is other
+
+    def _unknown(self, *_: Any) -> Any:
+        raise NotTraceable("the number of samples is unknown")
+
+    __hash__ = object.__hash__
+    __index__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
+
 
 BATCH = _Batch()
 
@@ -68,18 +79,23 @@ class Traced:
     def contiguous(self) -> Traced:
         return self
 
-    def __len__(self) -> int:
-        raise NotTraceable("the number of samples is unknown")
+    def _unknown(self, *_: Any) -> Any:
+        raise NotTraceable("the values of a tensor are unknown, and it is not changed in place")
 
-    __bool__ = __iter__ = __len__
+    __hash__ = object.__hash__
+    __len__ = __bool__ = __iter__ = __index__ = __float__ = __getitem__ = __setitem__ = _unknown
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = _unknown
 
     def __getattr__(self, name: str) -> Any:
         raise NotTraceable(f"Tensor.{name}")
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
-        traced = next(value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Traced))
-        return traced.trace.call(function, args, kwargs or {})
+        for value in (*args, *(kwargs or {}).values()):
+            if isinstance(value, Traced):
+                return value.trace.call(function, args, kwargs)
+        raise NotTraceable(getattr(function, "__name__", repr(function)))  # a function of a list of tensors
 
     def __add__(self, other: Any) -> Traced:
         return self.trace.call(torch.add, (self, other))
@@ -160,23 +176,35 @@ class Trace:
             raise NotTraceable("a result without samples")
         return Traced(self, Value(tuple(shape[1:]), itemsize))
 
-    def tensor(self, tensor: Any, *dims: Size | int | None) -> Traced:
-        """Return the symbolic tensor of an argument, of the given number of dimensions and sizes (None: any).
+    def tensor(self, tensor: Any, *dims: Any, dtype: torch.dtype = torch.float32) -> Traced:
+        """Return the symbolic tensor of an argument.
 
         A tensor must be a parameter or a buffer: constants that a function computes may be other ones in its next call.
+
+        Args:
+            tensor: symbolic or real tensor.
+            dims: its expected sizes, without which its shape is not checked; :data:`BATCH` for the number of samples,
+                None for any size that does not depend on the batch.
+            dtype: its expected dtype.
         """
         if not isinstance(tensor, Traced):
             known = self._tensors.get(id(tensor))
             if known is None or known[0] is not tensor:
                 raise NotTraceable("a tensor that is neither a parameter nor a buffer")
-            name, dtype = known[1], str(tensor.dtype).removeprefix("torch.")
-            if dtype not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
-                raise NotTraceable(f"{name} is {dtype}")
+            name, kind = known[1], str(tensor.dtype).removeprefix("torch.")
+            if kind not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
+                raise NotTraceable(f"{name} is {kind}")
             if name not in self._by_name:
-                self._by_name[name] = self.input(name, tuple(tensor.shape), dtype, shared=True)
+                self._by_name[name] = self.input(name, tuple(tensor.shape), kind, shared=True)
             tensor = self._by_name[name]
+        if tensor.dtype != dtype:
+            raise NotTraceable(f"{tensor.dtype} instead of {dtype}")
         if dims and (
-            tensor.dim() != len(dims) or any(n not in (None, m) for n, m in zip(dims, tensor.shape, strict=True))
+            tensor.dim() != len(dims)
+            or any(
+                n != m if n is not None else not isinstance(m, int | Argument)
+                for n, m in zip(dims, tensor.shape, strict=True)
+            )
         ):
             raise NotTraceable(f"{tensor.shape} instead of {dims}")
         return tensor
@@ -184,7 +212,7 @@ class Trace:
     def activations(self, x: Any) -> tuple[Traced, Size | int, int]:
         """Return a symbolic tensor ``[B, ..., C]``, its number of rows per sample and C, a multiple of 16."""
         x = self.tensor(x)
-        if x.value.shared or x.dtype != torch.float32 or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
+        if x.value.shared or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
             raise NotTraceable(f"activations {x.shape}")
         return x, math.prod(x.value.shape[:-1], start=Size(1)), x.shape[-1]
 
@@ -260,7 +288,7 @@ class Trace:
             return 0, 0, 0
         first, second = self._new_place(), self._new_place()
         self._keys += [first, second]
-        return round(p * 2**32), Argument(first, size), Argument(second)
+        return min(round(p * 2**32), 2**32 - 1), Argument(first, size), Argument(second)
 
     def transposed(self, matrix: Traced) -> Value:
         """Return the transpose of a matrix parameter."""
@@ -316,7 +344,7 @@ class Trace:
             self._kept.remove(out)
         out.argument = Argument(OUT, out.size * 4)
         if self.needs_gradients:
-            self._gradients[out] = Value(out.shape, argument=Argument(GRAD_OUT, out.size * 4))
+            self.share_gradient(out, Value(out.shape, argument=Argument(GRAD_OUT, out.size * 4)))  # the caller's
             for callback in reversed(self._callbacks):
                 callback()
                 for value, summand in self._unfinished:

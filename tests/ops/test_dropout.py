@@ -1,12 +1,13 @@
-"""Dropout: rate, mean and gradient."""
+"""Dropout: mask, rate, mean and gradient."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from graphslice.ops import Dropout, dropout
-from graphslice.ops.dropout import dropout_seed
+from graphslice.program.function import draw_random_integers
 
 
 @pytest.mark.parametrize("p", [0.03, 0.1, 0.5, 0.9])
@@ -33,21 +34,45 @@ def test_neighbours_and_successive_draws_are_independent():
         assert torch.corrcoef(pair)[0, 1].abs() < bound
 
 
-def test_dropout_seed_does_not_advance_global_generator():
-    torch.manual_seed(0)
-    expected = dropout(torch.ones(100), 0.5)
-    torch.manual_seed(0)
-    with dropout_seed(7):
-        seeded = dropout(torch.ones(100), 0.5)
-    with dropout_seed(7):
-        assert torch.equal(dropout(torch.ones(100), 0.5), seeded)
-    assert torch.equal(dropout(torch.ones(100), 0.5), expected)
+def triple32(x: np.ndarray, second: int) -> np.ndarray:
+    """Hash uint32 numbers by C. Wellons' triple32, with a second key."""
+    for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51)):
+        x = (x ^ x >> np.uint32(shift)) * np.uint32(factor)
+    x = x ^ np.uint32(second)
+    x = (x ^ x >> np.uint32(15)) * np.uint32(0x31848BAB)
+    return x ^ x >> np.uint32(14)
 
 
+@pytest.mark.parametrize(("p", "shape"), [(0.25, (16,)), (0.5, (300, 48)), (0.999, (64, 1000)), (1e-3, (64, 1000))])
+def test_kernel_drops_where_the_hash_is_small(p, shape):
+    torch.manual_seed(4)
+    first, second = draw_random_integers(2)
+    torch.manual_seed(4)
+    actual = dropout.using("numba")(torch.ones(shape), p)
+    hashes = triple32(np.arange(actual.numel(), dtype=np.uint32) + np.uint32(first % 2**32), second % 2**32)
+    kept = hashes.astype(np.int32) >= round(p * 2**32) - 2**31
+    np.testing.assert_allclose(actual.flatten(), kept / (1 - p), rtol=1e-6)
+
+
+def test_mask_does_not_depend_on_the_number_of_threads():
+    results = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        torch.manual_seed(0)
+        x = torch.ones(1000, 16, requires_grad=True)
+        actual = dropout(x, 0.3)
+        actual.backward(torch.ones_like(actual))
+        results.append((actual.detach(), x.grad))
+        torch.set_num_threads(1)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("p", [0.1, 0.75])
-def test_scaling_preserves_mean(p):
+def test_scaling_preserves_mean(p, dtype):
     torch.manual_seed(0)
-    x = torch.randn(50_000, dtype=torch.float64) + 3
+    x = torch.randn(50_000, dtype=dtype) + 3
     y = dropout(x, p)
     kept = y != 0
     torch.testing.assert_close(y[kept], x[kept] / (1 - p))
@@ -60,7 +85,7 @@ def test_rate_near_zero(p):
     assert (dropout(torch.ones(10_000), p) == 0).sum() < 10
 
 
-@pytest.mark.parametrize("p", [0.99999, 0.9999999])
+@pytest.mark.parametrize("p", [0.99999, 0.9999999, 1 - 1e-12])
 def test_rate_near_one(p):
     torch.manual_seed(0)
     y = dropout(torch.ones(10_000), p)
@@ -68,7 +93,7 @@ def test_rate_near_one(p):
     assert y.isfinite().all()
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 3), (2, 3, 7)])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 3), (2, 3, 7), (16,), (3, 2, 8)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_shapes_and_dtypes(shape, dtype):
     y = dropout(torch.ones(shape, dtype=dtype), 0.5)
@@ -76,9 +101,10 @@ def test_shapes_and_dtypes(shape, dtype):
     assert set(y.flatten().tolist()) <= {0.0, 2.0}
 
 
-def test_gradient_uses_mask_of_forward():
+@pytest.mark.parametrize("columns", [33, 36])  # no kernel, kernel
+def test_gradient_uses_mask_of_forward(columns):
     torch.manual_seed(0)
-    x = torch.rand(20, 33, requires_grad=True) + 1
+    x = torch.rand(20, columns, requires_grad=True) + 1
     x.retain_grad()
     y = dropout(x, 0.3)
     y.sum().backward()
@@ -97,14 +123,15 @@ def test_reproducible_with_seed_and_different_per_call():
     assert not torch.equal(first, second)
 
 
-def test_non_contiguous_input():
-    x = (torch.rand(6, 8) + 1).T
+@pytest.mark.parametrize("shape", [(6, 7), (6, 8)])
+def test_non_contiguous_input(shape):
+    x = (torch.rand(shape) + 1).T
     y = dropout(x, 0.5)
     torch.testing.assert_close(y[y != 0], 2 * x[y != 0])
 
 
 def test_identity_for_rate_zero_and_in_eval_mode():
-    x = torch.randn(4, 5)
+    x = torch.randn(4, 8)
     assert torch.equal(dropout(x, 0), x)
     assert torch.equal(Dropout(0.0)(x), x)
     assert torch.equal(Dropout(0.9).eval()(x), x)

@@ -5,29 +5,82 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice.ops import max_exchange
+from graphslice.ops.max_exchange import TIE
 
 
-@given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 9), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=60)
-def test_kernel_matches_reference_and_padding_is_unchanged(batch, rows, channels, seed, ties):
+def map_of_column(column):
+    """Return the matrix that maps the valid rows of a channel to the result, from the docstring."""
+    size = len(column)
+    if size < 2:
+        return np.eye(size)
+    exchange = max(0.0, column[1:].max() - column[0])
+    distance = column[1:].max() - column[1:]
+    weights = np.clip((TIE[1] * exchange - distance) / max((TIE[1] - TIE[0]) * exchange, 1e-300), 0, 1)
+    weights /= max(1, weights.sum())
+    matrix = np.eye(size)
+    matrix[0, 0], matrix[0, 1:], matrix[1:, 0] = 1 - weights.sum(), weights, weights
+    matrix[range(1, size), range(1, size)] = 1 - weights
+    return matrix
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.sampled_from([1, 5, 16, 48]),
+    st.integers(0, 10**6),
+    st.booleans(),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+@settings(max_examples=80)
+def test_matches_loop_and_padding_is_unchanged(batch, rows, channels, seed, ties, dtype):
+    """Multiples of 1/8, so that no exchange is so small that rounding decides about ties."""
     random = np.random.default_rng(seed)
-    v = random.standard_normal((batch, rows, channels))
-    v = torch.from_numpy(np.round(v) if ties else v).requires_grad_()
-    mask = torch.arange(rows) < torch.from_numpy(random.integers(1, rows + 1, batch))[:, None]
-    grad = torch.from_numpy(random.standard_normal(v.shape))
-    actual, expected = max_exchange(v, mask), max_exchange.reference(v, mask)
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(actual[~mask], v[~mask])
-    torch.testing.assert_close(
-        torch.autograd.grad(actual, v, grad)[0], torch.autograd.grad(expected, v, grad)[0], rtol=1e-12, atol=1e-12
-    )
+    v, grad = random.integers(-16, 17, (2, batch, rows, channels)) / (8 if ties else 7.7)
+    lengths = random.integers(1, rows + 4, batch)
+    expected, expected_grad = v.copy(), grad.copy()
+    for b, length in enumerate(lengths):
+        for c in range(channels):
+            matrix = map_of_column(v[b, :length, c])
+            expected[b, :length, c] = matrix @ v[b, :length, c]
+            expected_grad[b, :length, c] = matrix.T @ grad[b, :length, c]  # the weights have no gradient
+    args = torch.from_numpy(v).to(dtype).requires_grad_(), torch.from_numpy(lengths)
+    has_kernel = dtype == torch.float32 and channels % 16 == 0
+    assert max_exchange.choose(*args) == ("numba" if has_kernel else "torch")
+    tolerance = {"rtol": 0, "atol": 1e-4 if dtype == torch.float32 else 1e-12}
+    for backend in ["torch", "numba"] if has_kernel else ["torch"]:
+        actual = max_exchange.using(backend)(*args)
+        torch.testing.assert_close(actual.double(), torch.from_numpy(expected), **tolerance)
+        for b, length in enumerate(lengths):
+            assert torch.equal(actual[b, length:], args[0][b, length:])
+        (actual_grad,) = torch.autograd.grad(actual, args[0], torch.from_numpy(grad).to(dtype))
+        torch.testing.assert_close(actual_grad.double(), torch.from_numpy(expected_grad), **tolerance)
 
 
-def exchange(columns, length=None):
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_nan_reaches_the_first_row(backend):
+    v = torch.zeros(1, 4, 16)
+    v[0, 2, 3] = torch.nan
+    assert max_exchange.using(backend)(v, torch.tensor([3]))[0, 0].isnan().tolist() == [c == 3 for c in range(16)]
+    assert not max_exchange.using(backend)(v, torch.tensor([2]))[0, 0].isnan().any()  # padding
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("length", [-(2**40), 0, 1])
+def test_nothing_is_exchanged_without_other_rows(length, backend):
+    v = torch.arange(48.0).view(1, 3, 16).requires_grad_()
+    actual = max_exchange.using(backend)(v, torch.tensor([length]))
+    assert torch.equal(actual, v)
+    assert torch.equal(torch.autograd.grad(actual, v, v)[0], v)
+
+
+def test_empty_batch():
+    assert max_exchange(torch.zeros(0, 4, 16), torch.zeros(0, dtype=torch.int64)).shape == (0, 4, 16)
+
+
+def exchange(columns, dtype=torch.float64):
     """Apply :func:`max_exchange` to one sample, given as a list of channels."""
-    v = torch.tensor(columns, dtype=torch.float64).T[None]
-    mask = torch.arange(v.shape[1])[None] < (length or v.shape[1])
-    return max_exchange(v, mask)[0].T.tolist()
+    v = torch.tensor(columns, dtype=dtype).T[None]
+    return max_exchange(v, torch.tensor([v.shape[1]]))[0].T.tolist()
 
 
 @pytest.mark.parametrize(
@@ -48,6 +101,8 @@ def exchange(columns, length=None):
 )
 def test_matches_manual_computation(column, expected):
     assert exchange([column])[0] == pytest.approx(expected, abs=1e-12)
+    for actual in exchange([column] * 16, torch.float32):  # by the kernel
+        assert actual == pytest.approx(expected, abs=1e-6)
 
 
 def test_hard_exchange_without_ties():
@@ -60,6 +115,7 @@ def test_hard_exchange_without_ties():
         top = row.argmax()
         row[0], row[top] = row[top], row[0]
     np.testing.assert_allclose(exchange(v), expected, atol=1e-12)
+    np.testing.assert_allclose(exchange(np.tile(v, (2, 1))[:208], torch.float32), np.tile(expected, (2, 1))[:208])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -67,15 +123,15 @@ def test_map_is_doubly_stochastic(seed):
     rng = np.random.default_rng(seed)
     column = torch.tensor(rng.normal(size=8))
     column[rng.integers(1, 6, size=3)] = column[:6].max() - torch.tensor(rng.uniform(0, 0.05, size=3))  # near ties
-    mask = torch.arange(8)[None] < 6
+    lengths = torch.tensor([6])
     # The weights have no gradient, so the Jacobian is the map itself.
-    jacobian = torch.autograd.functional.jacobian(lambda v: max_exchange(v[None, :, None], mask)[0, :, 0], column)
+    jacobian = torch.autograd.functional.jacobian(lambda v: max_exchange(v[None, :, None], lengths)[0, :, 0], column)
     assert (jacobian >= -1e-12).all()
     torch.testing.assert_close(jacobian.sum(0), torch.ones(8, dtype=torch.float64))
     torch.testing.assert_close(jacobian.sum(1), torch.ones(8, dtype=torch.float64))
     torch.testing.assert_close(jacobian[6:], torch.eye(8, dtype=torch.float64)[6:])  # padding is unchanged
-    torch.testing.assert_close(jacobian @ column, max_exchange(column[None, :, None], mask)[0, :, 0])
-    assert max_exchange(column[None, :, None], mask).sum().item() == pytest.approx(column.sum().item())
+    torch.testing.assert_close(jacobian @ column, max_exchange(column[None, :, None], lengths)[0, :, 0])
+    assert max_exchange(column[None, :, None], lengths).sum().item() == pytest.approx(column.sum().item())
 
 
 def test_is_continuous():
@@ -85,17 +141,18 @@ def test_is_continuous():
     still = np.ones_like(moving)
     for columns in ([0 * still, still, moving, 0.3 * still], [moving, still, 0.99 * still, 0.3 * still]):
         v = torch.tensor(np.stack(columns, axis=1)).T[None]
-        actual = max_exchange(v, torch.ones(1, 4, dtype=torch.bool))
-        assert actual.diff(dim=2).abs().max() < 100 * step
-        assert actual[0, 1].min() < 0.97  # an exchange did take place
+        for actual in (max_exchange(v, torch.tensor([4])), max_exchange(v[..., :19_984].float(), torch.tensor([4]))):
+            assert actual.diff(dim=2).abs().max() < 100 * step
+            assert actual[0, 1].min() < 0.97  # an exchange did take place
 
 
+@pytest.mark.parametrize("channels", [5, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_low_precision(dtype):
-    v = torch.randn(4, 9, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+def test_low_precision(dtype, channels):
+    v = torch.randn(4, 9, channels, generator=torch.Generator().manual_seed(0)).to(dtype)
     v[:, 3] = v[:, 4]
     v[1, 1:] = v[1, :1]
-    mask = torch.arange(9) < torch.tensor([9, 6, 2, 1])[:, None]
-    actual, expected = max_exchange(v, mask), max_exchange(v.double(), mask)
+    lengths = torch.tensor([9, 6, 2, 1])
+    actual, expected = max_exchange(v, lengths), max_exchange(v.double(), lengths)
     assert actual.dtype == dtype
     torch.testing.assert_close(actual.double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)

@@ -7,6 +7,7 @@ import torch
 
 from graphslice.ops import aggregate_sort, column_sort
 from graphslice.ops.aggregate_sort import _triton_aggregate_sort, _triton_backward
+from graphslice.ops.column_sort import _sort, _sort_with_rows, _unsort
 from graphslice.ops.triton_tiles import AggregateTile
 
 pytest.importorskip("triton")
@@ -77,6 +78,14 @@ def test_opcheck():
     ranks = _triton_aggregate_sort(*arguments)[1]
     arguments = (v.detach(), attn_weights.detach(), v.detach(), lengths, seed, ranks, 0.1)
     torch.library.opcheck(_triton_backward, arguments)
+
+
+def test_opcheck_of_column_sort():
+    x = torch.randn(2, 6, 4, device=DEVICE)
+    arguments = torch.tensor([6, 2], device=DEVICE), descending(4)
+    torch.library.opcheck(_sort, (x, *arguments))
+    torch.library.opcheck(_sort_with_rows, (x.requires_grad_(), *arguments))
+    torch.library.opcheck(_unsort, (torch.randn(2, 6, 4, device=DEVICE), _sort_with_rows(x, *arguments)[1]))
 
 
 def test_rejects_too_many_rows_and_other_dtypes():

@@ -106,8 +106,8 @@ def _type_row(path_types, b, i, j, width, count):
     """Return the row of the biases of path types of a pair of rows: 0 for the graph token."""
     if i == 0 or j == 0:
         return np.int64(0)
-    path = np.int64(load_scalar(int32x16(), path_types, (b * (width - 1) + i - 1) * (width - 1) + j - 1)) + 1
-    return min(max(path, 0), count - 1)
+    path = np.int64(load_scalar(int32x16(), path_types, (b * (width - 1) + i - 1) * (width - 1) + j - 1))
+    return min(max(path, 0) + 1, count - 1)
 
 
 @kernel

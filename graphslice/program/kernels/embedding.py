@@ -18,7 +18,7 @@ def _add(table, row, source, at, channels):
 
 @njit(inline="always")
 def _feature_row(atoms, atom, feature, starts, count):
-    return min(load_byte(atoms, 9 * atom + feature) + number_at(starts, feature), count - 1)
+    return min(max(load_byte(atoms, 9 * atom + feature) + number_at(starts, feature), 0), count - 1)
 
 
 @kernel

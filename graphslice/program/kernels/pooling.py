@@ -24,12 +24,12 @@ from graphslice.program.simd.lanes import (
 @njit(inline="always")
 def _maximum_of_rows(x, first, begin, end, channels):
     """Return the maxima of 16 channels from an offset on over rows ``begin`` to ``end``; nan if one is nan."""
-    lanes = float32x16()
-    largest, nans = splat(lanes, np.float32(-np.inf)), float32x16()
+    lanes, zeros = float32x16(), float32x16()
+    largest, nans, nan = splat(lanes, np.float32(-np.inf)), float32x16(), splat(lanes, np.float32(np.nan))
     for n in range(begin, end):
         value = load(lanes, x, first + n * channels)
         largest = maximum(largest, value)
-        nans = nans + value * float32x16()  # nan if the value is nan or infinite, as maximum() drops nan
+        nans = nans + select_ge(value, value, zeros, nan)  # maximum() drops nan
     return largest + nans
 
 

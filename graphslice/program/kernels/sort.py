@@ -59,6 +59,8 @@ def _runs_of_first(v, origins, b, rows, tie, run, run_of_row):
     largest = np.float32(0)
     for i in range(rows):
         largest = max(largest, abs(v[b, i, 0]))
+    if rows > 0 and np.isnan(v[b, origins[b, rows - 1, 0], 0]):  # nan is sorted last, and max() drops it
+        largest = np.float32(np.nan)
     number = 0
     for i in range(rows):
         if i > 0 and not (v[b, origins[b, i, 0], 0] - v[b, origins[b, i - 1, 0], 0] <= tie * largest):

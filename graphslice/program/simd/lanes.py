@@ -431,7 +431,7 @@ as_int32, as_float32 = _bitcast("int32"), _bitcast("float32")
 
 @njit(inline="always")
 def exp(x):
-    """Compute ``e^x`` of lanes of floats to 2 units in the last place; 0 below -64, and ``e^88`` above 88.
+    """Compute ``e^x`` of lanes of floats to 2 units in the last place; 0 up to -64, ``e^88`` above 88, and nan of nan.
 
     In a softmax, whose largest term is 1, a term below e^-64 does not change the sum. Its products with gradients would
     be denormal numbers, which make a matrix product many times slower.
@@ -451,4 +451,5 @@ def exp(x):
     series = series * r + splat(x, 1.0)
     bits = as_int32(shifted)
     power = as_float32(as_int32(series) + (bits << splat(bits, 23)))
-    return select_ge(argument, splat(x, -64.0), power, splat(x, 0.0))
+    zero_or_nan = select_ge(splat(x, -64.0), argument, splat(x, 0.0), argument)
+    return select_ge(argument, splat(x, -64.0), power, zero_or_nan)

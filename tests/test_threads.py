@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).parents[1] / "fixtures" / "run_0.1"
+RUN = Path(__file__).parent / "fixtures" / "run_0.1"
 
 SCRIPT = """
 import multiprocessing, os, sys

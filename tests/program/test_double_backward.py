@@ -10,13 +10,16 @@ import torch
 
 import graphslice.nn
 import graphslice.ops
+import graphslice.program
+from graphslice.doctor.operator_cases import TYPICAL
+from graphslice.doctor.operators import arguments, is_float
 from graphslice.nn.context import _Cast
-from graphslice.ops import gelu
+from graphslice.ops import OPERATORS, gelu
 from graphslice.ops.dispatch import reference_only
 
 
 def autograd_functions() -> list[type[torch.autograd.Function]]:
-    for package in (graphslice.ops, graphslice.nn):
+    for package in (graphslice.program, graphslice.ops, graphslice.nn):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if "triton" not in module.name:
                 importlib.import_module(module.name)
@@ -26,7 +29,17 @@ def autograd_functions() -> list[type[torch.autograd.Function]]:
 
 def test_every_backward_is_once_differentiable():
     classes = autograd_functions()
-    assert len(classes) > 12 and [cls for cls in classes if not hasattr(cls.backward, "__wrapped__")] == []
+    assert {"_ProgramFunction", "_PathValues"} <= {cls.__name__ for cls in classes}
+    assert [cls for cls in classes if not hasattr(cls.backward, "__wrapped__")] == []
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if "numba" in op.backends])
+def test_gradient_graph_of_every_kernel_raises(name):
+    args = arguments(TYPICAL[name](torch.Generator().manual_seed(0), 2, 16, [3, 5]), torch.float32, torch.device("cpu"))
+    out = OPERATORS[name].using("numba")(*args)
+    leaves = [arg for arg in args if is_float(arg)]
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
 
 
 def test_hessian_raises_unless_reference_only():

@@ -34,11 +34,12 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
         return None
     try:
         data = json.loads(_path(config).read_bytes())
-    except (OSError, ValueError):
+        arrays = data["buffers"].items()
+        buffers = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in arrays}
+        shapes = {name: tuple(shape) for name, shape in data["path_shapes"].items()}
+        return SavedProgram(from_data(data["program"]), buffers, config.max_path, shapes)
+    except (OSError, ValueError, KeyError, TypeError):  # none, or one that was cut off
         return None
-    buffers = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in data["buffers"].items()}
-    shapes = {name: tuple(shape) for name, shape in data["path_shapes"].items()}
-    return SavedProgram(from_data(data["program"]), buffers, config.max_path, shapes)
 
 
 def save_program(config: ModelConfig, model: GraphTransformer) -> None:

@@ -14,16 +14,20 @@ from graphslice import InputError
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.config import DataConfig, ModelConfig, RunConfig
+from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
+from graphslice.data.batch_arrays import batch_arrays
+from graphslice.data.featurize import featurize
 from graphslice.inference import compiled_networks
 from graphslice.inference.compiled_networks import CompiledNetworks
 from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.output_head import embedding_width, head_shapes
 from graphslice.inference.predictor import Predictor
+from graphslice.inference.program_cache import load_program, save_program
 from graphslice.inference.torch_networks import TorchNetworks
 from graphslice.network import build_network
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
+from graphslice.program.run import programs_disabled
 from graphslice.tasks import regression_tasks
 
 
@@ -217,53 +221,67 @@ class Blocker:
             raise ImportError(f"{{name}} was imported")
 
 sys.meta_path.insert(0, Blocker())
-
-def load_program(config):
-    import numpy as np
-    from graphslice.checkpoint import read_checkpoint
-    from graphslice.inference.output_head import embedding_width, head_shapes
-
-    class Program:
-        max_rows = 256
-        shapes = {{
-            name: weight.shape
-            for name, weight in read_checkpoint({run!r}).weights.items()
-            if name not in head_shapes(config)
-        }}
-
-        def run(self, inputs, parameters):
-            return np.zeros((len(inputs["lengths"]), embedding_width(config)), np.float32)
-
-    return Program()
-
-import graphslice.cli.main as main
-from importlib import import_module
-
-load = main._load
-
-def load_with_program(module):
-    load(module)
-    import_module("graphslice.inference.compiled_networks").load_program = load_program
-
-main._load = load_with_program
-sys.exit(main.main({arguments!r}))
+from graphslice.cli.main import main
+sys.exit(main({arguments!r}))
 """
+BLOCKED = {"torch", "pytorch_lightning", "torch_geometric", "pandas", "ogb", "scipy", "sklearn", "matplotlib"}
 
 
 @pytest.mark.parametrize("command", ["predict", "fingerprint"])
 @pytest.mark.parametrize("source", ["SMILES", "table"])
-def test_predictions_import_no_torch(command, source, run_directory, tmp_path):
-    blocked = {"torch", "pytorch_lightning", "torch_geometric", "pandas", "ogb", "scipy", "sklearn", "matplotlib"}
+def test_predictions_import_no_torch(command, source, tmp_path):
     (tmp_path / "t.csv").write_text("smiles\nCCO\nc1ccccc1O\n")
     molecules = ["CCO", "c1ccccc1O"] if source == "SMILES" else [str(tmp_path / "t.csv"), "--workers", "1"]
-    code = WITHOUT_TORCH.format(
-        blocked=blocked, run=str(run_directory), arguments=[command, str(run_directory), *molecules]
-    )
+    by_torch = TorchNetworks([read_checkpoint("gap")], "cpu")  # writes the program to the cache
+    code = WITHOUT_TORCH.format(blocked=BLOCKED, arguments=[command, "gap", *molecules])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("smiles,") and len(lines) == 3
-    if command == "predict":
-        mean, std = (read_checkpoint(run_directory).weights[f"target_{name}"].item() for name in ("mean", "std"))
-        bias = read_checkpoint(run_directory).weights["head.bias"].item()
-        assert float(lines[1].split(",")[1]) == pytest.approx(bias * std + mean, rel=1e-6)
+    store, _ = featurize(["CCO", "c1ccccc1O"], read_checkpoint("gap").config.graph)
+    expected = by_torch.predict(store, np.arange(2))[0] if command == "predict" else by_torch.embed(store, np.arange(2))
+    found = [[float(cell) for cell in line.split(",")[1:] if cell] for line in lines[1:]]
+    np.testing.assert_allclose(np.array(found)[:, : expected.shape[1]], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"norm": "post", "head": "mlp"}, {"bond_messages": True, "embedding_norm": True}]
+)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_programs_of_the_cache_compute_what_modules_compute(mixer, settings, demo_smiles, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    config = ModelConfig(
+        mixer=mixer, layers=2, dim=64, heads=8, ffn_dim=48, readout="mean+max+sum", init="balanced", **settings
+    )
+    torch.manual_seed(0)
+    model = GraphTransformer(config).eval()
+    assert load_program(config) is None
+    save_program(config, model)
+    program = load_program(config)
+    store, _ = featurize([*demo_smiles[:20], "C", "[Na+].[Cl-]"], GraphConfig())
+    rows = np.flatnonzero(store.sizes)
+    inputs = batch_arrays(store, rows, bonds=config.bond_messages)
+    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
+    assert set(program.shapes) == set(parameters) - set(head_shapes(config))
+    with torch.inference_mode(), programs_disabled():
+        expected = model.compute_embeddings(GraphBatch.from_arrays(inputs)).numpy()
+    np.testing.assert_allclose(program.run(inputs, parameters), expected, rtol=1e-4, atol=1e-4)
+    wide = {**inputs, "path_types": inputs["path_types"].astype(np.int32)}
+    np.testing.assert_array_equal(program.run(wide, parameters), program.run(inputs, parameters))
+
+
+@pytest.mark.parametrize("contents", ["", "{", "[]", "{}"])
+def test_unreadable_program_is_ignored(contents, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    config = ModelConfig(dim=64, heads=8, layers=1)
+    save_program(config, GraphTransformer(config).eval())
+    (file,) = (tmp_path / "programs").iterdir()
+    file.write_text(contents)
+    assert load_program(config) is None
+
+
+def test_models_without_a_program_are_not_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    config = ModelConfig(dim=64, heads=8, layers=1, readout="quantiles")
+    save_program(config, GraphTransformer(config).eval())
+    assert not list(tmp_path.rglob("*.json"))

@@ -65,11 +65,13 @@ class _Traced(NamedTuple):
         state: result of :func:`_state_of` when it was traced.
         program: the program.
         sources: for each input the attribute of the batch, or the module and attribute of the parameter or buffer.
+        forms: for each input its shape, its dtype and True, as it must be contiguous.
     """
 
     state: list
     program: Program | None
     sources: list[tuple[nn.Module | None, str]]
+    forms: list[tuple[tuple, torch.dtype, bool]]
 
 
 # Programs by model, method and modes; kept outside of the model, whose attributes are copied and pickled.
@@ -80,17 +82,17 @@ def run_as_program(model: Any, method: Method, batch: GraphBatch) -> Tensor | No
     """Compute a method of a model by its program; None if the modules must run."""
     if not _applies(batch) or model.is_compiled:
         return None
-    backward, programs = torch.is_grad_enabled(), _programs.setdefault(model, {})
-    traced = programs.get((method, backward))
+    programs, key = _programs.setdefault(model, {}), (method, torch.is_grad_enabled(), batch.bonds is not None)
+    traced = programs.get(key)
     if traced is None or not _is_current(traced.state, model):
-        traced = programs[method, backward] = _trace(model, method, backward, batch.bonds is not None)
+        traced = programs[key] = _trace(model, *key)
     if traced.program is None:
         return None
     with single_threaded_torch():
         values = model.pairs.path_values(batch)
         tensors = [_input(source, name, batch, values) for source, name in traced.sources]
-        for tensor, (value, _, _) in zip(tensors, traced.program.inputs, strict=True):
-            if isinstance(tensor, nn.Parameter) and not _fits(tensor, value.shape):
+        for (module, _), tensor, form in zip(traced.sources, tensors, traced.forms, strict=True):
+            if module is not None and (tensor.shape, tensor.dtype, tensor.is_contiguous()) != form:
                 return None
         return run_program(traced.program, tensors, len(batch), batch.path_types.shape[1] + 1)
 
@@ -118,14 +120,10 @@ def _input(module: nn.Module | None, name: str, batch: GraphBatch, values: Tenso
     return values if name == "values" else getattr(batch, name).contiguous()
 
 
-def _fits(parameter: Tensor, shape: tuple) -> bool:
-    return parameter.shape == shape and parameter.dtype == torch.float32 and parameter.is_contiguous()
-
-
 def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Traced:
     state, modules = _state_of(model), dict(model.named_modules())
     if any(has_hooks(module) for module in modules.values()):
-        return _Traced(state, None, [])
+        return _Traced(state, None, [], [])
     owners = {}
     for prefix, module in modules.items():
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
@@ -142,9 +140,10 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
         with torch.enable_grad():
             program = trace.finish(method(model, batch, values))
     except Exception:  # whatever fails with symbolic tensors: the modules run, and raise the error if it is one
-        return _Traced(state, None, [])
+        return _Traced(state, None, [], [])
     sources: list = [owners[name][:2] if name in owners else (None, name) for _, _, name in program.inputs]
-    return _Traced(state, program, sources)
+    forms = [(value.shape, getattr(torch, dtype), True) for value, dtype, _ in program.inputs]
+    return _Traced(state, program, sources, forms)
 
 
 def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[str, tuple[int, ...]]] | None:

@@ -173,7 +173,8 @@ def _column_sort_cases(generator):
     ]
     special = _with_ties(generator, 2, 8, 16)
     special.view(-1)[:200:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0]).repeat(10)
-    return [*cases, Case((special, torch.tensor([8, 6]))), Case((_with_ties(generator, 1, 300, 16),))]
+    large = Case((_with_ties(generator, 1, 300, 1),), ("numba",)), Case((_with_ties(generator, 1, 300, 16),))
+    return [*cases, Case((special, torch.tensor([8, 6]))), *large]
 
 
 @_cases_of("sort_by_first")

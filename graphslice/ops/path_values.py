@@ -70,6 +70,7 @@ def _fits(
     heads, entries = spatial.shape[1], len(codes)
     if not (
         heads % 8 == 0
+        and token.dtype == spatial.dtype == bond.dtype == matrices.dtype == weights.dtype
         and len(spatial) > 1
         and token.shape == (1, heads)
         and bond.shape[1:] == (heads,)

@@ -155,7 +155,7 @@ class OperatorProgram:
                 return None
             for letter, size in zip(dims, tensor.shape, strict=True):
                 key, value = ("N", size + 1) if letter == "A" else (letter, size)
-                if letter != "*" and sizes.setdefault(key, value) != (int(letter) if letter.isdigit() else value):
+                if letter != "*" and sizes.setdefault(key, int(letter) if letter.isdigit() else value) != value:
                     return None
         return sizes
 

@@ -11,12 +11,24 @@ from torch import Tensor
 
 from graphslice import ops
 from graphslice.ops.dispatch import OPERATORS, Operator, operator
+from graphslice.program.function import run_program
+from graphslice.program.layout import N
+from graphslice.program.trace import RULES, Trace
 
 x = torch.randn(3, 16)
 
 
 @pytest.fixture
-def double():
+def removed_afterwards():
+    """Remove the operators that a test defines."""
+    before = set(OPERATORS)
+    yield
+    for name in set(OPERATORS) - before:
+        RULES.pop(OPERATORS.pop(name))
+
+
+@pytest.fixture
+def double(removed_afterwards):
     """An operator with two backends; every function returns its own name."""
 
     @operator
@@ -32,8 +44,7 @@ def double():
     def _numba(x: Tensor, times: int = 2) -> str:
         return "numba"
 
-    yield double
-    del OPERATORS["double"]
+    return double
 
 
 def test_operator_has_signature_and_docstring_of_reference(double):
@@ -76,14 +87,55 @@ def test_triton_runs_on_cpu_only_when_forced_and_interpreted(double, monkeypatch
 
 def test_every_operator_has_its_own_shape_limits():
     v, weights, lengths = torch.randn(1, 300, 16), torch.rand(1, 2, 300, 300), torch.tensor([300])
-    assert ops.gelu.choose(x) == "numba"
-    assert ops.gelu.choose(x[:, :5]) == ops.add_norm.choose(x, x, x[0], x[0].double()) == "torch"
-    assert ops.aggregate.choose(weights, v) == ops.column_sort.choose(v.bfloat16()) == "numba"
-    assert ops.aggregate_sort.choose(weights, v, lengths) == ops.linear_attention.choose(v, v, v, lengths, 2) == "torch"
-    assert ops.max_exchange.choose(v.double(), v[:, :, 0] > 9) == "numba"
-    types = torch.zeros(1, 3, 3, dtype=torch.int16)
-    for gap, expected in ((500.0, "numba"), (700.0, "torch")):
-        assert ops.path_softmax.choose(torch.tensor([[0.0], [gap]]), types, torch.tensor([3])) == expected
+    table = torch.randn(2, 2, 8)
+    for expected, calls in {
+        "numba": [
+            (ops.gelu, x),
+            (ops.gelu, x.view(2, 3, 8)),
+            (ops.dropout, x, 0.5),
+            (ops.aggregate, weights, v, 0.1),
+            (ops.column_sort, v),
+            (ops.column_sort, v, None, "descending"),
+            (ops.column_sort, v, lengths, v[0, 0] > 0),
+            (ops.sort_by_first, v[:, :256], lengths),
+            (ops.linear_attention, v[:, :256], v[:, :256], v[:, :256], lengths, 2),
+            (ops.head_norm, v, table, table, 1),
+            (ops.max_exchange, v, lengths),
+            (ops.read_out, v, lengths, ("max", "token")),
+            (ops.read_out, v, lengths, ["mean"]),
+        ],
+        "torch": [
+            (ops.gelu, x[:, :5]),
+            (ops.dropout, x[:, :5], 0.5),
+            (ops.dropout, x, 1.0),
+            (ops.aggregate, weights[:, :1].expand(1, 4, 300, 300), v),  # 4 channels per head
+            (ops.aggregate_sort, weights, v, lengths),  # a sequence of two operators
+            (ops.column_sort, v.bfloat16()),
+            (ops.sort_by_first, v, lengths),
+            (ops.sort_by_first, v[:, :256], lengths, 2),
+            (ops.linear_attention, v, v, v, lengths, 2),
+            (ops.head_norm, v, table, table, 2),
+            (ops.max_exchange, v.double(), lengths),
+            (ops.max_exchange, v[..., :8], lengths),
+            (ops.read_out, v, lengths, ("max", "quantiles")),
+        ],
+    }.items():
+        for op, *args in calls:
+            assert op.choose(*args) == expected, (op, [arg for arg in args if not isinstance(arg, Tensor)])
+
+
+def test_arguments_by_name_run_on_the_kernel():
+    v, lengths = torch.randn(2, 5, 16), torch.tensor([5, 3])
+    for op, expected, kwargs in (
+        (
+            ops.column_sort,
+            ops.column_sort(v, lengths, "descending"),
+            {"order": "descending", "lengths": lengths, "x": v},
+        ),
+        (ops.max_exchange, ops.max_exchange(v, lengths), {"lengths": lengths, "v": v}),
+        (ops.read_out, ops.read_out(v, lengths, ("max",)), {"kinds": ["max"], "x": v, "lengths": lengths}),
+    ):
+        assert op.choose(**kwargs) == "numba" and torch.equal(op(**kwargs), expected)
 
 
 def compiled(function, *args, dynamic: bool = False):
@@ -103,19 +155,39 @@ def test_compiled_graph_contains_reference(dynamic):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_compilable_backend_is_in_compiled_graph(dynamic):
-    v = torch.randn(2, 7, 16)
+def test_compilable_backend_is_in_compiled_graph(dynamic, removed_afterwards):
+    @operator
+    def increment(x: Tensor) -> Tensor:
+        return x + 1
+
+    @increment.backend("numba", dtypes=(torch.float32,), compiles=True)
+    def _numba(x: Tensor) -> Tensor:
+        return -torch.sub(-x, 1)
+
     targets = []
 
     def record_targets(graph: torch.fx.GraphModule, _):
         targets.extend(str(node.target) for node in graph.graph.nodes)
         return graph
 
-    result = torch.compile(ops.column_sort, backend=record_targets, fullgraph=True, dynamic=dynamic)(
-        v, order="descending"
-    )
-    assert torch.equal(result, v.sort(dim=1, descending=True).values)
-    assert any("graphslice.column_sort" in target for target in targets)
+    torch._dynamo.reset()
+    result = torch.compile(increment, backend=record_targets, fullgraph=True, dynamic=dynamic)(x)
+    assert torch.equal(result, -torch.sub(-x, 1))
+    assert any("sub" in target for target in targets) and not any("add" in target for target in targets)
+
+
+def test_operator_without_backend_is_traced_by_its_reference(removed_afterwards):
+    @operator
+    def gelu_of_twice(x: Tensor) -> Tensor:
+        return ops.gelu(2.0 * x)
+
+    trace = Trace(backward=True)
+    program = trace.finish(gelu_of_twice(trace.input(0, (N, 16))))
+    v = torch.randn(2, 3, 16, requires_grad=True)
+    actual, expected = run_program(program, [v], 2, 3), torch.nn.functional.gelu(2 * v)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    grads = [torch.autograd.grad(out.sum(), v)[0] for out in (actual, expected)]
+    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
 
 
 def test_forced_uncompilable_backend_raises_in_compiled_graph():

@@ -1,11 +1,12 @@
-"""linear_attention compared with the quadratic form for each sample."""
+"""linear_attention compared with the quadratic form for each sample, and head_norm with torch's layer norm."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
-from graphslice.ops import linear_attention
+from graphslice.ops import head_norm, linear_attention
 
 
 def reference(q, k, v, lengths, heads):
@@ -61,3 +62,39 @@ def test_lengths_are_clamped(length):
     expected = linear_attention(x, x, x, torch.tensor([min(max(length, 0), 3)]), 2)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(actual, linear_attention.reference(x, x, x, torch.tensor([length]), 2))
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**20),
+    st.tuples(st.integers(1, 3), st.integers(1, 9)),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([4, 8, 10, 16, 24]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_head_norm_matches_layer_norm_of_each_head(seed, shape, heads, head_dim, dtype):
+    torch.manual_seed(seed)
+    x = torch.randn(*shape, heads * head_dim, dtype=dtype).requires_grad_()
+    scales, shifts = (torch.randn(3, heads, head_dim, dtype=dtype).requires_grad_() for _ in range(2))
+    has_kernel = dtype == torch.float32 and heads * head_dim % 16 == head_dim % 8 == 0
+    for index in range(3):
+        assert head_norm.choose(x, scales, shifts, index) == ("numba" if has_kernel else "torch")
+        parts = []
+        for h in range(heads):
+            part = x[..., h * head_dim : (h + 1) * head_dim].double()
+            parts.append(F.layer_norm(part, (head_dim,), scales[index, h].double(), shifts[index, h].double()))
+        expected, actual = torch.cat(parts, dim=-1), head_norm(x, scales, shifts, index)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
+        upstream = torch.randn_like(actual)
+        grads = torch.autograd.grad(actual, (x, scales, shifts), upstream)
+        expected_grads = torch.autograd.grad(expected, (x, scales, shifts), upstream.double())
+        for one, other in zip(grads, expected_grads, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+        assert not grads[1][torch.arange(3) != index].any() and not grads[2][torch.arange(3) != index].any()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e6, -3e-5])
+def test_head_norm_of_constant_values_is_the_shift(value):
+    scales, shifts = torch.randn(2, 1, 2, 8)
+    actual = head_norm.using("numba")(torch.full((1, 3, 16), value), scales, shifts, 0)
+    torch.testing.assert_close(actual, shifts.view(1, 1, 16).expand(1, 3, 16), rtol=1e-5, atol=1e-5)

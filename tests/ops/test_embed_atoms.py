@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.ops import embed_atoms
+
+BACKENDS = ["torch", "numba"]
+
+
+def make_inputs(seed, batch, atoms, channels, dtype=torch.float32, degrees=6):
+    """Draw features from tables of 4 rows each, and degrees beyond their table."""
+    random = np.random.default_rng(seed)
+
+    def table(*shape):
+        return torch.from_numpy(random.normal(size=shape)).to(dtype).requires_grad_()
+
+    features = torch.from_numpy(random.integers(0, 4, (batch, atoms, 9), np.uint8))
+    counts = torch.from_numpy(random.integers(0, 256 if seed % 2 else 9, (batch, atoms), np.uint8))
+    lengths = torch.from_numpy(random.integers(0, atoms + 4, batch))
+    tables = table(36, channels), table(degrees, channels), table(degrees, channels), table(1, channels)
+    return features, counts, lengths, 4 * torch.arange(9), *tables
+
+
+def by_loop(atoms, degrees, lengths, starts, table, in_degree, out_degree, token):
+    """Compute the embeddings in float64, with 0 in the padding."""
+    samples = []
+    for b in range(len(atoms)):
+        rows = [token[0].double()]
+        for i in range(atoms.shape[1]):
+            degree = min(int(degrees[b, i]) + 1, len(in_degree) - 1)
+            row = in_degree[degree].double() + out_degree[degree].double()
+            for f in range(9):
+                row = row + table[int(starts[f]) + int(atoms[b, i, f])].double()
+            rows.append(row if i + 1 < lengths[b] else 0 * row)
+        samples.append(torch.stack(rows))
+    return torch.stack(samples)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**20),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.sampled_from([5, 16, 48]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from([2, 6]),
+)
+def test_matches_loop(seed, batch, atoms, channels, dtype, degrees):
+    args = make_inputs(seed, batch, atoms, channels, dtype, degrees)
+    valid = (torch.arange(atoms + 1) < args[2][:, None]) | (torch.arange(atoms + 1) == 0)
+    expected = by_loop(*args)
+    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected_grads = torch.autograd.grad(expected, args[4:], upstream)
+    has_kernel = dtype == torch.float32 and channels % 16 == 0
+    assert embed_atoms.choose(*args) == ("numba" if has_kernel else "torch")
+    for backend in BACKENDS if has_kernel else ["torch"]:
+        actual = embed_atoms.using(backend)(*args).masked_fill(~valid[..., None], 0)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
+        grads = torch.autograd.grad(actual, args[4:], upstream.to(dtype))
+        for one, other in zip(grads, expected_grads, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_kernel_clamps_features_degrees_and_first_rows():
+    """The reference raises an error for them, except for degrees."""
+    atoms, degrees, _, starts, *tables = make_inputs(0, 2, 3, 16)
+    lengths, largest = torch.tensor([4, 4]), torch.full_like(atoms, 255)
+    clamped = embed_atoms.using("numba")(atoms * 0 + 35, degrees, lengths, starts * 0, *tables)
+    for first in (starts, starts + 2**40, torch.full_like(starts, 2**63 - 1 - 255)):
+        actual = embed_atoms.using("numba")(largest, degrees, lengths, first, *tables)
+        assert torch.equal(actual, clamped)
+        actual.sum().backward()
+    expected = embed_atoms.using("numba")(atoms * 0, degrees, lengths, starts * 0, *tables)
+    actual = embed_atoms.using("numba")(atoms, degrees, lengths, starts - 2**40, *tables)
+    assert torch.equal(actual, expected)
+    actual.sum().backward()
+    with pytest.raises((RuntimeError, IndexError)):
+        embed_atoms.reference(largest, degrees, lengths, starts, *tables)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 0), (2, 0)])
+def test_batches_without_atoms(shape):
+    atoms, degrees = torch.zeros(*shape, 9, dtype=torch.uint8), torch.zeros(shape, dtype=torch.uint8)
+    *_, starts, table, in_degree, out_degree, token = make_inputs(0, 1, 1, 16)
+    out = embed_atoms(atoms, degrees, torch.ones(shape[0]).long(), starts, table, in_degree, out_degree, token)
+    assert out.shape == (shape[0], shape[1] + 1, 16) and torch.equal(out[:, 0], token.expand(shape[0], 16))
+    out.sum().backward()
+    assert (token.grad == shape[0]).all() and not table.grad.any()

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.ops import read_out
+from graphslice.ops.read_out import KINDS, QUANTILES
+
+BACKENDS = ["torch", "numba"]
+FUNCTIONS = {
+    "token": lambda rows: rows[0],
+    "max": lambda rows: rows[1:].amax(0),
+    "sum": lambda rows: rows[1:].sum(0),
+    "mean": lambda rows: rows[1:].mean(0),
+    "quantiles": lambda rows: torch.quantile(rows[1:], torch.tensor(QUANTILES, dtype=torch.float64), dim=0).flatten(),
+}
+
+
+def make_inputs(seed, batch, rows, channels, dtype, ties):
+    random = np.random.default_rng(seed)
+    x = random.integers(-2, 3, (batch, rows, channels)) if ties else random.normal(size=(batch, rows, channels))
+    lengths = torch.from_numpy(random.integers(2, rows + 1, batch))
+    return torch.from_numpy(x).to(dtype).requires_grad_(), lengths
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 2**20),
+    st.integers(1, 4),
+    st.integers(2, 9),
+    st.sampled_from([5, 16, 48]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.booleans(),
+    st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=5),
+)
+def test_matches_loop(seed, batch, rows, channels, dtype, ties, kinds):
+    """Also with a readout several times."""
+    x, lengths = make_inputs(seed, batch, rows, channels, dtype, ties)
+    expected = torch.stack(
+        [
+            torch.cat([FUNCTIONS[kind](sample[:length].double()) for kind in kinds])
+            for sample, length in zip(x, lengths.tolist(), strict=True)
+        ]
+    )
+    has_kernel = dtype == torch.float32 and channels % 16 == 0 and set(kinds) <= set(KINDS)
+    assert read_out.choose(x, lengths, kinds) == ("numba" if has_kernel else "torch")
+    generator = torch.Generator().manual_seed(seed)
+    upstream = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    ordered = ties and "quantiles" in kinds  # quantiles of ties have another subgradient
+    (expected_grad,) = torch.autograd.grad(expected, x, upstream)
+    for backend in BACKENDS if has_kernel else ["torch"]:
+        actual = read_out.using(backend)(x, lengths, kinds)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
+        (grad,) = torch.autograd.grad(actual, x, upstream.to(dtype))
+        if not ordered:
+            torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nan_and_infinity(backend):
+    inf, nan = torch.inf, torch.nan
+    x = torch.zeros(1, 4, 16)
+    x[0, :, :5] = torch.tensor([[7, 7, 7, 7, nan], [1, nan, inf, -inf, 1], [3, 2, 1, -inf, 2], [9, 9, 9, 9, 9]])
+    actual = read_out.using(backend)(x, torch.tensor([3]), ("max", "sum", "token")).view(3, 16)[:, :5]
+    expected = torch.tensor([[3, nan, inf, -inf, 2], [4, nan, inf, -inf, 3], [7, 7, 7, 7, nan]])
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_kernel_clamps_lengths():
+    x = torch.randn(4, 3, 16)
+    actual = read_out.using("numba")(x, torch.tensor([2**62, 4, -(2**62), 0]), KINDS)
+    assert torch.equal(actual, read_out.using("numba")(x, torch.tensor([3, 3, 1, 1]), KINDS))
+    assert torch.equal(actual[:2], read_out.reference(x[:2], torch.tensor([3, 3]), KINDS))
+    assert torch.equal(actual[2:, 16:32], torch.full((2, 16), -torch.inf)) and not actual[2:, 32:].any()
+
+
+def test_empty_batch():
+    assert read_out(torch.zeros(0, 4, 16), torch.zeros(0, dtype=torch.int64), ("max", "mean")).shape == (0, 32)

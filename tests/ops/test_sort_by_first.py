@@ -1,0 +1,131 @@
+"""sort_by_first is the optimal assignment of channel-wise sample permutation, for random inputs."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from graphslice.ops import sort_by_first
+
+problems = st.tuples(
+    st.integers(0, 2**20),
+    st.integers(1, 14),
+    st.sampled_from([1, 5, 16]),
+    st.integers(1, 4),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+
+
+def backends_for(v: torch.Tensor, groups: int = 1) -> list[str]:
+    """Return the backends for a CPU; the kernel sorts float32 with a multiple of 16 channels in one group."""
+    has_kernel = v.dtype == torch.float32 and v.shape[2] % 16 == 0 and groups == 1
+    lengths = torch.full((len(v),), v.shape[1])
+    assert sort_by_first.choose(v, lengths, groups) == ("numba" if has_kernel else "torch")
+    return ["torch", "numba"] if has_kernel else ["torch"]
+
+
+def groups_of(rows: int, groups: int) -> list[range]:
+    """Split rows into groups; the first groups have one row more."""
+    sizes = [rows // groups + (g < rows % groups) for g in range(groups)]
+    return [range(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(groups)]
+
+
+@settings(max_examples=80)
+@given(problems)
+def test_csp_is_the_optimal_assignment_to_the_first_channel(problem):
+    """In each group any other permutation has a larger distance to channel 1."""
+    seed, rows, channels, groups, dtype = problem
+    random = np.random.default_rng(seed)
+    v = random.permuted(np.tile(np.arange(rows + 2.0)[:, None], (2, 1, channels)), axis=1) - 3  # all different
+    v = torch.from_numpy(v + random.uniform(-0.4, 0.4, v.shape)).to(dtype).requires_grad_()
+    lengths, upstream = torch.tensor([rows, max(1, rows - 1)]), torch.from_numpy(random.normal(size=v.shape)).to(dtype)
+    expected, expected_grad = v.detach().numpy().copy(), upstream.numpy().copy()
+    for b, length in enumerate(lengths.tolist()):
+        for group in groups_of(length, groups):
+            if not len(group):
+                continue
+            part = v.detach()[b, list(group)].numpy()
+            for c in range(channels):
+                cost = (part[:, None, 0] - part[None, :, c]) ** 2
+                _, chosen = linear_sum_assignment(cost)
+                expected[b, list(group), c] = part[chosen, c]
+                expected_grad[b, group[0] + chosen, c] = upstream[b, list(group), c]
+    for backend in backends_for(v, groups):
+        output = sort_by_first.using(backend)(v, lengths, groups)
+        assert torch.equal(output[:, :, 0], v[:, :, 0])
+        np.testing.assert_array_equal(output.detach().numpy(), expected)
+        np.testing.assert_array_equal(torch.autograd.grad(output, v, upstream)[0].numpy(), expected_grad)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**20), st.integers(1, 40), st.sampled_from([torch.float32, torch.float64]))
+def test_rows_that_tie_match_loop(seed, rows, dtype):
+    random = np.random.default_rng(seed)
+    v = torch.from_numpy(random.integers(-2, 3, (3, rows, 16))).to(dtype).requires_grad_()
+    lengths = torch.from_numpy(random.integers(-1, rows + 3, 3))
+    upstream = torch.from_numpy(random.integers(-3, 4, v.shape)).double()
+    expected = []
+    for sample, length in zip(v.double(), lengths.clamp(0, rows).tolist(), strict=True):
+        first, ordered = sample[:length, 0], sample[:length].sort(dim=0, stable=True).values
+        tied = (first[:, None] == first).double()
+        runs = (first.sort().values == first[:, None]).double() / tied.sum(1, keepdim=True)  # [row, rank]
+        expected.append(torch.cat([runs @ ordered, sample[length:]]))
+    (expected_grad,) = torch.autograd.grad(torch.stack(expected), v, upstream)
+    for backend in backends_for(v):
+        output = sort_by_first.using(backend)(v, lengths)
+        torch.testing.assert_close(output.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
+        (grad,) = torch.autograd.grad(output, v, upstream.to(dtype))
+        torch.testing.assert_close(grad, expected_grad.to(dtype), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_tie_in_the_first_channel_get_the_mean():
+    columns = torch.tensor([[[1.0, 5.0], [2.0, 6.0], [1.0, 9.0], [0.0, 7.0], [8.0, -8.0]]])
+    for dtype, copies in ((torch.float64, 1), (torch.float32, 8)):  # reference, kernel
+        v = columns.to(dtype).repeat(1, 1, copies).requires_grad_()
+        output = sort_by_first(v, torch.tensor([4]))
+        assert output[0, :, :2].tolist() == [[1.0, 6.5], [2.0, 9.0], [1.0, 6.5], [0.0, 5.0], [8.0, -8.0]]
+        output[0, 0, 1].backward()
+        assert v.grad[0, :, 1].tolist() == [0.0, 0.5, 0.0, 0.5, 0.0]
+        nudged = v.detach().clone()
+        nudged[0, 0, 0] += 1e-6
+        torch.testing.assert_close(sort_by_first(nudged, torch.tensor([4])), output.detach(), rtol=0, atol=1e-5)
+
+
+def test_nan_in_the_first_channel_is_last_and_ties_with_nothing():
+    v = torch.arange(96.0).view(1, 6, 16)
+    v[0, :, 0] = torch.tensor([2, torch.nan, 2, 1, torch.nan, 0])
+    for backend in backends_for(v):
+        output = sort_by_first.using(backend)(v, torch.tensor([5]))
+        assert output[0, :, 1].tolist() == [v[0, row, 1] for row in (1, 3, 2, 0, 4, 5)]
+        assert output[0, :, 0].isnan().tolist() == [False, True, False, False, True, False]
+
+
+def test_infinity_in_the_first_channel_ties_all_finite_rows():
+    v = torch.arange(64.0).view(1, 4, 16)
+    v[0, 0, 0] = torch.inf
+    results = [sort_by_first.using(backend)(v, torch.tensor([4])) for backend in ("torch", "numba")]
+    torch.testing.assert_close(*results, equal_nan=True)
+
+
+def test_empty_batch():
+    assert sort_by_first(torch.zeros(0, 4, 16), torch.zeros(0, dtype=torch.int64)).shape == (0, 4, 16)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**20), st.integers(2, 7))
+def test_csp_is_the_low_temperature_limit_of_sinkhorn(seed, rows):
+    """At a small temperature the entropic transport plan is close to the permutation."""
+    random = np.random.default_rng(seed)
+    first = np.sort(random.permutation(rows) + random.uniform(-0.2, 0.2, rows))[random.permutation(rows)]
+    other = random.permutation(rows) + random.uniform(-0.2, 0.2, rows)
+    cost, temperature = (first[:, None] - other[None, :]) ** 2, 0.05
+    f, g = np.zeros(rows), np.zeros(rows)
+    for _ in range(500):
+        f = -temperature * np.logaddexp.reduce((g[None, :] - cost) / temperature, axis=1)
+        g = -temperature * np.logaddexp.reduce((f[:, None] - cost) / temperature, axis=0)
+    plan = np.exp((f[:, None] + g[None, :] - cost) / temperature)
+    v = torch.tensor(np.stack([first, other], axis=1))[None]
+    for part in (v, v.float().repeat(1, 1, 8)):  # reference, kernel
+        output = sort_by_first(part, torch.tensor([rows]))[0, :, 1].numpy()
+        np.testing.assert_allclose(plan @ other, output, atol=0.05)

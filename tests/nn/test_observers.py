@@ -1,0 +1,60 @@
+"""Hooks and modes that a program would ignore are noticed, by whatever public function they were set."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks_of_all
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from graphslice.nn.observers import has_hooks, is_observed
+
+HOOKS = [
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_of_a_module_are_noticed(name):
+    module = nn.Linear(2, 2)
+    assert not has_hooks(module)
+    handle = getattr(module, name)(lambda *args: None)
+    assert has_hooks(module)
+    handle.remove()
+    assert not has_hooks(module)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_of_all_modules_are_noticed(name):
+    handle = getattr(hooks_of_all, name.replace("register_", "register_module_"))(lambda *args: None)
+    assert is_observed()
+    handle.remove()
+    assert not is_observed()
+
+
+class _Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class _Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [_Functions, _Dispatch, lambda: FlopCounterMode(display=False)])
+def test_modes_are_noticed(mode):
+    with mode():
+        assert is_observed()
+    assert not is_observed()
+
+
+def test_nothing_is_noticed_in_ordinary_modes():
+    with torch.inference_mode():
+        assert not is_observed()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert not is_observed()

@@ -39,11 +39,7 @@ def heads_fit(channels: int, heads: int) -> bool:
     return channels % 16 == 0 and heads > 0 and channels % heads == 0 and channels // heads >= 8
 
 
-@aggregate.kernels(
-    attn_weights="B H N N",
-    v="B N C",
-    fits=lambda attn_weights, v, p=0.0: heads_fit(v.shape[2], attn_weights.shape[1]) and 0 <= p < 1,
-)
+@aggregate.kernels(attn_weights="B H N N", v="B N C")
 def _rule(trace: Trace, attn_weights: Any, v: Any, p: float = 0.0) -> Traced:
     v, rows, channels = trace.activations(v)
     weights = trace.tensor(attn_weights, BATCH, None, rows, rows)

@@ -36,11 +36,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p:
     return mixed.transpose(1, 2).reshape(batch, width, channels)
 
 
-def _fits(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p: float = 0.0) -> bool:
-    return heads_fit(v.shape[2], heads) and attn_bias.shape[1] == heads and 0 <= p < 1
-
-
-@attention.kernels(q="B N C", k="B N C", v="B N C", attn_bias="B H N N", fits=_fits)
+@attention.kernels(q="B N C", k="B N C", v="B N C", attn_bias="B H N N")
 def _rule(trace: Trace, q: Any, k: Any, v: Any, attn_bias: Any, heads: int, p: float = 0.0) -> Traced:
     v, rows, channels = trace.activations(v)
     q, k = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape)

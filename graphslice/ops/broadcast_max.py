@@ -34,7 +34,7 @@ def broadcast_max(v: Tensor, lengths: Tensor, local_channels: Tensor) -> Tensor:
     return torch.where(local_channels, v, maxima)
 
 
-@broadcast_max.kernels(v="B N C", lengths="B int64", local_channels="C bool", fits=lambda v, *_: v.shape[2] % 16 == 0)
+@broadcast_max.kernels(v="B N C", lengths="B int64", local_channels="C bool")
 def _rule(trace: Trace, v: Any, lengths: Any, local_channels: Any) -> Traced:
     v, rows, channels = trace.activations(v)
     lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)

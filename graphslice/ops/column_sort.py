@@ -78,12 +78,7 @@ def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | 
     return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
 
 
-@column_sort.kernels(
-    x="B N C",
-    lengths="B int64",
-    order="C bool",
-    fits=lambda x, lengths, order: x.shape[2] % 16 == 0 and (isinstance(order, Tensor) or order in ORDERS),
-)
+@column_sort.kernels(x="B N C", lengths="B int64", order="C bool")
 def _rule(trace: Trace, x: Any, lengths: Any = None, order: Any = "ascending") -> Traced:
     x, rows, channels = trace.activations(x)
     lengths = 0 if lengths is None else trace.tensor(lengths, BATCH, dtype=torch.int64)

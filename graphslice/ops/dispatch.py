@@ -143,7 +143,7 @@ class Operator(Generic[P, R]):
         The operator itself then has a numba backend for float32, which runs a program of this one operation.
 
         Args:
-            fits: further condition on the arguments of such a call.
+            fits: condition on the values of the arguments of such a call; the rule checks their sizes.
             inputs: shapes of the tensor arguments: see :class:`~graphslice.program.function.OperatorProgram`.
         """
 

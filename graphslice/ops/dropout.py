@@ -32,7 +32,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     return F.dropout(x, p) if p else x
 
 
-@dropout.kernels(x="...", fits=lambda x, p: 0 <= p < 1)
+@dropout.kernels(x="...")
 def _rule(trace: Trace, x: Any, p: float) -> Traced:
     return RULES[F.dropout](trace, x, p)
 

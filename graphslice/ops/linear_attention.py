@@ -15,9 +15,6 @@ from graphslice.program.kernels import norm
 from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
-# With more rows, torch's matrix products are as fast.
-_MAX_ROWS = 256
-
 
 @operator
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: int) -> Tensor:
@@ -25,7 +22,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
 
     This equals ``(Q K^T) V / n`` by associativity, but takes ``n d`` multiplications per channel instead of ``n^2``.
 
-    The numba backend supports float32 with at most 256 rows, C a multiple of 16 and at least 8 channels per head.
+    The numba backend supports float32 with C a multiple of 16 and at least 8 channels per head.
 
     Args:
         q, k, v: ``[B, N, C]``, floating point; head h has channels ``h d`` to ``(h + 1) d``, d = C / H.
@@ -44,13 +41,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
     return out.transpose(1, 2).reshape(batch, width, channels)
 
 
-@linear_attention.kernels(
-    q="B N C",
-    k="B N C",
-    v="B N C",
-    lengths="B int64",
-    fits=lambda q, k, v, lengths, heads: heads_fit(v.shape[2], heads) and v.shape[1] <= _MAX_ROWS,
-)
+@linear_attention.kernels(q="B N C", k="B N C", v="B N C", lengths="B int64")
 def _rule(trace: Trace, q: Any, k: Any, v: Any, lengths: Any, heads: int) -> Traced:
     v, rows, channels = trace.activations(v)
     q, k = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape)
@@ -81,19 +72,14 @@ def head_norm(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> Tensor:
     return (F.layer_norm(by_head, by_head.shape[-1:]) * scales[index] + shifts[index]).flatten(2)
 
 
-def _head_norm_fits(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> bool:
-    heads, size = scales.shape[1:]
-    return heads * size == x.shape[2] and x.shape[2] % 16 == size % 8 == 0 and index in range(len(scales))
-
-
-@head_norm.kernels(x="B N C", scales="K H D", shifts="K H D", fits=_head_norm_fits)
+@head_norm.kernels(x="B N C", scales="K H D", shifts="K H D")
 def _head_norm_rule(trace: Trace, x: Any, scales: Any, shifts: Any, index: int) -> Traced:
     x, rows, channels = trace.activations(x)
     scales = trace.tensor(scales, None, None, None)
     count, heads, size = scales.shape
     shifts = trace.tensor(shifts, count, heads, size)
     trace.require(
-        heads * size == channels and size % 8 == 0 and 0 <= index < count, f"{heads} norms of {size} channels"
+        heads * size == channels and size % 8 == 0 and index in range(count), f"{heads} norms of {size} channels"
     )
     out, sizes = trace.new(x.shape), (index, heads, rows, channels)
     trace.forward(norm.head_norm, x, scales, shifts, out, *sizes)

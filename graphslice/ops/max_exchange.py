@@ -49,7 +49,7 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
     return torch.cat([v[:, :1] - moved.sum(dim=1, keepdim=True), (v + moved)[:, 1:]], dim=1)
 
 
-@max_exchange.kernels(v="B N C", lengths="B int64", fits=lambda v, lengths: v.shape[2] % 16 == 0)
+@max_exchange.kernels(v="B N C", lengths="B int64")
 def _rule(trace: Trace, v: Any, lengths: Any) -> Traced:
     v, rows, channels = trace.activations(v)
     lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)

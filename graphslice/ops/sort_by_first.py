@@ -51,11 +51,7 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     return torch.cat([v, v[:, :1]], dim=1).scatter(1, target, permuted)[:, :width]
 
 
-@sort_by_first.kernels(
-    v="B N C",
-    lengths="B int64",
-    fits=lambda v, lengths, groups=1: groups == 1 and v.shape[1] <= _MAX_ROWS and v.shape[2] % 16 == 0,
-)
+@sort_by_first.kernels(v="B N C", lengths="B int64", fits=lambda v, *_: v.shape[1] <= _MAX_ROWS)
 def _rule(trace: Trace, v: Any, lengths: Any, groups: int = 1) -> Traced:
     v, rows, channels = trace.activations(v)
     lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphslice.program.double_backward import once_differentiable
-from graphslice.program.layout import ATOMS, N, Size
+from graphslice.program.layout import ATOMS, N, NotTraceable, Size
 from graphslice.program.run import Program, State
 from graphslice.program.trace import Trace, Traced
 
@@ -85,7 +85,7 @@ class OperatorProgram:
             samples, N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the
             arguments, numbers are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements.
             An argument that is not a tensor is a setting.
-        fits: further condition on the arguments, which it gets in the order of the reference.
+        fits: condition on the values of the arguments, in the order of the reference; the rule checks their sizes.
     """
 
     def __init__(
@@ -103,14 +103,26 @@ class OperatorProgram:
         self._program = lru_cache(256)(self._trace)
 
     def supports(self, *args: Any, **kwargs: Any) -> bool:
-        """True if the tensors have the declared shapes and dtypes and ``fits`` agrees."""
+        """True if the tensors have the declared shapes and dtypes, ``fits`` agrees and the rule can be traced."""
         arguments = self._by_name(args, kwargs)
         if len(args) > len(self._names) or arguments.keys() != set(self._names) or self._sizes(arguments) is None:
             return False
-        return self._fits is None or self._fits(*(arguments[name] for name in self._names))
+        if self._fits is not None and not self._fits(*(arguments[name] for name in self._names)):
+            return False
+        return self._prepare(arguments)[0] is not None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         arguments = self._by_name(args, kwargs)
+        program, tensors, samples, width = self._prepare(arguments)
+        assert program is not None
+        names = [self._names[i] for i in _sources(program)]
+        inputs = [tensors[name].to(self._inputs[name][1]).contiguous() for name in names]
+        out = run_program(program, inputs, samples, width)
+        first = self._names[0]
+        return out.view(arguments[first].shape) if self._inputs[first][0] == ("...",) else out
+
+    def _prepare(self, arguments: dict[str, Any]) -> tuple[Program | None, dict[str, Tensor], int, int]:
+        """Return the program for arguments of supported shapes, the tensors as it reads them, B and N."""
         sizes = self._sizes(arguments)
         assert sizes is not None
         tensors, settings = {}, {}
@@ -119,17 +131,13 @@ class OperatorProgram:
                 tensors[name] = value
             else:
                 settings[name] = tuple(value) if isinstance(value, list) else value
-        shape = next(iter(tensors.values())).shape
         if "..." in sizes:
             tensors = {name: tensor.reshape(-1, 16) for name, tensor in tensors.items()}
             sizes["B"] = len(next(iter(tensors.values())))
         samples, width = sizes.pop("B"), sizes.pop("N", 1)
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
         program = self._program(tuple(sizes.items()), tuple(tensors), tuple(settings.items()), backward)
-        names = [self._names[i] for i in _sources(program)]
-        inputs = [tensors[name].to(self._inputs[name][1]).contiguous() for name in names]
-        out = run_program(program, inputs, samples, width)
-        return out.view(shape) if "..." in sizes else out
+        return program, tensors, samples, width
 
     def _by_name(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         return self._defaults | dict(zip(self._names, args, strict=False)) | kwargs
@@ -159,7 +167,7 @@ class OperatorProgram:
                     return None
         return sizes
 
-    def _trace(self, sizes: tuple, tensors: tuple[str, ...], settings: tuple, backward: bool) -> Program:
+    def _trace(self, sizes: tuple, tensors: tuple[str, ...], settings: tuple, backward: bool) -> Program | None:
         known = {"N": N, "A": ATOMS, "*": None, **dict(sizes)}
         trace, arguments = Trace(backward=backward), dict(settings)
         for name in tensors:
@@ -169,7 +177,10 @@ class OperatorProgram:
             shape = [known[letter] for letter in dims if letter != "B"]
             kind = str(dtype).removeprefix("torch.")
             arguments[name] = trace.input(self._names.index(name), shape, kind, shared=dims[0] != "B")
-        return trace.finish(self._rule(trace, **arguments))
+        try:
+            return trace.finish(self._rule(trace, **arguments))
+        except NotTraceable:
+            return None
 
 
 def _sources(program: Program) -> list[int]:

@@ -286,6 +286,7 @@ class Trace:
         """Return the operands of a dropout with probability p on values of this size: see ``DropoutKeys``."""
         if not p:
             return 0, 0, 0
+        self.require(0 < p < 1, f"dropout with probability {p}")
         first, second = self._new_place(), self._new_place()
         self._keys += [first, second]
         return min(round(p * 2**32), 2**32 - 1), Argument(first, size), Argument(second)

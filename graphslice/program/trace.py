@@ -351,7 +351,8 @@ class Trace:
                 for value, summand in self._unfinished:
                     self._add_gradient(value, summand)
                 self._unfinished.clear()
-            for value, _, _ in self._inputs:
+            # A gradient in the memory of that of another input is copied before the other one is overwritten.
+            for value in sorted((value for value, _, _ in self._inputs), key=self._gradient_is_in_scratch):
                 self._finish_input_gradient(value)
         transposes: list[Instruction] = [
             (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])
@@ -359,6 +360,9 @@ class Trace:
         ]
         parts = self._forward, self._backward, self._kept, transposes, self._keys, self._places, out
         return Program(self._inputs, *parts)
+
+    def _gradient_is_in_scratch(self, value: Value) -> bool:
+        return value in self._gradients and self._gradients[value].argument is None
 
     def _finish_input_gradient(self, value: Value) -> None:
         """Copy the gradient of an input with samples to where the caller wants it, if it is elsewhere, or write 0."""

@@ -20,6 +20,7 @@ from graphslice.data.collate import collate
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS
+from graphslice.ops import read_out
 from graphslice.tasks import Task, regression_tasks
 from graphslice.trees import Stacking
 from graphslice.trees.stacking import fit_trees
@@ -39,8 +40,9 @@ def exact_shapley(predictor, graph) -> np.ndarray:
                 if atom not in shown:
                     x[:, 1 + atom] = 0
             structure = model.pairs(batch)
-            normed = model._apply_blocks(x, structure)
-            output = model.head(model.read_out(normed, structure.mask))[0] * model.target_std + model.target_mean
+            normed = model.run_blocks(x, structure.tensors())
+            readouts = read_out(normed, structure.lengths, model.readouts)
+            output = model.head(readouts)[0] * model.target_std + model.target_mean
         return output.double().numpy()
 
     cache: dict[frozenset, np.ndarray] = {}

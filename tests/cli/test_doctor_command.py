@@ -31,8 +31,8 @@ def test_a_machine_that_is_well(cli, without_compiler, two_operators):
     assert found["machine"]["torch"] and found["machine"]["cores"] >= 1
     assert {(o["operator"], o["dtype"]): o["backend"] for o in found["operators"]} == {
         ("column_sort", "float32"): "numba",
-        ("column_sort", "bfloat16"): "numba",
-        ("column_sort", "float16"): "numba",
+        ("column_sort", "bfloat16"): "torch",
+        ("column_sort", "float16"): "torch",
         ("gelu", "float32"): "numba",
         ("gelu", "bfloat16"): "torch",
         ("gelu", "float16"): "torch",

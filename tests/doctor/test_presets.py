@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,8 @@ from graphslice.doctor import presets
 from graphslice.doctor.presets import check_compiled, check_eager
 from graphslice.nn import GraphTransformer
 from graphslice.ops import path_softmax
+from graphslice.program.kernels import attention
+from graphslice.program.simd.lanes import store_scalar
 
 CPU = torch.device("cpu")
 
@@ -19,11 +22,18 @@ def test_eager_step_is_timed():
     assert 0 < check.eager_seconds < 60
 
 
+def without_weights(samples, values, path_types, lengths, out, count, heads, width):
+    """A wrong kernel: all weights are 0."""
+    for i in range(samples * heads * width * width):
+        store_scalar(out, i, np.float32(0))
+
+
 def test_wrong_backend_is_reported(monkeypatch):
-    backend = path_softmax.backends["numba"]
-    correct = backend.function
-    monkeypatch.setattr(backend, "function", lambda *args: correct(*args).square())
+    programs = path_softmax.backends["numba"].function._program
+    programs.cache_clear()
+    monkeypatch.setattr(attention, "path_softmax", without_weights)
     first, last = check_eager("small", CPU, torch.float32)
+    programs.cache_clear()
     assert first.problem is None and last.problem.startswith("path_softmax: the numba backend: predictions differ by")
     assert last.eager_seconds == first.eager_seconds
 

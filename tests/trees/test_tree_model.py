@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphslice import threads
 from graphslice.errors import InputError
-from graphslice.ops import threads
 from graphslice.trees import Trees, fit_boosting, fit_forest
 from graphslice.trees.model import interpolate
 

@@ -174,7 +174,7 @@ def path_bias_gradient(samples, path_types, lengths, grad, grad_values, count, h
     """Gradient of :func:`path_bias` for the biases, accumulated."""
     for b in range(samples):
         rows = length_at(lengths, b, width)
-        for i in range(rows):
+        for i in range(width):
             for j in range(rows):
                 row = _type_row(path_types, b, i, j, width, count) * heads
                 for h in range(heads):

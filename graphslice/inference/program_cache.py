@@ -1,6 +1,6 @@
 """Cache of the compiled programs of models, in the cache directory of the user.
 
-A program depends on the architecture, not on the weights. It is trusted, like the machine code that numba keeps beside
+A program depends on the architecture, not on the weights. It is trusted, like the machine code that numba keeps with
 it: a program from elsewhere, such as from a checkpoint, could read and write any memory.
 """
 

@@ -86,6 +86,12 @@ FUNCTIONS: dict[str, Callable[[Arguments, Any, Any], Any]] = {
     "norm of dropped sum": lambda args, a, b: F.layer_norm(
         a + args.dropout(b, 0.3), (CHANNELS,), args.weight, args.bias
     ),
+    "residual branch": lambda args, a, b: (
+        a + F.linear(F.layer_norm(a, (CHANNELS,), args.weight, args.bias), args.square)
+    ),
+    "block": lambda args, a, b: (
+        lambda total: total + F.linear(F.layer_norm(total, (CHANNELS,), args.weight, args.bias), args.square)
+    )(a + args.dropout(b, 0.2)),
     "dropout": lambda args, a, b: args.dropout(a, 0.5),
     "dropped sum": lambda args, a, b: args.dropout(a, 0.4) + b,
     "sum of dropped": lambda args, a, b: args.dropout(a, 0.2) + args.dropout(b, 0.6),
@@ -99,6 +105,8 @@ FUNCTIONS: dict[str, Callable[[Arguments, Any, Any], Any]] = {
     "norm of heads": lambda args, a, b: ops.head_norm(a, args.scales, args.shifts, 1),
     "shared norm of heads": lambda args, a, b: ops.head_norm(a, args.scales, args.scales, 0),
 }
+# Drawn more often: their gradients are shared, or added to existing ones.
+COMMON = ["add", "subtract", "linear", "gelu", "norm", "norm of sum", "norm of dropped sum", "dropped sum"]
 READOUTS = {
     "rows": lambda args, x: x,
     "sum of readouts": lambda args, x: F.linear(ops.read_out(x, args.lengths, ("token", "mean", "sum")), args.narrow),
@@ -210,9 +218,12 @@ def small_groups(monkeypatch):
     torch.set_num_threads(1)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    calls=st.lists(st.tuples(st.sampled_from(sorted(FUNCTIONS)), st.integers(0, 99), st.integers(0, 99)), max_size=12),
+    calls=st.lists(
+        st.tuples(st.sampled_from(COMMON) | st.sampled_from(sorted(FUNCTIONS)), st.integers(0, 5), st.integers(0, 5)),
+        max_size=12,
+    ),
     readout=st.sampled_from(sorted(READOUTS)),
     seed=st.integers(0, 2**20),
     shape=st.tuples(st.integers(1, 7), st.integers(2, 9)),
@@ -229,3 +240,39 @@ def test_every_function_matches_torch(name):
     """Alone, twice in a row, and of one value twice; 30 samples of 9 rows are several groups."""
     for sequence in ([(name, 0, 1)], [(name, 0, 1), (name, 0, 2)], [(name, 0, 0), ("add", 0, 1), ("multiply", 0, 1)]):
         check(Function(sequence, "rows"), 0, 30, 9, set())
+
+
+def norm(args, x):
+    return F.layer_norm(x, (CHANNELS,), args.weight, args.bias)
+
+
+def linear(args, x):
+    return F.linear(x, args.square)
+
+
+# The summands of a sum share its gradient until another one is added to that of one of them.
+SHARED_GRADIENTS = {
+    "a linear layer adds to one": lambda args: (lambda b, c: (args.y + b) + c)(F.gelu(args.x), linear(args, args.y)),
+    "another function adds to one": lambda args: (lambda b, c: (args.y + b) + c)(F.gelu(args.x), F.gelu(args.y)),
+    "one is twice in the sum": lambda args: (args.x + args.x) + (args.x + args.y),
+    "inputs alone": lambda args: args.x + args.y,
+    "an input and a function of it": lambda args: norm(args, args.x + args.y) + F.gelu(args.x),
+    "a function of an input, then the input": lambda args: F.gelu(args.x) + norm(args, args.x + args.y),
+    "a function of the other input, then the input": lambda args: F.gelu(args.y) + norm(args, args.x + args.y),
+    "the other input and a function of it": lambda args: norm(args, args.x + args.y) + F.gelu(args.y),
+    "both inputs and functions of them": lambda args: norm(args, args.x + args.y) + args.x * args.y,
+    "a norm of two sums": lambda args: (lambda t: t + norm(args, t) + norm(args, t + args.x))(args.x + args.y),
+    "a norm of a value with itself": lambda args: norm(args, args.x + args.x),
+    "a norm of a value with itself, dropped": lambda args: norm(args, args.x + args.dropout(args.x, 0.5)),
+    "a dropped value in three sums": lambda args: (lambda d: (args.x + d) * (args.y + d) + d)(
+        args.dropout(args.z, 0.4)
+    ),
+    "a sum of sums": lambda args: (lambda s, t: (s + t) + linear(args, s) + linear(args, t))(
+        args.x + args.y, args.y + args.z
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED_GRADIENTS)
+def test_sums_that_share_a_gradient_match_torch(name):
+    check(SHARED_GRADIENTS[name], 0, 5, 6, set())

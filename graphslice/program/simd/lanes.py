@@ -431,7 +431,7 @@ as_int32, as_float32 = _bitcast("int32"), _bitcast("float32")
 
 @njit(inline="always")
 def exp(x):
-    """Compute ``e^x`` of lanes of floats to 2 units in the last place; 0 up to -64, ``e^88`` above 88, and nan of nan.
+    """Compute ``e^x`` of lanes of floats to 3 units in the last place; 0 below -64, ``e^88`` above 88, and nan of nan.
 
     In a softmax, whose largest term is 1, a term below e^-64 does not change the sum. Its products with gradients would
     be denormal numbers, which make a matrix product many times slower.

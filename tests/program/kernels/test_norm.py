@@ -1,0 +1,79 @@
+"""Layer norms with the residual sum before them: dropout, unused results, and numerically difficult values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from graphslice.program.function import run_program
+from graphslice.program.layout import N
+from graphslice.program.trace import Trace
+
+
+def run(function, *tensors: torch.Tensor) -> torch.Tensor:
+    """Run ``function(x, y, weight, bias)`` as a program."""
+    trace, channels = Trace(backward=True), tensors[0].shape[-1]
+    values = [trace.input(i, (N, channels)) for i in range(2)]
+    parameters = [trace.input(i, (channels,), shared=True) for i in (2, 3)]
+    return run_program(trace.finish(function(*values, *parameters)), tensors, *tensors[0].shape[:2])
+
+
+def arguments(*shape: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=generator).requires_grad_() for size in (shape, shape, *[shape[-1:]] * 2)]
+
+
+def norm(x, weight, bias, eps=1e-5):
+    return F.layer_norm(x, (weight.shape[0],), weight, bias, eps)
+
+
+FUNCTIONS = {
+    "norm": lambda x, y, weight, bias: norm(x + y, weight, bias),
+    "sum": lambda x, y, weight, bias: (lambda s: (norm(s, weight, bias), s)[1])(x + y),
+    "both": lambda x, y, weight, bias: (lambda s: s * norm(s, weight, bias))(x + y),
+    "no sum": lambda x, y, weight, bias: norm(y, weight, bias, 0.1),
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 32), (1, 1, 16), (3, 2, 272)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_and_gradients_match_torch(name, shape):
+    args, results = arguments(*shape), []
+    for out in (run(FUNCTIONS[name], *args), FUNCTIONS[name](*args)):
+        gradients = torch.autograd.grad(out.sin().sum(), args, allow_unused=True, materialize_grads=True)
+        results.append([out, *gradients])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_applies_to_one_summand_and_its_gradient():
+    x, y, weight, bias = arguments(8, 8, 48)
+    total = run(
+        lambda x, y, weight, bias: (lambda s: (norm(s, weight, bias), s)[1])(x + F.dropout(y, 0.25)), x, y, weight, bias
+    )
+    kept = (total != x).detach()
+    assert abs(kept.float().mean() - 0.75) < 0.03
+    torch.testing.assert_close(total, x + kept * y / 0.75)
+    grad_x, grad_y = torch.autograd.grad(total, (x, y), torch.ones_like(total))
+    torch.testing.assert_close(grad_x, torch.ones_like(x))
+    torch.testing.assert_close(grad_y, kept / 0.75)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e6, -1e-6])
+def test_constant_values(value):
+    x, y, weight, bias = arguments(1, 3, 16)
+    flat = [torch.full_like(x, value).requires_grad_(), (0 * y).detach().requires_grad_(), weight, bias]
+    exact, results = [tensor.detach().double().requires_grad_() for tensor in flat], []
+    for args, out in ((flat, run(FUNCTIONS["norm"], *flat)), (exact, FUNCTIONS["norm"](*exact))):
+        results.append([out, *torch.autograd.grad(out, args, torch.ones_like(out))])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_values_far_from_zero():
+    """The variance is that of the differences from the mean, not a difference of squares."""
+    x, y, weight, bias = arguments(2, 3, 64)
+    shifted = x.detach() + 1e4
+    exact = norm((shifted + y).double(), weight.double(), bias.double())
+    torch.testing.assert_close(run(FUNCTIONS["norm"], shifted, y, weight, bias).double(), exact, rtol=1e-3, atol=1e-2)

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphslice.program.run import address
+from graphslice.program.simd.small_product import Matrix, small_product, small_product_transposed, transpose
+
+
+def matrix(random, rows: int, columns: int, extra: int) -> np.ndarray:
+    """Draw a matrix whose rows are followed by other numbers."""
+    return random.normal(size=(rows, columns + extra)).astype(np.float32)
+
+
+def as_matrix(array: np.ndarray) -> Matrix:
+    return Matrix(address(array), array.shape[1])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@settings(max_examples=100)
+@given(
+    st.integers(0, 2**20),
+    st.integers(1, 40),
+    st.integers(0, 70),
+    st.integers(8, 120),
+    st.integers(0, 3),
+    st.sampled_from(["none", "matrix", "row", "out"]),
+)
+def test_product_matches_numpy_and_writes_nothing_else(transposed, seed, rows, inner, columns, extra, start):
+    random = np.random.default_rng(seed)
+    columns = columns // 16 * 16 + 16 if start == "out" else columns
+    a, b = matrix(random, rows, inner, extra), matrix(random, inner, columns, 2 * extra)
+    given_start, out = matrix(random, rows, columns, extra), matrix(random, rows, columns, 3 * extra)
+    before, product = out.copy(), a[:, :inner].astype(np.float64) @ b[:, :columns]
+    starts = {
+        "none": (Matrix(0, 0), 0),
+        "matrix": (as_matrix(given_start), given_start[:, :columns]),
+        "row": (Matrix(address(given_start), 0), given_start[:1, :columns]),
+        "out": (as_matrix(out), out[:, :columns].copy()),
+    }
+    summand, values = starts[start]
+    if transposed:
+        a = np.ascontiguousarray(a.T)
+        small_product_transposed(as_matrix(a), as_matrix(b), summand, as_matrix(out), rows, inner, columns)
+    else:
+        small_product(as_matrix(a), as_matrix(b), summand, as_matrix(out), rows, inner, columns)
+    np.testing.assert_allclose(out[:, :columns], values + product, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(out[:, columns:], before[:, columns:])
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(300, 768, 768), (112, 80, 3072), (17, 3072, 272), (1, 768, 96)]
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_large_products_match_numpy(rows, inner, columns, transposed):
+    random = np.random.default_rng(0)
+    a, b, out = matrix(random, rows, inner, 0), matrix(random, inner, columns, 0), np.empty((rows, columns), np.float32)
+    expected = a.astype(np.float64) @ b
+    if transposed:
+        a = np.ascontiguousarray(a.T)
+        small_product_transposed(as_matrix(a), as_matrix(b), Matrix(0, 0), as_matrix(out), rows, inner, columns)
+    else:
+        small_product(as_matrix(a), as_matrix(b), Matrix(0, 0), as_matrix(out), rows, inner, columns)
+    np.testing.assert_allclose(out, expected, rtol=1e-3, atol=1e-3)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
+def test_transpose_matches_numpy(rows, columns, extra):
+    source = matrix(np.random.default_rng(0), rows, columns, extra)
+    out = np.full((columns, rows + extra), np.nan, np.float32)
+    transpose(as_matrix(source), rows, columns, as_matrix(out))
+    np.testing.assert_array_equal(out[:, :rows], source[:, :columns].T)
+    assert np.isnan(out[:, rows:]).all()

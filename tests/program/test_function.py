@@ -1,0 +1,262 @@
+"""Programs as functions of torch tensors: gradients, memory layouts, modes of torch, operators."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from graphslice import ops
+from graphslice.program.function import OperatorProgram, draw_random_integers, run_program
+from graphslice.program.layout import N
+from graphslice.program.trace import RULES, Trace
+
+
+def make_program(function, count: int = 2, backward: bool = True):
+    """Trace a function of values ``[B, N, 16]`` and of a shared weight ``[16, 16]``."""
+    trace = Trace(backward=backward)
+    values = [trace.input(i, (N, 16)) for i in range(count)]
+    return trace.finish(function(*values, trace.input(count, (16, 16), shared=True)))
+
+
+def layer(x, y, weight):
+    """Compute a function in which all arguments have a gradient that depends on the others."""
+    return F.gelu(F.linear(x * y, weight)) + x
+
+
+def tensors(batch: int = 3, width: int = 4) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (batch, width, 16), (batch, width, 16), (16, 16)
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def run_layer(*arguments: Tensor) -> Tensor:
+    backward = torch.is_grad_enabled() and any(argument.requires_grad for argument in arguments)
+    return run_program(make_program(layer, backward=backward), arguments, *arguments[0].shape[:2])
+
+
+def assert_gradients_match(arguments: list[Tensor], upstream: Tensor | None = None) -> None:
+    results = []
+    for function in (run_layer, layer):
+        out = function(*arguments)
+        used = [argument for argument in arguments if argument.requires_grad]
+        results.append([out, *torch.autograd.grad(out, used, torch.ones_like(out) if upstream is None else upstream)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_matches_torch():
+    assert_gradients_match(tensors())
+    with torch.no_grad():
+        torch.testing.assert_close(run_layer(*tensors()), layer(*tensors()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_small_batches(batch):
+    assert_gradients_match(tensors(batch))
+
+
+@pytest.mark.parametrize("frozen", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}])
+def test_inputs_without_gradients(frozen):
+    arguments = [t.detach() if i in frozen else t for i, t in enumerate(tensors())]
+    if len(frozen) == 3:
+        assert not run_layer(*arguments).requires_grad
+    else:
+        assert_gradients_match(arguments)
+        run_layer(*arguments).sum().backward()
+        assert [t.grad is None for t in arguments] == [i in frozen for i in range(3)]
+
+
+def test_gradients_of_frozen_inputs_of_a_traced_program():
+    """The same program serves whatever is frozen later."""
+    program = make_program(layer)
+    for frozen in (set(), {2}, {0}, {0, 1, 2}):
+        arguments = [t.detach() if i in frozen else t for i, t in enumerate(tensors())]
+        out = run_program(program, arguments, 3, 4)
+        torch.testing.assert_close(out, layer(*arguments), rtol=1e-5, atol=1e-5)
+        assert out.requires_grad == (len(frozen) < 3)
+
+
+UPSTREAM = {
+    "expanded": lambda out: torch.full((), 0.5).expand(out.shape),
+    "transposed": lambda out: torch.randn(out.shape[::-1]).permute(2, 1, 0),
+    "every other": lambda out: torch.randn(*out.shape[:2], 32)[..., ::2],
+    "broadcast": lambda out: torch.randn(out.shape[-1]).expand(out.shape),
+}
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_non_contiguous_upstream_gradients(name):
+    arguments = tensors()
+    assert_gradients_match(arguments, UPSTREAM[name](arguments[0]))
+
+
+def test_upstream_gradient_is_not_changed():
+    """Nor where the result is used by operations that nothing depends on."""
+
+    def function(x, y, weight):
+        out = F.gelu(x)
+        F.linear(out, weight)
+        F.layer_norm(out + y, (16,), *[y.trace.input(i, (16,), shared=True) for i in (3, 4)])
+        return out
+
+    arguments = [*tensors(), torch.ones(16), torch.ones(16)]
+    arguments[2] = torch.full((16, 16), torch.inf, requires_grad=True)
+    upstream = torch.randn(3, 4, 16)
+    before = upstream.clone()
+    run_program(make_program(function), arguments, 3, 4).backward(upstream)
+    assert torch.equal(upstream, before)
+
+
+def test_results_that_are_arguments_are_copied():
+    x, y, weight = tensors()
+    out = run_program(make_program(lambda x, y, weight: x), [x, y, weight], 3, 4)
+    assert torch.equal(out, x) and out.data_ptr() != x.data_ptr()
+    out.backward(upstream := torch.randn(out.shape))
+    assert torch.equal(x.grad, upstream) and not y.grad.any() and not weight.grad.any()
+
+
+def test_second_backward_raises():
+    out = run_layer(*tensors()).sum()
+    out.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="already computed: sum the losses"):
+        out.backward()
+
+
+def test_gradients_of_gradients_raise():
+    arguments = tensors()
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(run_layer(*arguments).sum(), arguments, create_graph=True)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_arguments_changed_before_the_backward_pass_raise(number):
+    arguments = tensors()
+    out = run_layer(*arguments)
+    with torch.no_grad():
+        arguments[number].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_gradients_accumulate_over_batches():
+    arguments = tensors()
+    for number in (1, 2):
+        run_layer(*arguments).sum().backward()
+        if number == 1:
+            once = [argument.grad.clone() for argument in arguments]
+    for argument, grad in zip(arguments, once, strict=True):
+        torch.testing.assert_close(argument.grad, 2 * grad)
+        argument.grad.zero_()  # it is memory of its own
+    assert not any(argument.grad.any() for argument in arguments)
+
+
+def test_two_results_of_one_program_have_separate_memory():
+    program, first, second = make_program(layer), tensors(), [2 * t.detach().requires_grad_() for t in tensors()]
+    outs = [run_program(program, arguments, 3, 4) for arguments in (first, second)]
+    sum(out.sum() for out in outs).backward()
+    expected = [t.clone().detach().requires_grad_() for t in first]
+    layer(*expected).sum().backward()
+    for argument, other in zip(first, expected, strict=True):
+        torch.testing.assert_close(argument.grad, other.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_inference_mode_and_no_grad():
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            out = run_layer(*tensors())
+        assert not out.requires_grad
+        torch.testing.assert_close(out, layer(*tensors()).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_saved_values_are_freed_with_the_result():
+    arguments = tensors()
+    out = run_layer(*arguments)
+    state = weakref.ref(out.grad_fn.state.kept)
+    out.sum().backward()
+    assert state() is None
+    out = run_layer(*arguments)
+    state = weakref.ref(out.grad_fn.state.kept)
+    del out
+    gc.collect()
+    assert state() is None
+
+
+def test_random_integers_follow_the_seed_of_torch():
+    torch.manual_seed(0)
+    first = draw_random_integers(4000)
+    torch.manual_seed(0)
+    assert draw_random_integers(4000) == first != draw_random_integers(4000)
+    assert all(-(2**31) <= number < 2**31 for number in first) and min(first) < -(2**30) and max(first) > 2**30
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def test_one_program_serves_all_batches_of_a_size():
+    program = OperatorProgram(
+        ops.max_exchange.reference, RULES[ops.max_exchange], {"v": "B N C", "lengths": "B int64"}, None
+    )
+    for batch, width, channels, grad in ((2, 3, 16, False), (5, 300, 16, False), (2, 3, 32, False), (2, 3, 16, True)):
+        v = torch.randn(batch, width, channels, requires_grad=grad)
+        program(v, torch.full((batch,), width))
+    assert program._program.cache_info().currsize == 3  # per number of channels, with and without gradients
+
+
+def test_shapes_of_operators():
+    def reference(x, table, types, flags=None, p=0.0):
+        raise AssertionError
+
+    program = OperatorProgram(
+        reference,
+        lambda trace, x, table, types, flags=None, p=0.0: x,
+        {"x": "B N C", "table": "* C", "types": "B A A int16", "flags": "3 bool"},
+        lambda x, table, types, flags, p: p < 1,
+    )
+    x, table, types = torch.randn(2, 4, 16), torch.randn(7, 16), torch.zeros(2, 3, 3, dtype=torch.int16)
+    flags = torch.ones(3, dtype=torch.bool)
+    supported = [
+        (x, table, types),
+        (x, table[:1], types),
+        (x, table, types, flags),
+        (x, table, types, None, 0.5),
+        (torch.randn(2, 1, 16), table, types[:, :0, :0]),
+    ]
+    rejected = [
+        (x, table, types, None, 1.0),
+        (x, table),
+        (x, table, types, flags, 0.5, 1),
+        (x, table, None),
+        (x, table, types, flags[:2]),
+        (x, table, types, flags[None]),
+        (x, table, types, flags, torch.tensor(0.5)),
+        (x, table[:, :8], types),
+        (x.double(), table, types),
+        (x, table.double(), types),
+        (x, table, types.int()),
+        (x, table, types[:1]),
+        (x, table, types[:, :2]),
+        (x, table, torch.zeros(2, 4, 4, dtype=torch.int16)),
+        (x[0], table, types),
+    ]
+    assert all(program.supports(*args) for args in supported)
+    assert not any(program.supports(*args) for args in rejected)
+    assert program.supports(types=types, p=0.1, x=x, table=table)
+    assert not program.supports(x, table, types, q=0.1) and not program.supports(x, types=types)
+    torch.testing.assert_close(program(x, table, types), x)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 16), (2, 8), (4, 2, 2), (1, 1, 1, 32), (1000, 16)])
+def test_operators_of_any_shape(shape):
+    x = torch.randn(shape).requires_grad_()
+    for leaf in (x, x.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_()):
+        actual = ops.gelu.using("numba")(leaf)
+        assert actual.shape == leaf.shape
+        torch.testing.assert_close(actual, F.gelu(leaf), rtol=1e-5, atol=1e-6)
+        upstream = torch.randn(shape)
+        grads = [torch.autograd.grad(function(leaf), leaf, upstream)[0] for function in (ops.gelu, F.gelu)]
+        torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)

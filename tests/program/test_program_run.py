@@ -1,0 +1,126 @@
+"""Runs of programs: without torch, on several cores, and switched off."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphslice.program import run
+from graphslice.program.kernels import elementwise, linear
+from graphslice.program.layout import MAX_OPERANDS, Argument, N, Value
+from graphslice.program.run import FIRST, KERNELS, OUT, Input, Program, address, programs_disabled, programs_enabled
+
+CHANNELS = 16
+
+
+def sum_of_products() -> Program:
+    """Return a program of ``x y + x`` for x and y of ``[B, N, 16]``."""
+    size, step = N * CHANNELS, N * CHANNELS * 4
+    x, y = (Value((N, CHANNELS), argument=Argument(FIRST + i, step)) for i in range(2))
+    product, out = Value((N, CHANNELS)), Value((N, CHANNELS), argument=Argument(OUT, step))
+    forward = [(elementwise.multiply, [x, y, product, size]), (elementwise.add, [product, x, out, size])]
+    inputs = [Input(x, "float32", 0), Input(y, "float32", 1)]
+    return Program(inputs, forward, [], [], [], [], FIRST + 2, out)
+
+
+def run_program(program: Program, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    out = np.full_like(x, np.nan)
+    program.forward([(address(x), x.shape), (address(y), y.shape)], address(out), *x.shape[:2], lambda count: [])
+    return out
+
+
+def draw(batch: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(2, batch, width, CHANNELS)).astype(np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("batch", "width"), [(1, 1), (2, 7), (50, 3), (129, 1), (3, 113), (2, 300)])
+def test_every_sample_is_computed_once(batch, width, threads):
+    """In groups, the last of which may be smaller."""
+    x, y = draw(batch, width)
+    torch.set_num_threads(threads)
+    try:
+        np.testing.assert_allclose(run_program(sum_of_products(), x, y), x * y + x, rtol=1e-6, atol=1e-6)
+    finally:
+        torch.set_num_threads(1)
+
+
+@given(st.integers(0, 500), st.integers(1, 300), st.integers(1, 64))
+def test_samples_are_shared_evenly_among_cores(samples, width, cores):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "cores", lambda: cores)
+        ends = run.share_ends(samples, width)
+    sizes = np.diff([0, *ends])
+    assert ends[-1] == samples and 1 <= len(ends) <= cores
+    assert sizes.max() - sizes.min() <= 1
+    assert len(ends) == 1 or samples * width >= 64 * len(ends)  # enough rows for each
+    assert len(ends) == min(cores, samples, samples * width // 64) or len(ends) == 1
+
+
+def test_calls_from_several_threads_do_not_share_memory():
+    program, wrong = sum_of_products(), []
+    arrays = [draw(40, 3 + number, number) for number in range(4)]
+
+    def call(x: np.ndarray, y: np.ndarray) -> None:
+        for _ in range(200):
+            if not np.allclose(run_program(program, x, y), x * y + x, rtol=1e-5, atol=1e-5):
+                wrong.append(x.shape)
+
+    threads = [threading.Thread(target=call, args=tuple(pair)) for pair in arrays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_program_runs_without_torch():
+    code = (
+        "import sys, numpy as np\n"
+        "import graphslice.program.kernels, graphslice.program.layout, graphslice.program.run, graphslice.threads\n"
+        "assert 'torch' not in sys.modules and graphslice.threads.cores() > 0"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_programs_can_be_disabled():
+    assert programs_enabled()
+    with programs_disabled():
+        assert not programs_enabled()
+        with programs_disabled():
+            assert not programs_enabled()
+        assert not programs_enabled()
+    assert programs_enabled()
+    with pytest.raises(ZeroDivisionError), programs_disabled():
+        raise ZeroDivisionError
+    assert programs_enabled()
+    with programs_disabled():
+        run.disable_programs()
+    assert programs_enabled()
+
+
+def test_kernels_take_samples_and_at_most_the_maximum_number_of_operands():
+    assert len(KERNELS) > 30 and KERNELS["linear"] is linear.linear
+    for name, kernel in KERNELS.items():
+        parameters = list(inspect.signature(kernel).parameters)
+        assert kernel.__name__ == name and parameters[0] == "samples" and len(parameters) <= MAX_OPERANDS + 1
+
+
+def test_kernels_have_different_names():
+    before = dict(KERNELS)
+
+    def linear(samples):
+        pass
+
+    with pytest.raises(AssertionError):
+        run.kernel(linear)
+    assert before == KERNELS

@@ -322,9 +322,14 @@ def _max_exchange_case(generator, heads, head_dim, lengths):
 
 
 @_typical_of("path_softmax")
-@_typical_of("path_bias")
 def _path_softmax_case(generator, heads, head_dim, lengths):
     return Case((_normal(generator, 401, heads), *_path_types(generator, 400, lengths)))
+
+
+@_typical_of("path_bias")
+def _path_bias_case(generator, heads, head_dim, lengths):
+    # The rows of the padding are undefined.
+    return _path_softmax_case(generator, heads, head_dim, [max(lengths)] * len(lengths))
 
 
 def _path_values_arguments(generator, heads, positions, paths, entries):

@@ -83,7 +83,6 @@ HEADS = [(1, 16), (2, 8), (4, 12), (2, 24), (1, 48), (4, 20), (2, 40), (8, 10), 
 @given(st.integers(0, 2**20), st.sampled_from(HEADS), st.lists(st.integers(1, 21), min_size=1, max_size=3))
 def test_kernels_match_reference_at_any_shape(name, seed, sizes, lengths):
     heads, head_dim = sizes if name != "head_norm" or sizes[1] % 8 == 0 else (2, 8)
-    lengths = [lengths[0]] * len(lengths) if name == "path_bias" else lengths  # the rows of its padding are undefined
     generator = torch.Generator().manual_seed(seed)
     check(OPERATORS[name], "numba", torch.float32, TYPICAL[name](generator, heads, head_dim, lengths))
 
@@ -92,7 +91,6 @@ def test_kernels_match_reference_at_any_shape(name, seed, sizes, lengths):
 def test_kernels_match_reference_for_hundreds_of_samples(name):
     """Several groups of samples per core, the last one smaller than the others."""
     lengths = [1 + number % 7 for number in range(101)]
-    lengths = [7] * 101 if name == "path_bias" else [2, *lengths[1:]] if name == "read_out" else lengths
     check(OPERATORS[name], "numba", torch.float32, TYPICAL[name](torch.Generator().manual_seed(0), 2, 16, lengths))
 
 

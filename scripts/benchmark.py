@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files|sort|step|where|predict|tables|intervals [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py data|files|reader|sort|step|where|predict|tables|intervals [--json]``.
 
 Every figure is measured in the same run as the one that it is compared with, since ratios vary less than times
 between machines and over time. ``--json`` prints one line of JSON instead of the table.
@@ -18,6 +18,7 @@ from graphslice.hardware import hardware_info
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",
     "files": "memory and rate of the command line on large files",
+    "reader": "what the compiled reader of RDKit's binary molecules gains in whole runs",
     "sort": "column_sort compared with torch.sort",
     "step": "training and inference of the model compared with plain PyTorch and the arithmetic floor",
     "where": "where the time of a training step goes",

@@ -1,8 +1,4 @@
-"""Molecular graphs (:class:`MolGraph`) from SMILES, with exactly the nine atom and three bond features of OGB.
-
-The integers are those of ``ogb.utils.features`` (OGB 1.3.6, Hu et al. 2020). OGB's own code is not used because it
-takes three times as long and fails at unknown stereo labels.
-"""
+"""Molecular graphs (:class:`MolGraph`) from SMILES, with exactly the features of OGB (``features.py``)."""
 
 from __future__ import annotations
 
@@ -13,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rdkit import Chem, rdBase
 
+from graphslice.chem.features import molecule_features
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, normalize_stereo, parse_molecule
-from graphslice.chem.rdkit_features import atom_features, features_of_bond
-from graphslice.chem.rdkit_pickle import SLACK, unpack
+from graphslice.chem.rdkit_pickle import read_binaries
 from graphslice.chem.renumber import renumber
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
@@ -258,31 +254,16 @@ def _parse_for_graph(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
 def _to_arrays(
     smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes], max_atoms: int, canonical: bool
 ) -> MolArrays:
+    """Collect the features of all molecules: with the compiled reader, or through RDKit where it knows no answer."""
     ptr = np.zeros((2, len(counts) + 1), np.int64)
     np.cumsum(np.array(counts, np.int64).reshape(-1, 2).T, axis=1, out=ptr[:, 1:])
     atom_ptr, bond_ptr = ptr
-    arrays = MolArrays(
-        atom_ptr,
-        bond_ptr,
-        np.zeros((atom_ptr[-1], len(ATOM_DIMS)), np.uint8),
-        np.zeros((bond_ptr[-1], 2), np.int32),
-        np.zeros(bond_ptr[-1], np.uint8),
-    )
-    data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
-    starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
-    status = np.zeros(len(counts), np.uint8)
-    unpack(data, starts, atom_ptr, bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids, status)
-    for row in np.flatnonzero(status).tolist():
+    atoms = np.zeros((atom_ptr[-1], len(ATOM_DIMS)), np.uint8)
+    bonds = np.zeros((bond_ptr[-1], 2), np.int32)
+    features = np.zeros((bond_ptr[-1], len(BOND_DIMS)), np.uint8)
+    for row in read_binaries(binaries, atom_ptr, bond_ptr, atoms, bonds, features):
         # Parsed a second time: this is rare, and keeping all RDKit molecules in memory would slow down every one.
-        _fill(arrays, row, _parse_for_graph(smiles[row], max_atoms, canonical))
-    return arrays
-
-
-def _fill(arrays: MolArrays, row: int, mol: Chem.Mol) -> None:
-    """Fill the rows of one molecule through RDKit's Python interface, if the compiled reader could not."""
-    atoms = slice(arrays.atom_ptr[row], arrays.atom_ptr[row + 1])
-    bonds = slice(arrays.bond_ptr[row], arrays.bond_ptr[row + 1])
-    arrays.atoms[atoms] = [atom_features(atom) for atom in mol.GetAtoms()]
-    if mol.GetNumBonds():
-        arrays.bonds[bonds] = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
-        arrays.bond_type_ids[bonds] = bond_type_ids(np.array([features_of_bond(bond) for bond in mol.GetBonds()]))
+        mol = _parse_for_graph(smiles[row], max_atoms, canonical)
+        of_bonds = slice(bond_ptr[row], bond_ptr[row + 1])
+        atoms[atom_ptr[row] : atom_ptr[row + 1]], bonds[of_bonds], features[of_bonds] = molecule_features(mol)
+    return MolArrays(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids(features))

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from rdkit import Chem
 
-from graphslice.feature_dims import BOND_DIMS
+from graphslice.chem.features import ATOM_FEATURES, BOND_FEATURES, Feature
 
 #: Status of a molecule after :func:`unpack`.
 READ, UNKNOWN = 0, 1
@@ -29,53 +29,20 @@ _MARK = 0xDEADBEEF
 _BEGIN_ATOMS, _BEGIN_BONDS, _BEGIN_RINGS, _BEGIN_SYMMETRIC_RINGS, _MAP_NUMBER = 1, 11, 20, 66, 24
 
 
-def _table(rdkit_values: Sequence[int], default: int) -> np.ndarray:
-    """Map RDKit's enum numbers to feature values: the index in ``rdkit_values``, or ``default`` if not listed."""
-    table = np.full(256, default, np.uint8)
-    for value, rdkit_value in enumerate(rdkit_values):
-        table[int(rdkit_value)] = value
+def _table(feature: Feature) -> np.ndarray:
+    """Map the byte that RDKit writes for each value to the feature: ``uint8 [256]``."""
+    table = np.full(256, len(feature.indices), np.uint8)
+    for value, index in feature.indices.items():
+        table[int(value) & 0xFF] = index
     return table
 
 
-# OGB's lists, in its order; values that are not listed share the last feature value.
-CHIRALITY = _table(
-    (
-        Chem.ChiralType.CHI_UNSPECIFIED,
-        Chem.ChiralType.CHI_TETRAHEDRAL_CW,
-        Chem.ChiralType.CHI_TETRAHEDRAL_CCW,
-        Chem.ChiralType.CHI_OTHER,
-    ),
-    4,
+_ELEMENT, _CHIRALITY, _DEGREE, _CHARGE, _HYDROGENS, _RADICALS, _HYBRIDIZATION, _, _ = map(
+    _table, ATOM_FEATURES.values()
 )
-HYBRIDIZATION = _table(
-    (
-        Chem.HybridizationType.SP,
-        Chem.HybridizationType.SP2,
-        Chem.HybridizationType.SP3,
-        Chem.HybridizationType.SP3D,
-        Chem.HybridizationType.SP3D2,
-    ),
-    5,
-)
-BOND_TYPE = _table(
-    (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE, Chem.BondType.AROMATIC),
-    4,
-)
-# OGB's code fails at atropisomers; here stereo without a label of its own counts as STEREOANY.
-BOND_STEREO = _table(
-    (
-        Chem.BondStereo.STEREONONE,
-        Chem.BondStereo.STEREOZ,
-        Chem.BondStereo.STEREOE,
-        Chem.BondStereo.STEREOCIS,
-        Chem.BondStereo.STEREOTRANS,
-        Chem.BondStereo.STEREOANY,
-    ),
-    5,
-)
+_BOND_TYPE, _STEREO, _ = map(_table, BOND_FEATURES.values())
 _SP3 = int(Chem.HybridizationType.SP3)
 _SINGLE = int(Chem.BondType.SINGLE)
-_STEREOS, _CONJUGATIONS = BOND_DIMS[1], BOND_DIMS[2]
 
 
 @njit(cache=True, inline="always")
@@ -96,13 +63,8 @@ def _atom_index(data, offset, index_bytes):
     return _int32(data, offset) if index_bytes == 4 else np.int64(data[offset])
 
 
-@njit(cache=True, inline="always")
-def _signed(byte):
-    return np.int64(byte) - (256 if byte > 127 else 0)
-
-
 @njit(cache=True)
-def _unpack_molecule(data, offset, end, atoms, bonds, bond_type_ids):
+def _unpack_molecule(data, offset, end, atoms, bonds, bond_features):
     """Read one molecule into its rows; return READ, or UNKNOWN, which leaves the rows undefined."""
     if end - offset < _HEADER + 10 or _int32(data, offset) & 0xFFFFFFFF != _MARK:
         return UNKNOWN
@@ -117,11 +79,11 @@ def _unpack_molecule(data, offset, end, atoms, bonds, bond_type_ids):
     degree = np.zeros(num_atoms, np.int64)
     offset = _read_atoms(data, offset + 10, end, atoms, degree)
     if offset >= 0:
-        offset = _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree)
+        offset = _read_bonds(data, offset, end, index_bytes, bonds, bond_features, degree)
     if offset < 0:
         return UNKNOWN
     for i in range(num_atoms):
-        atoms[i, 2] = min(degree[i], 11)
+        atoms[i, 2] = _DEGREE[min(degree[i], 255)]
     return READ if _mark_rings(data, offset, end, index_bytes, atoms) else UNKNOWN
 
 
@@ -140,7 +102,7 @@ def _read_atoms(data, offset, end, atoms, degree):
         offset += 6
         charge, tag, hybridization, explicit, implicit, radicals = 0, 0, _SP3, 0, 0, 0
         if fields & 2:
-            charge = _signed(data[offset])
+            charge = np.int64(data[offset])
             offset += 1
         if fields & 4:
             tag = np.int64(data[offset])
@@ -166,12 +128,12 @@ def _read_atoms(data, offset, end, atoms, degree):
                 return -1
             offset += 6 if data[offset + 1] > 127 else 2
         hydrogens = explicit + (0 if flags & 32 else implicit)
-        atoms[i, 0] = number - 1 if 1 <= number <= 118 else 118
-        atoms[i, 1] = CHIRALITY[tag]
-        atoms[i, 3] = charge + 5 if -5 <= charge <= 5 else 11
-        atoms[i, 4] = min(hydrogens, 9)
-        atoms[i, 5] = min(radicals, 5)
-        atoms[i, 6] = HYBRIDIZATION[hybridization]
+        atoms[i, 0] = _ELEMENT[number]
+        atoms[i, 1] = _CHIRALITY[tag]
+        atoms[i, 3] = _CHARGE[charge]
+        atoms[i, 4] = _HYDROGENS[min(hydrogens, 255)]
+        atoms[i, 5] = _RADICALS[radicals]
+        atoms[i, 6] = _HYBRIDIZATION[hybridization]
         atoms[i, 7] = 1 if flags & 64 else 0
         atoms[i, 8] = 0
         degree[i] = hydrogens
@@ -179,7 +141,7 @@ def _read_atoms(data, offset, end, atoms, degree):
 
 
 @njit(cache=True)
-def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
+def _read_bonds(data, offset, end, index_bytes, bonds, bond_features, degree):
     """Fill the bonds, add them to the degrees, and return the offset of the rings, or -1 for an unsupported format."""
     if offset >= end or data[offset] != _BEGIN_BONDS:
         return -1
@@ -204,8 +166,8 @@ def _read_bonds(data, offset, end, index_bytes, bonds, bond_type_ids, degree):
             stereo = np.int64(data[offset])
             offset += 2 + index_bytes * np.int64(data[offset + 1])
         bonds[m, 0], bonds[m, 1] = begin, finish
-        conjugated = 1 if flags & 32 else 0
-        bond_type_ids[m] = (BOND_TYPE[bond_type] * _STEREOS + BOND_STEREO[stereo]) * _CONJUGATIONS + conjugated
+        bond_features[m, 0], bond_features[m, 1] = _BOND_TYPE[bond_type], _STEREO[stereo]
+        bond_features[m, 2] = 1 if flags & 32 else 0
         degree[begin] += 1
         degree[finish] += 1
     return offset
@@ -235,7 +197,7 @@ def _mark_rings(data, offset, end, index_bytes, atoms):
 
 
 @njit(cache=True)
-def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, status):
+def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, status):
     """Read G serialised molecules, with atoms and bonds in their input order.
 
     Args:
@@ -245,7 +207,7 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, status
         atom_ptr, bond_ptr: ``int64 [G + 1]``, rows of each molecule in the arrays below.
         atoms: ``uint8 [A, 9]``, filled.
         bonds: ``int32 [M, 2]``, filled; atoms numbered from 0 within their molecule.
-        bond_type_ids: ``uint8 [M]``, filled (see :func:`graphslice.chem.molecule.bond_type_ids`).
+        bond_features: ``uint8 [M, 3]``, filled.
         status: ``uint8 [G]``, filled with ``READ`` or ``UNKNOWN``.
     """
     for g in range(len(starts) - 1):
@@ -257,5 +219,29 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, status
             starts[g + 1],
             atoms[atom_ptr[g] : atom_ptr[g + 1]],
             bonds[bond_ptr[g] : bond_ptr[g + 1]],
-            bond_type_ids[bond_ptr[g] : bond_ptr[g + 1]],
+            bond_features[bond_ptr[g] : bond_ptr[g + 1]],
         )
+
+
+def read_binaries(
+    binaries: Sequence[bytes],
+    atom_ptr: np.ndarray,
+    bond_ptr: np.ndarray,
+    atoms: np.ndarray,
+    bonds: np.ndarray,
+    bond_features: np.ndarray,
+) -> list[int]:
+    """Read the output of ``Mol.ToBinary(0)`` for G molecules, empty for no molecule, into arrays.
+
+    Args:
+        binaries: G byte strings.
+        atom_ptr, bond_ptr, atoms, bonds, bond_features: as for :func:`unpack`.
+
+    Returns:
+        The rows of molecules that could not be read, whose rows in the arrays are undefined.
+    """
+    data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
+    starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
+    status = np.full(len(binaries), READ, np.uint8)
+    unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, status)
+    return np.flatnonzero(status != READ).tolist()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from numba import njit
+from rdkit.Chem import ChiralType
 
-# Values of OGB's chirality feature.
-_CLOCKWISE, _COUNTERCLOCKWISE = 1, 2
+from graphslice.chem.features import ATOM_FEATURES
+
+_CLOCKWISE, _COUNTERCLOCKWISE = (
+    ATOM_FEATURES["chirality"].indices[tag] for tag in (ChiralType.CHI_TETRAHEDRAL_CW, ChiralType.CHI_TETRAHEDRAL_CCW)
+)
 
 
 @njit(cache=True)

@@ -1,4 +1,4 @@
-"""Measure GraphSlice: ``python scripts/benchmark.py data|files|reader|sort|step|where|predict|tables|intervals [--json]``.
+"""Measure GraphSlice: ``python scripts/benchmark.py BENCHMARK [--json]``; ``--help`` lists the benchmarks.
 
 Every figure is measured in the same run as the one that it is compared with, since ratios vary less than times
 between machines and over time. ``--json`` prints one line of JSON instead of the table.

@@ -1,8 +1,11 @@
-"""Compiled reader of RDKit's serialised molecules (``MolPickler``), which returns OGB's features.
+"""Compiled reader of RDKit's serialised molecules (``MolPickler``): what ``chem/features.py`` does, in less time.
 
 Reading nine features of every atom through RDKit's Python interface takes three times as long as parsing the SMILES.
 ``Mol.ToBinary`` returns all of them in one call, in a format that RDKit keeps readable across releases. Molecules with
 query atoms and other extensions, and unknown versions of the format, are left to the caller.
+
+It saves 12% of the wall time of ``graphslice predict gap`` for the 4,567 molecules of the demo set, 6% of that of
+``featurize`` (``scripts/benchmark.py reader``, two cores).
 
 NVIDIA's cuik-molmaker was considered instead: it takes 50 to 103 us per molecule where ``MolFromSmiles`` alone takes
 46, has one-hot features only, no canonical order and no error messages, and there is no wheel on PyPI.

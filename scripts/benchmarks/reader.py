@@ -53,8 +53,10 @@ def _compare(name: str, options: argparse.Namespace) -> list[dict]:
         arguments = {
             "predict": [options.model, options.molecules, "-o", str(folder / "out.csv"), "--device", "cpu"],
             "featurize": [options.molecules, "-o", str(folder / "out.arrow"), "--overwrite"],
-            "train": ["--dataset", options.molecules, "-o", str(folder / "run"), "--cache", str(folder / "cache")]
-            + ["--init-from", "none", "--epochs", str(options.epochs), "--overwrite"],
+            "train": [
+                *("--dataset", options.molecules, "-o", str(folder / "run"), "--cache", str(folder / "cache")),
+                *("--init-from", "none", "--epochs", str(options.epochs), "--overwrite"),
+            ],
         }[name]
         seconds: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
         for turn in range(-1, options.turns):  # the first one warms the caches of files and kernels

@@ -10,10 +10,10 @@ import numpy as np
 from rdkit import Chem
 
 from fuzzing.mutations import mutated_bytes
-from graphslice.chem.molecule import MolArrays, check_molecules
+from graphslice.chem.molecule import MolArrays, bond_type_ids, check_molecules
 from graphslice.chem.rdkit_pickle import READ, SLACK, unpack
 from graphslice.chem.renumber import renumber
-from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 _SMILES = (
     "C",
@@ -56,7 +56,7 @@ def _read(data: bytes, atoms: int, bonds: int) -> MolArrays | None:
     """Return the molecule if it is read; raise AssertionError if memory outside its arrays is written."""
     whole = [
         np.full((rows + 2 * _MARGIN, *more), 77, dtype)
-        for rows, more, dtype in ((atoms, (9,), np.uint8), (bonds, (2,), np.int32), (bonds, (), np.uint8))
+        for rows, more, dtype in ((atoms, (9,), np.uint8), (bonds, (2,), np.int32), (bonds, (3,), np.uint8))
     ]
     status = np.full(1, 9, np.uint8)
     ptr = np.array([0, atoms]), np.array([0, bonds])
@@ -67,7 +67,8 @@ def _read(data: bytes, atoms: int, bonds: int) -> MolArrays | None:
             raise AssertionError("written outside the molecule")
     if status[0] != READ:
         return None
-    arrays = MolArrays(*ptr, *(array[_MARGIN : len(array) - _MARGIN].copy() for array in whole))
-    if (arrays.atoms >= ATOM_DIMS).any() or (arrays.bond_type_ids >= NUM_BOND_TYPES).any():
+    atoms, ends, features = (array[_MARGIN : len(array) - _MARGIN].copy() for array in whole)
+    arrays = MolArrays(*ptr, atoms, ends, bond_type_ids(features))
+    if (atoms >= ATOM_DIMS).any() or (features >= BOND_DIMS).any():
         raise AssertionError("read as features that OGB has not")
     return arrays

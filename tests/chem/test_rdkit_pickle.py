@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdkit import Chem, rdBase
 
-from graphslice.chem import molecule
-from graphslice.chem.molecule import MolArrays, read_smiles
+from graphslice.chem import rdkit_pickle
+from graphslice.chem.features import molecule_features
+from graphslice.chem.molecule import MolArrays, bond_type_ids, read_smiles
 from graphslice.chem.rdkit_pickle import READ, SLACK, UNKNOWN, unpack
 from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
 
@@ -90,37 +91,39 @@ def parse(smiles: str) -> Chem.Mol:
     return mol
 
 
-def empty(mol: Chem.Mol) -> MolArrays:
+def empty(mol: Chem.Mol) -> list[np.ndarray]:
+    """Return arrays for the atom features, the bonds and the bond features of a molecule."""
     atoms, bonds = mol.GetNumAtoms(), mol.GetNumBonds()
-    ptr = np.array([0, atoms]), np.array([0, bonds])
-    return MolArrays(*ptr, np.zeros((atoms, 9), np.uint8), np.zeros((bonds, 2), np.int32), np.zeros(bonds, np.uint8))
+    return [np.zeros((atoms, 9), np.uint8), np.zeros((bonds, 2), np.int32), np.zeros((bonds, 3), np.uint8)]
+
+
+def as_arrays(mol: Chem.Mol, atoms: np.ndarray, bonds: np.ndarray, features: np.ndarray) -> MolArrays:
+    ptr = np.array([0, mol.GetNumAtoms()]), np.array([0, mol.GetNumBonds()])
+    return MolArrays(*ptr, atoms, bonds, bond_type_ids(features))
 
 
 def read_compiled(mol: Chem.Mol, data: bytes | None = None, trailing: bytes = b"") -> tuple[int, MolArrays]:
     """Run the compiled reader on bytes followed by trailing bytes, and check that it writes within bounds only."""
     data = mol.ToBinary(0) if data is None else data
     margin, found = 64, empty(mol)
-    larger = [np.pad(a, [(margin, margin), (0, 0)][: a.ndim], constant_values=77) for a in arrays_of(found)]
+    larger = [np.pad(a, [(margin, margin), (0, 0)], constant_values=77) for a in found]
     status = np.full(1, 9, np.uint8)
     unpack(
         np.frombuffer(data + trailing + bytes(SLACK), np.uint8),
         np.array([0, len(data)]),
-        found.atom_ptr + margin,
-        found.bond_ptr + margin,
+        np.array([0, mol.GetNumAtoms()]) + margin,
+        np.array([0, mol.GetNumBonds()]) + margin,
         *larger,
         status,
     )
     for array in larger:
         assert (array[:margin] == 77).all() and (array[len(array) - margin :] == 77).all()
-    inner = [array[margin : len(array) - margin] for array in larger]
-    return int(status[0]), MolArrays(found.atom_ptr, found.bond_ptr, *inner)
+    return int(status[0]), as_arrays(mol, *(array[margin : len(array) - margin] for array in larger))
 
 
 def read_with_rdkit(mol: Chem.Mol) -> MolArrays:
     """Read a molecule through RDKit's Python interface: the expected output of the compiled reader."""
-    found = empty(mol)
-    molecule._fill(found, 0, mol)
-    return found
+    return as_arrays(mol, *molecule_features(mol))
 
 
 def arrays_of(arrays: MolArrays) -> list[np.ndarray]:
@@ -187,7 +190,7 @@ def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
         atoms[:], bonds[:], bond_types[:] = 7, 0, 7
         status[:] = np.where(np.diff(starts) > 0, UNKNOWN, READ)
 
-    monkeypatch.setattr(molecule, "unpack", gives_up)
+    monkeypatch.setattr(rdkit_pickle, "unpack", gives_up)
     again, same_reasons = read_smiles(smiles, atom_order=order)
     assert same_reasons == reasons and None in reasons and "not a valid SMILES" in reasons
     np.testing.assert_array_equal(again.atom_ptr, arrays.atom_ptr)

@@ -254,7 +254,7 @@ def _parse_for_graph(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
 def _to_arrays(
     smiles: Sequence[str], counts: list[tuple[int, int]], binaries: list[bytes], max_atoms: int, canonical: bool
 ) -> MolArrays:
-    """Collect the features of all molecules: with the compiled reader, or through RDKit where it knows no answer."""
+    """Collect the features of all molecules: with the compiled reader, or through RDKit where it reads none."""
     ptr = np.zeros((2, len(counts) + 1), np.int64)
     np.cumsum(np.array(counts, np.int64).reshape(-1, 2).T, axis=1, out=ptr[:, 1:])
     atom_ptr, bond_ptr = ptr

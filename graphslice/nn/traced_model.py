@@ -24,7 +24,7 @@ from graphslice.program.function import run_program
 from graphslice.program.layout import ATOMS, N
 from graphslice.program.run import Program, programs_enabled
 from graphslice.program.saved import PATH_WEIGHTS
-from graphslice.program.trace import Trace
+from graphslice.program.trace import Trace, ValuesUnknown
 from graphslice.threads import single_threaded_torch
 
 # Maximum number of rows: a sample stays in the L2 cache.
@@ -137,7 +137,7 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
     values = trace.input("values", (None, model.config.heads), shared=True)
     batch = SimpleNamespace(**{"bonds": None, **inputs})
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), ValuesUnknown():
             program = trace.finish(method(model, batch, values))
     except Exception:  # whatever fails with symbolic tensors: the modules run, and raise the error if it is one
         return _Traced(state, None, [], [])

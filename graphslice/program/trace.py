@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from graphslice.program.kernels import elementwise, linear, norm
 from graphslice.program.kernels.operands import float_bits
@@ -110,6 +111,21 @@ class Traced:
         return self.trace.call(torch.mul, (self, -1.0))
 
     __radd__, __rmul__ = __add__, __mul__
+
+
+_READS = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__", "__contains__", "__format__")
+#: Functions of torch that make Python objects of the values of tensors.
+VALUE_READERS = {getattr(Tensor, name) for name in (*_READS, "item", "tolist", "numpy", "equal", "allclose")}
+VALUE_READERS |= {torch.equal, torch.allclose, torch.is_nonzero}
+
+
+class ValuesUnknown(TorchFunctionMode):
+    """Mode that raises NotTraceable if the values of real tensors are read, which may differ in the next call."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: Mapping | None = None) -> Any:
+        if function in VALUE_READERS:
+            raise NotTraceable("the values of parameters and buffers are unknown")
+        return function(*args, **(kwargs or {}))
 
 
 class _Dropped(NamedTuple):

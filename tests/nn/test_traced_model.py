@@ -388,3 +388,49 @@ def test_mixers_of_users_are_traced_if_their_operations_are_known(mixer, is_trac
     assert (traced(model, batch_of()) is not None) == is_traced
     if is_traced:
         check(model, batch_of())
+
+
+def by_item(self, x):
+    return x * self.gain.item()
+
+
+def by_number(self, x):
+    return x * float(self.gain.detach() + 1)
+
+
+def by_array(self, x):
+    return x * float(self.gain.detach().numpy())
+
+
+def by_list(self, x):
+    return x * self.gain.tolist()
+
+
+def by_condition(self, x):
+    return x * 3.0 if self.gain > 1 else x
+
+
+def by_comparison(self, x):
+    return x * 3.0 if torch.equal(self.gain, torch.ones(())) else x
+
+
+@pytest.mark.parametrize("formula", [by_item, by_number, by_array, by_list, by_condition, by_comparison])
+def test_modules_run_if_a_mixer_reads_the_values_of_its_parameters(formula, monkeypatch):
+    """A program would keep those of its first call."""
+
+    class Gain(Mixer):
+        def __init__(self, dim, heads, **settings):
+            super().__init__(dim, heads, **settings)
+            self.gain = nn.Parameter(torch.ones(()))
+
+        def mix(self, x, context):
+            return formula(self, x)
+
+    monkeypatch.setitem(MIXERS, "mine", Gain)
+    model, batch = model_of("mine").eval(), batch_of()
+    with torch.inference_mode():
+        before = model.compute_embeddings(batch)
+        for block in model.blocks:
+            block.mixer.gain.fill_(2.0)
+        assert not torch.equal(model.compute_embeddings(batch), before)
+        assert torch.equal(model.compute_embeddings(batch), by_modules(model, batch))

@@ -65,6 +65,11 @@ class Traced:
     def __init__(self, trace: Trace, value: Value) -> None:
         self.trace, self.value = trace, value
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The type for ``isinstance``, which a function may ask for."""
+        return Tensor
+
     @property
     def shape(self) -> tuple:
         return self.value.shape if self.value.shared else (BATCH, *self.value.shape)

@@ -185,6 +185,7 @@ def test_symbolic_tensors_have_shape_dtype_and_device():
     assert a.x.shape == (BATCH, N, 16) and a.x.dim() == 3 and a.values.dim() == 2
     assert a.x.dtype == torch.float32 and a.lengths.dtype == torch.int64 and a.pairs.dtype == torch.int16
     assert a.x.device.type == "cpu" and not a.x.is_cuda
+    assert isinstance(a.x, torch.Tensor) and isinstance(a.x, Traced) and not isinstance(a.x, float)
     assert a.x.to(torch.float32) is a.x and a.x.contiguous() is a.x
     with pytest.raises(NotTraceable, match="float16"):
         a.x.to(torch.float16)

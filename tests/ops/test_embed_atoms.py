@@ -80,6 +80,18 @@ def test_kernel_clamps_features_degrees_and_first_rows():
         embed_atoms.reference(largest, degrees, lengths, starts, *tables)
 
 
+@pytest.mark.parametrize("filling", [5.0, torch.nan])
+def test_kernel_ignores_upstream_gradients_of_padding(filling):
+    atoms, degrees, _, starts, *tables = make_inputs(0, 3, 4, 16)
+    lengths = torch.tensor([3, 1, 5])
+    padding = (torch.arange(5) >= lengths[:, None])[..., None]
+    upstream, grads = torch.randn(3, 5, 16), []
+    for value in (0.0, filling):
+        out = embed_atoms.using("numba")(atoms, degrees, lengths, starts, *tables)
+        grads.append(torch.autograd.grad(out, tables, upstream.masked_fill(padding, value)))
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (0, 0), (2, 0)])
 def test_batches_without_atoms(shape):
     atoms, degrees = torch.zeros(*shape, 9, dtype=torch.uint8), torch.zeros(shape, dtype=torch.uint8)

@@ -73,6 +73,19 @@ def test_nothing_is_exchanged_without_other_rows(length, backend):
     assert torch.equal(torch.autograd.grad(actual, v, v)[0], v)
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("filling", [torch.nan, torch.inf, -torch.inf])
+def test_padding_that_is_not_finite_is_unchanged(filling, backend):
+    v = torch.arange(64.0).view(1, 4, 16)
+    v[0, 2:] = filling
+    leaf, upstream = v.clone().requires_grad_(), torch.arange(64.0, 128.0).view(1, 4, 16)
+    actual = max_exchange.using(backend)(leaf, torch.tensor([2]))
+    torch.testing.assert_close(actual[0, 2:], v[0, 2:], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(actual[0, :2], v[0, :2].flip(0))
+    (grad,) = torch.autograd.grad(actual, leaf, upstream)
+    assert torch.equal(grad[0, :2], upstream[0, :2].flip(0)) and torch.equal(grad[0, 2:], upstream[0, 2:])
+
+
 def test_empty_batch():
     assert max_exchange(torch.zeros(0, 4, 16), torch.zeros(0, dtype=torch.int64)).shape == (0, 4, 16)
 

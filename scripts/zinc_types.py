@@ -18,10 +18,10 @@ import pyarrow as pa
 from rdkit import Chem
 
 from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
+from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.chem.parse import canonical_ranks
-from graphslice.data.checksum import write_checksum
 from graphslice.data.labels import parse_splits
-from graphslice.data.store import StoreInfo, record_batch
+from graphslice.data.store import StoreInfo, StoreRows
 from split_check import check_split
 
 ORDERS = {Chem.BondType.SINGLE: 0, Chem.BondType.DOUBLE: 1, Chem.BondType.TRIPLE: 2}
@@ -58,10 +58,11 @@ def main() -> None:
     schema = StoreInfo(source=options.csv.name, targets=("score",)).schema()
     split = parse_splits(table["split"].tolist(), "split")
     targets = table["score"].to_numpy(float)[:, None]
-    rows = record_batch(schema, MolArrays.from_graphs(graphs), [None] * len(graphs), targets, split)
+    arrays = MolArrays.from_graphs(graphs)
+    rows = StoreRows(arrays, [None] * len(graphs), table["smiles"].tolist(), targets, split)
+    rows.keys = hash_molecules(arrays)
     with pa.OSFile(str(options.out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(rows)
-    write_checksum(options.out)
+        writer.write_batch(rows.record_batch(schema))
     print(f"{options.out}: {len(graphs):,} molecules, {len(types)} types of atoms")
 
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import rdBase
 
+from graphslice.chem.atom_bond_order import ORDER_DTYPE, atom_bond_order
 from graphslice.chem.features import molecule_features
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, normalize_stereo, parse_molecule
 from graphslice.chem.rdkit_pickle import read_binaries
 from graphslice.chem.renumber import renumber
+from graphslice.config import ATOM, MOLECULE
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
@@ -140,6 +142,11 @@ class MolArrays:
             bond_type_ids(np.concatenate(features)),
         )
 
+    def atom_bond_counts(self, level: str) -> np.ndarray:
+        """Return the number of atoms (or bonds) of each molecule, ``int64 [G]``; -1 for invalid molecules."""
+        atoms = np.diff(self.atom_ptr)
+        return np.where(atoms > 0, atoms if level == ATOM else np.diff(self.bond_ptr), -1)
+
     def graph(self, index: int) -> MolGraph:
         """Return one molecule; shares memory where possible."""
         atoms = slice(self.atom_ptr[index], self.atom_ptr[index + 1])
@@ -217,6 +224,22 @@ def read_smiles(
     Returns:
         The molecules, row by row (an invalid one has no atoms), and for each row None or the reason why it is invalid.
     """
+    return read_ordered_smiles(smiles, MOLECULE, atom_order=atom_order, max_atoms=max_atoms)[:2]
+
+
+def read_ordered_smiles(
+    smiles: Sequence[str], level: str, *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS
+) -> tuple[MolArrays, list[str | None], np.ndarray]:
+    """Parse many SMILES, and map their atoms, or bonds, to those of the graphs.
+
+    Args:
+        smiles, atom_order, max_atoms: as for :func:`smiles_to_graph`.
+        level: atom or bond; or molecule for no mapping.
+
+    Returns:
+        As :func:`read_smiles`; and ``uint16 [S, 2]`` for the S atoms or bonds of all molecules, as
+        :func:`~graphslice.chem.atom_bond_order.atom_bond_order` returns them (S = 0 for molecule).
+    """
     if atom_order not in ("canonical", "input"):
         raise ValueError(f"atom_order must be 'canonical' or 'input', not {atom_order!r}")
     canonical = atom_order == "canonical"
@@ -224,15 +247,19 @@ def read_smiles(
     counts: list[tuple[int, int]] = []
     binaries: list[bytes] = []
     ranks: list[int] = []
+    orders = [np.empty((0, 2), ORDER_DTYPE)]
     with rdBase.BlockLogs():
         for text in smiles:
             try:
-                mol = _parse_for_graph(text, max_atoms, canonical)
+                parsed = parse_molecule(text, max_atoms, keep_atom_maps=not canonical)
             except MoleculeError as reason:
                 reasons.append(str(reason))
                 counts.append((0, 0))
                 binaries.append(b"")
                 continue
+            if level != MOLECULE:
+                orders.append(atom_bond_order(parsed, level, canonical=canonical))
+            mol = normalize_stereo(parsed, text)[0] if canonical else parsed
             reasons.append(None)
             counts.append((mol.GetNumAtoms(), mol.GetNumBonds()))
             binaries.append(mol.ToBinary(0))
@@ -242,13 +269,7 @@ def read_smiles(
     if canonical:
         numbers = np.array(ranks, dtype=np.int32)
         renumber(numbers, arrays.atom_ptr, arrays.bond_ptr, arrays.atoms, arrays.bonds, arrays.bond_type_ids)
-    return arrays, reasons
-
-
-def _parse_for_graph(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
-    """Parse a SMILES; for canonical order, with normalised stereo tags."""
-    mol = parse_molecule(smiles, max_atoms, keep_atom_maps=not canonical)
-    return normalize_stereo(mol, smiles)[0] if canonical else mol
+    return arrays, reasons, np.concatenate(orders)
 
 
 def _to_arrays(
@@ -263,7 +284,8 @@ def _to_arrays(
     features = np.zeros((bond_ptr[-1], len(BOND_DIMS)), np.uint8)
     for row in read_binaries(binaries, atom_ptr, bond_ptr, atoms, bonds, features):
         # Parsed a second time: this is rare, and keeping all RDKit molecules in memory would slow down every one.
-        mol = _parse_for_graph(smiles[row], max_atoms, canonical)
+        mol = parse_molecule(smiles[row], max_atoms, keep_atom_maps=not canonical)
+        mol = normalize_stereo(mol, smiles[row])[0] if canonical else mol
         of_bonds = slice(bond_ptr[row], bond_ptr[row + 1])
         atoms[atom_ptr[row] : atom_ptr[row + 1]], bonds[of_bonds], features[of_bonds] = molecule_features(mol)
     return MolArrays(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids(features))

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphslice.chem.atom_bond_order import AtomBondOrder
-
 
 def ragged_indices(ptr: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return the indices of the atoms (or bonds) of some molecules in a concatenated array.
@@ -101,18 +99,19 @@ class AtomBondLabels:
         remaining = np.setdiff1d(np.arange(len(self)), rows)
         return replace(self, values=self[remaining], ptr=pointers(counts))
 
-    def reordered(self, orders: Sequence[AtomBondOrder | None]) -> AtomBondLabels:
-        """Return the labels in the atom (or bond) order of the graphs.
+    def in_graph_order(self, counts: np.ndarray, order: np.ndarray) -> AtomBondLabels:
+        """Return the labels in the atom (or bond) order of the graphs; rows of another length have none.
 
         Args:
-            orders: order of each row; the labels stay unchanged if it is None or has another length.
+            counts: as for :meth:`length_errors`.
+            order: ``[S, 2]``, order of the atoms (or bonds) of all molecules, as
+                :func:`~graphslice.chem.molecule.read_ordered_smiles` returns it.
         """
-        values = self.values.copy()
-        for row, order in enumerate(orders):
-            begin, end = self.ptr[row], self.ptr[row + 1]
-            if order is not None and len(order) == end - begin:
-                values[begin + order.places] = self.values[begin:end]
-        return replace(self, values=values)
+        labels = self.without(np.flatnonzero(self.counts != counts))
+        places = order[ragged_indices(pointers(np.maximum(counts, 0)), np.flatnonzero(labels.counts)), 0]
+        values = np.empty_like(labels.values)
+        values[np.repeat(labels.ptr[:-1], labels.counts) + places] = labels.values
+        return replace(labels, values=values)
 
 
 def pluralize(count: int, noun: str) -> str:

@@ -17,7 +17,6 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.atom_bond_labels import AtomBondLabels
-from graphslice.data.atom_bond_order import to_graph_order
 from graphslice.data.batch_loader import BatchLoader
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
 from graphslice.data.collate import collate_rows
@@ -120,11 +119,11 @@ class MoleculeData(pl.LightningDataModule):
 
     def _to_graph_order(self, atom_bond_labels: AtomBondLabels) -> None:
         """Sort atom- or bond-level labels into the atom or bond order of the store."""
-        atom_bond_labels, length_errors = to_graph_order(
-            atom_bond_labels, self.dataset.smiles, self.config.graph, self.dataset.target_names
-        )
-        self.dataset = replace(self.dataset, atom_bond_labels=atom_bond_labels)
-        self.rejected = length_errors | self.rejected
+        rows = np.arange(len(self.store))
+        counts = np.where(self.store.sizes > 0, self.store.atom_bond_counts(self.dataset.level, rows), -1)
+        self.rejected = atom_bond_labels.length_errors(counts, self.dataset.target_names) | self.rejected
+        ordered = atom_bond_labels.in_graph_order(counts, self.store.order(rows))
+        self.dataset = replace(self.dataset, atom_bond_labels=ordered)
 
     def _split(self, existing_splits: Splits | None) -> None:
         """Split the rows, count duplicates, and merge them if configured."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.atom_bond_columns import encode_classes, infer_atom_bond_tasks, read_atom_bond_labels, reject_lists
 from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
@@ -257,7 +258,8 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     if not known:
         raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
     names, auxiliary = _store_target_names(store, config)
-    store.check_descriptors(config.descriptors)
+    columns = feature_column_names(config.descriptors)
+    store.check_descriptors(columns)
     numbers = store.split
     present = present_splits(numbers)
     if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
@@ -278,12 +280,13 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
         splits = decode_splits(numbers, usable_mask(len(store), rejected), present)
     return LabelledDataset(
         store.info.source if is_pcqm4m else store.name,
-        [],
+        store.smiles,
         targets,
         tasks,
         rejected,
         splits,
         store=store,
+        columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
         auxiliary={level: _store_labels(store, level, names) for level, names in auxiliary.items()},
     )
 

@@ -13,7 +13,6 @@ from graphslice.data.dataset_loaders import absolute_dataset
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.errors import InputError
 from graphslice.tasks import num_network_outputs
-from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 # Up to this many labels, tree ensembles are trained by default; with more, they take longer than they help.
 _MOST_TREE_LABELS = 20_000
@@ -73,13 +72,11 @@ def _finalize_baselines(setting: str, dataset: LabelledDataset) -> str:
     """
     if dataset.level != MOLECULE:
         return "off"
-    readable = bool(dataset.smiles) or (
-        dataset.store is not None and set(TREE_DESCRIPTORS) <= set(dataset.store.info.descriptors)
-    )
+    readable = len(dataset.smiles) > 0
     if setting == "on" and not readable:
         raise InputError(
             f"{dataset.name} has no SMILES, which the descriptors of random forest and gradient boosting are computed "
-            "from: leave out --baselines, or featurize the dataset with --features " + ",".join(TREE_DESCRIPTORS)
+            "from: leave out --baselines"
         )
     labels = int((~np.isnan(dataset.targets)).sum())
     return setting if setting != "auto" else "on" if readable and labels <= _MOST_TREE_LABELS else "off"

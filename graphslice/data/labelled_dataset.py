@@ -31,7 +31,7 @@ class LabelledDataset:
 
     Attributes:
         name: demo, pcqm4m, pcqm4mv2, the path of the file, or pyg.
-        smiles: one text per row; empty if ``graphs`` or ``store`` is used instead.
+        smiles: one text per row; empty if ``graphs`` is used instead.
         targets: ``float64 [R, T]`` in the user's unit, or the class index of a classification task; nan where unknown.
             For atom- or bond-level targets, the mean over the atoms or bonds of the row.
         tasks: task of each of the T targets.
@@ -48,7 +48,7 @@ class LabelledDataset:
     """
 
     name: str
-    smiles: list[str]
+    smiles: Sequence[str]
     targets: np.ndarray
     tasks: list[Task]
     rejected: dict[int, str] = field(default_factory=dict)
@@ -104,12 +104,13 @@ class LabelledDataset:
     def fingerprint(self) -> str:
         """Return a hash of molecules, labels and splits, by which changes of the data of a run are detected."""
         digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
-        digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
+        if self.store is None:
+            digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
         for graph in self.graphs or ():
             digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
         if self.store is not None:
             digest.update(self.store.info.fingerprint.encode())
-        if self.columns is not None:
+        elif self.columns is not None:
             digest.update(np.ascontiguousarray(self.columns).tobytes())
         for atom_bond_labels in filter(None, (self.atom_bond_labels, *self.auxiliary.values())):
             digest.update(

@@ -18,12 +18,14 @@ _CHUNK_ROWS = 4_096
 
 
 def molecule_keys(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
-    """Compute the identity and family hashes of some molecules of a store.
+    """Return the identity and family hashes of some molecules of a store; compute them if it holds none.
 
     Args:
         store: preprocessed molecules.
         rows: ``int64 [R]``, each with at least one atom.
     """
+    if (keys := store.keys) is not None:
+        return MoleculeHashes(keys.identity[rows], keys.family[rows])
     chunks = _map_chunks(store, rows, lambda arrays: _stacked(hash_molecules(arrays)))
     identity, family = np.concatenate([np.empty((2, 0), np.uint64), *chunks], axis=1)
     return MoleculeHashes(identity, family)

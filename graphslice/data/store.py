@@ -1,8 +1,8 @@
 """GraphStore: a preprocessed dataset in one memory-mapped Arrow IPC file.
 
-Row i of the file is row i of the source dataset. It holds the atoms and bonds, or an error message if there is no valid
-molecule, the labels and the split. pandas, polars and duckdb can read the file. The compiled code reads the same bytes
-through the memory map, without a copy.
+Row i of the file is row i of the source dataset. It holds the SMILES, the atoms and bonds or an error message, the
+labels, the split and the hashes of the molecule. pandas, polars and duckdb can read the file. The compiled code reads
+the same bytes through the memory map, without a copy.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.chem.molecule import MolArrays, MolGraph, bond_features, check_molecules
+from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.chem.parse import MoleculeError
 from graphslice.config import ATOM, MOLECULE, join_names
-from graphslice.data import checksum
 from graphslice.data.arrow import valid_rows
-from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
+from graphslice.data.atom_bond_labels import AtomBondLabels, pointers, ragged_indices
 from graphslice.data.copy_rows import NUM_STARTS, column_starts, copy_rows
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import StoreFault, check_contents
 from graphslice.data.store_schema import FEATURES as FEATURES
 from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column
-from graphslice.data.store_schema import record_batch as record_batch
+from graphslice.data.store_schema import StoreRows as StoreRows
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS
 
@@ -35,6 +35,23 @@ from graphslice.feature_dims import ATOM_DIMS
 STORE_SUFFIX = ".arrow"
 #: Rows of every record batch except the last.
 BATCH_ROWS = 65_536
+
+
+class StoredTexts(Sequence[str]):
+    """Texts of all rows of a store, read when they are asked for; ``columns`` has one array per record batch."""
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        self._texts = pa.chunked_array(columns, pa.string())
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index):
+        return self._texts[index].to_pylist() if isinstance(index, slice) else self._texts[index].as_py()
 
 
 class GraphStore(Sequence[MolGraph]):
@@ -80,6 +97,8 @@ class GraphStore(Sequence[MolGraph]):
         arrays: MolArrays,
         errors: Sequence[str | None] | None = None,
         descriptors: Mapping[str, np.ndarray] | None = None,
+        order: np.ndarray | None = None,
+        level: str = MOLECULE,
     ) -> GraphStore:
         """Create a store in memory.
 
@@ -87,20 +106,26 @@ class GraphStore(Sequence[MolGraph]):
             arrays: R molecules; those without atoms are null.
             errors: for each row None or an error message.
             descriptors: by name ``[R, F]``, or ``[R]`` for a column of the user's own.
+            order: order of the atoms or bonds in the SMILES, as
+                :func:`~graphslice.chem.molecule.read_ordered_smiles` returns it; that of the graphs when not given.
+            level: level of the targets.
 
         Raises:
             InputError: if a bond refers to an atom that does not exist, or a feature is outside OGB's values.
         """
         check_molecules(arrays)
         descriptors = descriptors or {}
-        schema = StoreInfo(descriptors=tuple(descriptors)).schema()
+        schema = StoreInfo(descriptors=tuple(descriptors), level=level).schema()
+        ptr = arrays.atom_ptr if level == ATOM else arrays.bond_ptr
         errors = [None] * len(arrays) if errors is None else errors
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             for start in range(0, len(arrays), BATCH_ROWS):
                 rows = slice(start, start + BATCH_ROWS)
-                batch_descriptors = {name: values[rows] for name, values in descriptors.items()}
-                writer.write_batch(record_batch(schema, arrays[rows], errors[rows], descriptors=batch_descriptors))
+                part = StoreRows(arrays[rows], errors[rows])
+                part.descriptors = {name: values[rows] for name, values in descriptors.items()}
+                part.order = None if order is None else order[ptr[start] : ptr[start + len(part.arrays)]]
+                writer.write_batch(part.record_batch(schema))
         return cls(sink.getvalue())
 
     @classmethod
@@ -110,7 +135,7 @@ class GraphStore(Sequence[MolGraph]):
 
     @classmethod
     def open(cls, path: str | Path) -> GraphStore:
-        """Open a file as a memory map and verify its checksum and contents.
+        """Open a file as a memory map and check its contents.
 
         Args:
             path: the file.
@@ -133,11 +158,8 @@ class GraphStore(Sequence[MolGraph]):
             metadata = pa.ipc.open_file(buffer).schema.metadata or {}
         except Exception:  # damaged bytes raise many types of errors
             raise InputError(f"{path} is damaged: {fix}") from None
-        start = buffer[: min(buffer.size, 65_536)].to_pybytes()
-        if b"graphslice.format" not in metadata and checksum.CHECKSUM_MARK not in start:
+        if b"graphslice.format" not in metadata:
             raise InputError(f"{path} is not a preprocessed dataset: GraphSlice did not write this Arrow file")
-        if not checksum.has_valid_checksum(path, buffer):
-            raise InputError(f"{path} is damaged (wrong checksum): {fix}")
         if metadata.get(b"graphslice.format") != FORMAT.encode():
             raise InputError(f"{path} was written by another version of GraphSlice: {fix}")
         try:
@@ -179,6 +201,34 @@ class GraphStore(Sequence[MolGraph]):
         if level == MOLECULE:
             return np.ones(len(rows), np.int64)
         return (self.sizes if level == ATOM else self._num_bonds)[rows].astype(np.int64)
+
+    @cached_property
+    def smiles(self) -> Sequence[str]:
+        """SMILES of each row, empty where it has none; an empty sequence if they are unknown (graphs)."""
+        columns = [batch.column("smiles") for batch in self.batches]
+        return () if any(column.null_count for column in columns) else StoredTexts(columns)
+
+    @cached_property
+    def keys(self) -> MoleculeHashes | None:
+        """Identity and family hashes of all rows, 0 for rows without a molecule; None if they are not stored."""
+        columns = [[batch.column(name) for batch in self.batches] for name in ("identity", "family")]
+        if any(array.null_count for arrays in columns for array in arrays):
+            return None
+        return MoleculeHashes(*(np.concatenate([np.empty(0, np.uint64), *map(np.asarray, c)]) for c in columns))
+
+    def order(self, rows: np.ndarray) -> np.ndarray:
+        """Return the order of the atoms or bonds of some rows, in a store whose ``info.level`` is atom or bond.
+
+        Args:
+            rows: ``int64 [B]``.
+
+        Returns:
+            ``int64 [S, 2]``, row by row in the order of the SMILES: index of the atom or bond in the graph, and its
+            symmetry class, as :func:`~graphslice.chem.atom_bond_order.atom_bond_order` returns them.
+        """
+        parts = [np.asarray(batch.column("order").values.values).reshape(-1, 2) for batch in self.batches]
+        order = np.concatenate([np.empty((0, 2), np.int64), *parts]).astype(np.int64)
+        return order[ragged_indices(pointers(self._lengths("order")), rows)]
 
     def _lengths(self, column: str) -> np.ndarray:
         not_empty = [batch for batch in self.batches if batch.num_rows]

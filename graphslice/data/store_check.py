@@ -1,7 +1,6 @@
 """Validation of a store's contents, row by row, when it is opened.
 
-The compiled code has no bounds checks and relies on it. A valid checksum shows that the file is unchanged since it was
-written, not that its contents were valid.
+The compiled code has no bounds checks and relies on it.
 """
 
 from __future__ import annotations
@@ -62,34 +61,37 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
     """Check the columns: buffer sizes and dictionary indices, nulls, splits, number of atom- and bond-level targets."""
     batch.validate()
     atoms, bonds, split = batch.column("atoms"), batch.column("bonds"), batch.column("split")
-    for column in (batch.column("error"), split):
+    for column in (batch.column("smiles"), batch.column("error"), split):
         column.validate(full=True)
-    values = [atoms.values, atoms.values.values, bonds.values, *bonds.values.flatten()]
+    values = [batch.column("smiles"), batch.column("identity"), batch.column("family")]
+    values += [atoms.values, atoms.values.values, bonds.values, *bonds.values.flatten()]
     if "targets" in batch.schema.names:
         values.append(batch.column("targets"))
     for column in (batch.column(name) for name in batch.schema.names if name.startswith(descriptor_column(""))):
         values += [column, column.values] if pa.types.is_fixed_size_list(column.type) else [column]
-    label_columns = {
-        level: batch.column(atom_bond_column(level))
-        for level in LEVELS
-        if atom_bond_column(level) in batch.schema.names
-    }
-    for column in label_columns.values():
+    names, order_level = batch.schema.names, batch.schema.metadata.get(b"graphslice.level", b"").decode()
+    lists = [(f"{level} targets", level, atom_bond_column(level)) for level in LEVELS]
+    lists = [one for one in [*lists, ("places in its order", order_level, "order")] if one[-1] in names]
+    for column in (batch.column(name) for *_, name in lists):
         column.validate(full=True)
         values += [column, column.values, column.values.values]
     if any(array.null_count for array in values):
-        raise StoreFault("it has null values in molecules, targets or descriptors")
+        raise StoreFault("it has null values in SMILES, molecules, hashes, targets or descriptors")
     if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
         raise StoreFault(f"its splits are not {', '.join(SPLITS)}")
     for column, name in ((atoms, "atoms"), (bonds, "bonds")):
         present = np.diff(_offsets(column)) > 0
         if (wrong := present & ~valid_rows(column)).any():
             raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} is null but has {name}")
-    for level, column in label_columns.items():
-        lengths, counts = np.diff(_offsets(column)), np.diff(_offsets(atoms if level == ATOM else bonds))
+    for noun, level, name in lists:
+        lengths, counts = np.diff(_offsets(batch.column(name))), np.diff(_offsets(atoms if level == ATOM else bonds))
         if (wrong := (lengths != 0) & (lengths != counts)).any():
             row = first_row + int(wrong.argmax()) + 1
-            raise StoreFault(f"the number of {level} targets in row {row} differs from its number of {level}s")
+            raise StoreFault(f"the number of {noun} in row {row} differs from its number of {level}s")
+        if name == "order":
+            places = _numbers(batch.column(name).values.values, np.uint16).reshape(-1, 2)[:, 0]
+            if (places >= np.repeat(counts, lengths)).any():
+                raise StoreFault(f"its order names {level}s that a molecule does not have")
 
 
 def _molecule_fault(batch: pa.RecordBatch, max_atoms: int) -> tuple[int, str] | None:

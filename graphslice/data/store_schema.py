@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,8 @@ import rdkit
 
 from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.chem.molecule import MolArrays
-from graphslice.config import ATOM, BOND, GraphConfig
-from graphslice.data import checksum
+from graphslice.chem.molecule_hash import MoleculeHashes
+from graphslice.config import ATOM, BOND, LEVELS, MOLECULE, GraphConfig
 from graphslice.data.arrow import bool_array, number_array, text_array
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.errors import InputError
@@ -24,7 +24,7 @@ from graphslice.tasks import Task
 FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
 
 #: Version of the file format; files of other versions are rejected.
-FORMAT = "1"
+FORMAT = "2"
 _ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
 _BOND = pa.struct(
     [
@@ -32,6 +32,7 @@ _BOND = pa.struct(
         for name, kind in (("begin", pa.uint16()), ("end", pa.uint16()), ("kind", pa.uint8()))
     ]
 )
+_ORDER = pa.list_(pa.field("item", pa.list_(pa.field("item", pa.uint16(), nullable=False), 2), nullable=False))
 _FORMAT_NOTES = {
     "atoms": "element, chirality, degree, charge, hydrogens, radical electrons, hybridization, aromatic, in a ring: "
     "indices of ogb.utils.features",
@@ -55,6 +56,8 @@ class StoreInfo:
         features: :data:`FEATURES` of the version that wrote the store.
         descriptors: names of the molecular descriptors: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, and
             columns of the user's own.
+        level: level of the dataset's targets. If it is atom or bond, the store has the order of the atoms or bonds in
+            the SMILES.
     """
 
     source: str = ""
@@ -67,6 +70,7 @@ class StoreInfo:
     tasks: tuple[Task, ...] = ()
     atom_targets: tuple[str, ...] = ()
     bond_targets: tuple[str, ...] = ()
+    level: str = MOLECULE
 
     @property
     def atom_bond_targets(self) -> dict[str, tuple[str, ...]]:
@@ -83,11 +87,11 @@ class StoreInfo:
             "graphslice.targets": json.dumps(self.targets),
             "graphslice.atom_order": self.atom_order,
             "graphslice.max_atoms": str(self.max_atoms),
-            "graphslice.checksum": checksum.EMPTY_CHECKSUM,
             **{f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()},
             **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
             **({"graphslice.descriptors": json.dumps(self.descriptors)} if self.descriptors else {}),
             **{f"graphslice.{level}_targets": json.dumps(names) for level, names in self.atom_bond_targets.items()},
+            **({"graphslice.level": self.level} if self.level != MOLECULE else {}),
         }
 
     @classmethod
@@ -105,15 +109,20 @@ class StoreInfo:
             raise ValueError("graphslice.max_atoms is not an integer")
         GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # validates both
         tasks = tuple(Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]")))
+        if (level := metadata.get(b"graphslice.level", MOLECULE.encode()).decode()) not in LEVELS:
+            raise ValueError("graphslice.level is not a level")
         named = {"targets": tuple(targets)} | {name: tuple(values) for name, values in lists.items()}
-        return cls(**text, max_atoms=max_atoms, tasks=tasks, **named)  # type: ignore[arg-type]
+        return cls(**text, max_atoms=max_atoms, tasks=tasks, level=level, **named)  # type: ignore[arg-type]
 
     def schema(self) -> pa.Schema:
         """Build the Arrow schema of a store with this metadata."""
-        columns = [("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
+        columns = [("smiles", pa.string()), ("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
         if self.targets:
             columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
         columns.append(("split", pa.dictionary(pa.int8(), pa.string())))
+        columns += [("identity", pa.uint64()), ("family", pa.uint64())]
+        if self.level != MOLECULE:
+            columns.append(("order", _ORDER))
         columns += [(descriptor_column(name), _descriptor_type(name)) for name in self.descriptors]
         columns += [
             (atom_bond_column(level), _atom_bond_type(len(names))) for level, names in self.atom_bond_targets.items()
@@ -142,30 +151,63 @@ def _descriptor_type(name: str) -> pa.DataType:
     return pa.list_(pa.field("item", pa.from_numpy_dtype(kind.dtype), nullable=False), len(kind.names))
 
 
-def record_batch(
-    schema: pa.Schema,
-    arrays: MolArrays,
-    errors: Sequence[str | None],
-    targets: np.ndarray | None = None,
-    split: np.ndarray | None = None,
-    descriptors: Mapping[str, np.ndarray] | None = None,
-) -> pa.RecordBatch:
-    """Create a record batch of a store.
+@dataclass
+class StoreRows:
+    """G rows of a store.
 
-    Args:
-        schema: as built by :meth:`StoreInfo.schema`.
-        arrays: G molecules; those without atoms are null.
-        errors: for each of the G rows None or an error message.
+    Attributes:
+        arrays: the molecules; those without atoms are null.
+        errors: for each row None or an error message.
+        smiles: for each row its SMILES, or None for all if unknown.
         targets: ``float64 [G, T]``, nan where unknown.
         split: ``int8 [G]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, or ``NO_SPLIT``.
         descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype, or ``[G]`` of a column of the user's
             own.
-
-    Raises:
-        InputError: if the rows have more than 2,147,483,647 atoms or bonds.
+        keys: identity and family hashes of the molecules; None to compute them when they are needed.
+        order: ``uint16 [S, 2]``, order of the atoms or bonds of all rows, as
+            :func:`~graphslice.chem.molecule.read_ordered_smiles` returns it; None for graphs, and without this column.
     """
-    if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
-        raise InputError(f"{len(arrays):,} rows have more than 2,147,483,647 atoms or bonds: lower graph.max_atoms")
+
+    arrays: MolArrays
+    errors: Sequence[str | None]
+    smiles: Sequence[str] | None = None
+    targets: np.ndarray | None = None
+    split: np.ndarray | None = None
+    descriptors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    keys: MoleculeHashes | None = None
+    order: np.ndarray | None = None
+
+    def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Convert the rows to Arrow; ``schema`` as built by :meth:`StoreInfo.schema`.
+
+        Raises:
+            InputError: if the rows have more than 2,147,483,647 atoms or bonds.
+        """
+        arrays, rows = self.arrays, len(self.arrays)
+        if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
+            raise InputError(f"{rows:,} rows have more than 2,147,483,647 atoms or bonds: lower graph.max_atoms")
+        columns = [text_array([None] * rows if self.smiles is None else self.smiles), *_molecule_arrays(arrays)]
+        columns.append(text_array(self.errors))
+        if self.targets is not None and "targets" in schema.names:
+            columns.append(_fixed_size_lists(self.targets, schema.field("targets").type))
+        split = np.full(rows, NO_SPLIT, np.int8) if self.split is None else self.split
+        numbers = number_array(split, valid=split != NO_SPLIT)
+        columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
+        no_keys = [pa.nulls(rows, pa.uint64())] * 2
+        columns += no_keys if self.keys is None else map(number_array, (self.keys.identity, self.keys.family))
+        if "order" in schema.names:
+            columns.append(_order_array(self.order, schema.metadata[b"graphslice.level"].decode(), arrays))
+        for name, values in self.descriptors.items():
+            kind = schema.field(descriptor_column(name)).type
+            if pa.types.is_fixed_size_list(kind):
+                columns.append(_fixed_size_lists(values, kind))
+            else:
+                columns.append(number_array(values.astype(np.float32, copy=False)))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _molecule_arrays(arrays: MolArrays) -> list[pa.Array]:
+    """Return the columns of atoms and bonds."""
     absent = bool_array(np.diff(arrays.atom_ptr) == 0)
     atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
     begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))
@@ -173,22 +215,22 @@ def record_batch(
         [number_array(begins), number_array(ends), number_array(arrays.bond_type_ids)], fields=list(_BOND)
     )
     atom_ptr, bond_ptr = (number_array(ptr.astype(np.int32)) for ptr in (arrays.atom_ptr, arrays.bond_ptr))
-    columns = [
+    return [
         pa.ListArray.from_arrays(atom_ptr, atoms, type=_ATOMS, mask=absent),
         pa.ListArray.from_arrays(bond_ptr, bonds, type=pa.list_(_BOND), mask=absent),
-        text_array(errors),
     ]
-    if targets is not None and "targets" in schema.names:
-        values = number_array(targets.reshape(-1))
-        columns.append(pa.FixedSizeListArray.from_arrays(values, type=schema.field("targets").type))
-    split = np.full(len(arrays), NO_SPLIT, np.int8) if split is None else split
-    numbers = number_array(split, valid=split != NO_SPLIT)
-    columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
-    for name, values in (descriptors or {}).items():
-        kind = schema.field(descriptor_column(name)).type
-        if pa.types.is_fixed_size_list(kind):
-            numbers = number_array(values.astype(kind.value_type.to_pandas_dtype(), copy=False).reshape(-1))
-            columns.append(pa.FixedSizeListArray.from_arrays(numbers, type=kind))
-        else:
-            columns.append(number_array(values.astype(np.float32, copy=False)))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _fixed_size_lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    numbers = values.astype(kind.value_type.to_pandas_dtype(), copy=False).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(number_array(numbers), type=kind)
+
+
+def _order_array(order: np.ndarray | None, level: str, arrays: MolArrays) -> pa.Array:
+    """Return the column of orders; graphs keep their own order."""
+    ptr = arrays.atom_ptr if level == ATOM else arrays.bond_ptr
+    if order is None:
+        own = np.arange(ptr[-1]) - np.repeat(ptr[:-1], np.diff(ptr))
+        order = np.stack([own, own], axis=1)
+    items = _fixed_size_lists(order, _ORDER.value_type)
+    return pa.ListArray.from_arrays(number_array(ptr.astype(np.int32)), items, type=_ORDER)

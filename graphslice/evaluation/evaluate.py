@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from graphslice.config import DataConfig, join_names
-from graphslice.data.atom_bond_order import to_graph_order
 from graphslice.data.columns import quoted_list
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
-from graphslice.data.featurize import check_graphs, featurizer_pool
+from graphslice.data.featurize import featurizer_pool
+from graphslice.data.featurize.pool import parse
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.labels import target_names
 from graphslice.data.splits import SPLITS, Splits
@@ -155,7 +155,9 @@ def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str |
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
     if dataset.atom_bond_labels is None:
         return dataset
-    _, faults = to_graph_order(dataset.atom_bond_labels, dataset.smiles, predictor.config.graph, dataset.target_names)
+    with featurizer_pool(len(dataset)) as pool:
+        arrays, *_ = parse(dataset.smiles, predictor.config.graph, pool)
+    faults = dataset.atom_bond_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
     rows, labels = list(faults), dataset.targets.copy()
     labels[rows] = np.nan
     rejected = dataset.rejected | {row: reason for row, reason in faults.items() if row not in dataset.rejected}
@@ -245,8 +247,7 @@ def predict_rows(
         rows: ``int64 [R]``.
         interval: coverage in percent of prediction intervals, or None.
     """
-    if dataset.store is not None:
-        check_graphs(dataset.store, predictor.config.graph)
+    if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
     chunks = [rows[start : start + _CHUNK_ROWS] for start in range(0, len(rows), _CHUNK_ROWS)] or [rows]
     smiles = ([dataset.smiles[row] for row in chunk] for chunk in chunks)

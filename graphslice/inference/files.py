@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
-from graphslice.config import MOLECULE
-from graphslice.data.arrow import number_array, text_array
+from graphslice.data.arrow import text_array
 from graphslice.data.columns import FeatureColumns, check_unique, quoted_list
-from graphslice.data.featurize import Pool, check_graphs, featurizer_pool
+from graphslice.data.featurize import Pool, featurizer_pool
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
@@ -85,9 +84,8 @@ def predict_file(
     and by ``in_domain`` and ``similarity`` with ``interval`` or ``nearest``, by ``nearest``, and by ``error``. A row
     with more or fewer fields than the header keeps the first fields and gets an error message instead of a prediction.
     For atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's
-    order; text files hold it as JSON, except that an infinite bound is ``Infinity``. A preprocessed dataset of
-    ``graphslice featurize`` has no SMILES; its output has a column ``row``, counted from 1, instead of the input
-    columns. Memory does not grow with the size of the file.
+    order; text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed
+    dataset has a column ``smiles`` instead of the input columns. Memory does not grow with the size of the file.
 
     Args:
         predictor: the model.
@@ -114,7 +112,7 @@ def predict_file(
     if source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
             raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
-        return write_rows(_predict_store(predictor, source, options), out, progress)
+        return write_rows(_predict_store(predictor, source, workers, options), out, progress)
     with open_table(source) as table:
         new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
         column = smiles_column_index(predictor, table, smiles_column, str(source), new_columns)
@@ -221,21 +219,23 @@ def chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
     return smiles
 
 
-def _predict_store(predictor: Predictor, path: Path, options: dict[str, Any]) -> Iterator[pa.Table]:
-    """Predict a preprocessed dataset chunk by chunk."""
-    if predictor.level != MOLECULE:
-        raise InputError(
-            f"{path} has no SMILES, which define the order of {predictor.level}-level predictions: give the original "
-            "table"
-        )
+def _predict_store(
+    predictor: Predictor, path: Path, workers: int | None, options: dict[str, Any]
+) -> Iterator[pa.Table]:
+    """Predict a preprocessed dataset chunk by chunk; its SMILES are parsed again for what it lacks."""
     store = GraphStore.open(path)
-    check_graphs(store, predictor.config.graph)
-    store.check_descriptors([*predictor.config.data.descriptors, *predictor.kinds])
-    errors = store.errors
-    for start in range(0, len(store), _CHUNK_ROWS):
-        rows = np.arange(start, min(start + _CHUNK_ROWS, len(store)))
-        predictions = predictor.predict_store_rows(store, rows, errors, **options)
-        yield with_predictions(pa.table({"row": number_array(rows + 1)}), predictions)
+    store.check_descriptors(predictor.feature_columns)
+    chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
+    tables = (pa.table({"smiles": text_array(store.smiles[rows[0] : rows[-1] + 1])}) for rows in chunks)
+    if predictor.can_read(store):
+        errors = store.errors
+        predicted = (predictor.predict_store_rows(store, rows, errors, **options) for rows in chunks)
+        yield from map(with_predictions, tables, predicted)
+        return
+    smiles = (store.smiles[rows[0] : rows[-1] + 1] for rows in chunks)
+    columns = (store.descriptors(rows, predictor.feature_columns) for rows in chunks)
+    with featurizer_pool(len(store), workers, predictor.kinds) as pool:
+        yield from map(with_predictions, tables, predictor.predict_stream(smiles, pool, columns, **options))
 
 
 def _predict_on_ray(

@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from rdkit import Chem
 
+from graphslice.chem.atom_bond_order import ORDER_DTYPE
 from graphslice.chem.descriptors import compute_descriptors, feature_column_names
-from graphslice.chem.molecule import EMPTY_GRAPH, MolArrays, MolGraph, check_graph, read_smiles
+from graphslice.chem.molecule import EMPTY_GRAPH, MolArrays, MolGraph, check_graph, read_ordered_smiles
 from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import mol_to_smiles
-from graphslice.config import RunConfig
+from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.columns import as_descriptors, check_unique, parse_feature_columns, quoted_list
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.labels import find_smiles_column
@@ -162,8 +163,12 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         kinds: kinds of SMILES descriptors that the network or its tree ensembles read.
 
     Raises:
-        InputError: if the input holds no molecules, or lacks what the model reads.
+        InputError: if the input holds no molecules, lacks what the model reads, or has RDKit molecules for an atom- or
+            bond-level model.
     """
+    level = config.model.level
+    if level != MOLECULE:
+        inputs = _reject_rdkit_molecules(inputs)
     if is_frame(inputs):
         molecules, frame_columns = frame_molecules(
             inputs, config.data.smiles_column, feature_column_names(config.data.descriptors)
@@ -176,8 +181,10 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
     smiles_rows = [row for row, molecule in enumerate(molecules) if isinstance(molecule, str)]
     smiles = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
     descriptors = input_descriptors(smiles, not any(map(is_graph, molecules)), columns, config, kinds)
-    order, max_atoms = config.graph.atom_order, config.graph.max_atoms
-    arrays, smiles_errors = read_smiles([smiles[row] for row in smiles_rows], atom_order=order, max_atoms=max_atoms)
+    max_atoms = config.graph.max_atoms
+    arrays, smiles_errors, order = read_ordered_smiles(
+        [smiles[row] for row in smiles_rows], level, atom_order=config.graph.atom_order, max_atoms=max_atoms
+    )
     for i, row in enumerate(smiles_rows):
         graphs[row], errors[row] = arrays.graph(i), smiles_errors[i]
     for row, molecule in enumerate(molecules):
@@ -186,30 +193,25 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
                 graphs[row] = _check_input_graph(molecule, max_atoms)
             except MoleculeError as error:
                 errors[row] = str(error)
-    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors)
+    if level != MOLECULE:  # graphs keep their own order
+        ptr = arrays.atom_ptr if level == ATOM else arrays.bond_ptr
+        written = {row: order[ptr[i] : ptr[i + 1]] for i, row in enumerate(smiles_rows)}
+        sizes = [graph.num_atoms if level == ATOM else graph.num_bonds for graph in graphs]
+        own = (np.stack([np.arange(size, dtype=ORDER_DTYPE)] * 2, axis=1) for size in sizes)
+        order = np.concatenate([order[:0], *(written.get(row, places) for row, places in enumerate(own))])
+    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors, order, level)
 
 
-def as_ordered_molecules(inputs: Any, smiles_column: str | None) -> list[Any]:
-    """Convert an input to molecules with a defined atom order, for an atom- or bond-level model.
-
-    Args:
-        inputs: as in :func:`to_store`.
-        smiles_column: name of the SMILES column of a data frame, used if it exists; else it is detected by name.
-
-    Returns:
-        The molecules as :func:`as_molecules` returns them.
-
-    Raises:
-        InputError: for RDKit molecules: they are converted to SMILES, which changes the atom order.
-    """
+def _reject_rdkit_molecules(inputs: Any) -> Any:
+    """Return the inputs; raise :class:`InputError` for RDKit molecules: as SMILES they have another atom order."""
     if is_frame(inputs):
         reject_molecules(inputs)
-        return frame_molecules(inputs, smiles_column, ())[0]
+        return inputs
     if not isinstance(inputs, str | Chem.Mol) and isinstance(inputs, Iterable) and not is_graph(inputs):
         inputs = list(inputs)
     if any(isinstance(one, Chem.Mol) for one in (inputs if isinstance(inputs, list) else [inputs])):
         raise InputError(NO_ATOM_ORDER)
-    return as_molecules(inputs)
+    return inputs
 
 
 def input_descriptors(

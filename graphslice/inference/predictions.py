@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from graphslice.chem.atom_bond_order import AtomBondOrder
 from graphslice.data.arrow import bool_array, list_array, number_array, text_array
 from graphslice.data.atom_bond_labels import pointers, ragged_indices
 from graphslice.errors import InputError
@@ -122,21 +121,16 @@ class Predictions:
         """Return the indices into ``values`` of some molecules: ``int64 [B]``, or one per atom or bond."""
         return rows if self.ptr is None else ragged_indices(self.ptr, rows)
 
-    def reordered(self, orders: Sequence[AtomBondOrder | None]) -> Predictions:
+    def in_smiles_order(self, order: np.ndarray) -> Predictions:
         """Bring atom- or bond-level predictions from graph order into SMILES order.
 
         Predictions of symmetry-equivalent atoms or bonds are averaged.
 
         Args:
-            orders: the order of every molecule; None leaves its predictions as they are.
+            order: ``int64 [S, 2]`` of :meth:`~graphslice.data.store.GraphStore.order`.
         """
         assert self.ptr is not None
-        indices, groups = np.arange(len(self.values)), np.arange(len(self.values))
-        for start, order in zip(self.ptr[:-1].tolist(), orders, strict=True):
-            if order is not None:
-                indices[start : start + len(order)] = start + order.places
-                if order.groups is not None:
-                    groups[start : start + len(order)] = start + order.groups
+        indices, groups = (np.repeat(self.ptr[:-1], np.diff(self.ptr))[:, None] + order).T
         std = None if self.std is None else _group_means(self.std[indices], groups)
         interval = None if self.interval is None else self.interval.take_rows(indices).average_groups(groups)
         return replace(self, values=_group_means(self.values[indices], groups), std=std, interval=interval)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
@@ -15,14 +14,13 @@ from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
 from graphslice.data.atom_bond_labels import pointers, ragged_indices
-from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.featurize.pool import Pool, featurize_stream
 from graphslice.data.store import GraphStore
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
 from graphslice.inference.ensemble import network_predictions, stack_predictions
-from graphslice.inference.inputs import Columns, as_feature_columns, as_ordered_molecules, input_descriptors, to_store
+from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, to_store
 from graphslice.inference.networks import Networks, load_networks
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.uncertainty import estimate_uncertainty, training_molecule_names
@@ -177,14 +175,10 @@ class Predictor:
                 molecules; or if an atom- or bond-level model gets RDKit molecules, which have no SMILES order.
         """
         self.check_calibrated(interval, nearest)
-        if self.level != MOLECULE:
-            molecules = as_ordered_molecules(molecules, self.config.data.smiles_column)
         store = self.featurize_molecules(molecules, columns)
         predictions = self.predict_store_rows(store, np.arange(len(store)), interval=interval, nearest=nearest)
         if self.level != MOLECULE:
-            smiles = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
-            orders = atom_bond_orders(smiles, self.level, self.config.graph, with_symmetry=True)
-            predictions = predictions.reordered(orders)
+            predictions = predictions.in_smiles_order(store.order(np.arange(len(store))))
         if details or interval is not None or nearest:
             return predictions
         return predictions.values if predictions.ptr is None else predictions.by_row
@@ -202,6 +196,12 @@ class Predictor:
                 "the model has no calibration, which prediction intervals and nearest training molecules need: "
                 "train it again with this version"
             )
+
+    def can_read(self, store: GraphStore) -> bool:
+        """True if a store has all that the model reads; otherwise its SMILES must be parsed again."""
+        graph, info = self.config.graph, store.info
+        same_graphs = (info.atom_order, info.max_atoms) == (graph.atom_order, graph.max_atoms)
+        return same_graphs and self.level == MOLECULE and set(self.kinds) <= set(info.descriptors)
 
     @property
     def kinds(self) -> list[str]:
@@ -245,23 +245,18 @@ class Predictor:
         Raises:
             InputError: if the model reads feature columns and ``columns`` is None.
         """
-        chunks, smiles_chunks = itertools.tee(chunks)
         on_gpu, names = self._device != "cpu", self.feature_columns
         if names and columns is None:
             as_feature_columns(names, {}, 0)
         by_name = None if not names or columns is None else (dict(zip(names, c.T, strict=True)) for c in columns)
         featurized = featurize_stream(
-            chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=by_name
+            chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=by_name, level=self.level
         )
-        for (store, messages), smiles in zip(featurized, smiles_chunks, strict=True):
+        for store, messages in featurized:
             errors = {row: message for row, message in enumerate(messages) if message}
             rows = np.arange(len(store))
             predictions = self.predict_store_rows(store, rows, errors, interval=interval, nearest=nearest)
-            if self.level != MOLECULE:
-                valid = [text if message is None else "" for text, message in zip(smiles, messages, strict=True)]
-                orders = atom_bond_orders(valid, self.level, self.config.graph, pool, with_symmetry=True)
-                predictions = predictions.reordered(orders)
-            yield predictions
+            yield predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """Predict rows of a store, all of them valid molecules, in batches of similar size.

@@ -13,8 +13,8 @@ from graphslice.config import BOND, GraphConfig
 from graphslice.data.arrow import number_array
 from graphslice.data.atom_bond_columns import ListLengths, list_cells
 from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
-from graphslice.data.atom_bond_order import to_graph_order
 from graphslice.data.columns import check_unique
+from graphslice.data.featurize.pool import featurizer_pool, parse
 from graphslice.data.labels import find_smiles_column
 from graphslice.data.parse_cells import column_cells, is_empty, list_or_none
 from graphslice.data.store import GraphStore
@@ -115,9 +115,12 @@ def select_molecule_labels(
     """
     labelled = np.flatnonzero((labels.counts > 0) & (rows >= 0))
     ordered = replace(labels, values=labels[labelled], ptr=pointers(labels.counts[labelled]))
-    ordered, mismatched = to_graph_order(ordered, [smiles[row] for row in labelled.tolist()], config, labels.names)
-    invalid = set(labelled[list(mismatched)].tolist())
-    ordered = ordered.without(list(mismatched))
+    with featurizer_pool(len(labelled)) as pool:
+        texts = [smiles[row] for row in labelled.tolist()]
+        arrays, _, order, _ = parse(texts, config, pool, level=labels.level)
+    counts = arrays.atom_bond_counts(labels.level)
+    invalid = set(labelled[list(ordered.length_errors(counts, labels.names))].tolist())
+    ordered = ordered.in_graph_order(counts, order)
     first: dict[int, int] = {}
     for i in np.flatnonzero(ordered.counts).tolist():
         molecule, store_row = int(rows[labelled[i]]), int(store_rows[labelled[i]])
@@ -129,9 +132,9 @@ def select_molecule_labels(
             first[molecule] = i
     molecules = sorted(first)
     picked = np.array([first[molecule] for molecule in molecules], np.int64)
-    counts = np.zeros(len(chosen), np.int64)
-    counts[molecules] = ordered.counts[picked]
-    return replace(ordered, values=ordered[picked], ptr=pointers(counts)), invalid
+    chosen_counts = np.zeros(len(chosen), np.int64)
+    chosen_counts[molecules] = ordered.counts[picked]
+    return replace(ordered, values=ordered[picked], ptr=pointers(chosen_counts)), invalid
 
 
 def _same_bond_order(store: GraphStore, first: int, second: int) -> bool:

@@ -268,9 +268,10 @@ def _corpus_tables(
             continue
         graphs = batch.take(number_array(rows[in_batch] % BATCH_ROWS))
         values = np.concatenate([own[in_batch], targets.compute(store, rows[in_batch])], axis=1)
-        columns = [graphs.column(name) for name in ("atoms", "bonds", "error")]
+        columns = [graphs.column(name) for name in ("smiles", "atoms", "bonds", "error")]
         columns.append(pa.FixedSizeListArray.from_arrays(number_array(values.reshape(-1)), values.shape[1]))
         columns.append(pa.DictionaryArray.from_arrays(number_array(split[in_batch]), text_array(SPLITS)))
+        columns += [graphs.column(name) for name in ("identity", "family")]
         for level in info.atom_bond_targets:
             field = schema.field(atom_bond_column(level))
             columns.append(atom_bond_array(atom_bond_labels[level], in_batch, field.type))

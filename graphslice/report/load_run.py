@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class Run:
         return self.config.data.is_cross_validation and len(self.models) > 1
 
     @property
-    def smiles(self) -> list[str] | None:
+    def smiles(self) -> Sequence[str] | None:
         """SMILES of each row; None if the molecules are graphs or could not be read."""
         return (self.data.dataset.smiles or None) if self.data is not None else None
 

@@ -16,10 +16,8 @@ from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.arrow import json_lists, list_array, number_array
 from graphslice.data.atom_bond_labels import pointers
-from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.featurize import featurizer_pool
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.pyg_dataset import dataset_from_pyg
 from graphslice.data.splits import SPLITS
@@ -304,10 +302,9 @@ def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, predicti
         columns = [[f"{value:.7g}" for value in column] for column in predictions.T.tolist()]
     else:
         ptr, known = pointers(dataset.atom_bond_labels.counts[rows]), np.ones(len(rows), bool)
-        with featurizer_pool(len(rows)) as pool:
-            orders = atom_bond_orders(smiles, dataset.level, data.config.graph, pool, with_symmetry=True)
-        reordered = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr).reordered(orders).values
-        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in reordered.T]
+        by_atom = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr)
+        ordered = by_atom.in_smiles_order(data.store.order(rows)).values
+        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in ordered.T]
     with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["row", "smiles", *(f"{name}_pred" for name in prediction_columns(dataset.tasks))])

@@ -1,4 +1,4 @@
-"""Files of stores, changed byte by byte or column by column, with the checksum made right again."""
+"""Files of stores, changed byte by byte or column by column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.checksum import write_checksum
 from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import build_store
 from graphslice.data.labelled_rows import LabelledRows
@@ -25,9 +24,15 @@ _SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 70, "C12C3C4C
 
 def target(folder: Path) -> Callable[[random.Random], None]:
     contents = []
-    for targets, order in (((), "canonical"), (("y",), "canonical"), (("y", "z"), "input")):
+    for targets, order, level in (
+        ((), "canonical", "molecule"),
+        (("y",), "canonical", "bond"),
+        (("y", "z"), "input", "atom"),
+    ):
         rows = LabelledRows(_SMILES, np.ones((8, len(targets))), np.arange(-1, 7, dtype=np.int8) % 3, {3: "no number"})
-        store = build_store(folder / "base.arrow", [rows], StoreInfo("some", "", targets, order), workers=1)
+        store = build_store(
+            folder / "base.arrow", [rows], StoreInfo("some", "", targets, order, level=level), workers=1
+        )
         contents.append((folder / "base.arrow").read_bytes())
         del store
     path = folder / "changed.arrow"
@@ -39,8 +44,6 @@ def target(folder: Path) -> Callable[[random.Random], None]:
             path.write_bytes(mutated_bytes(draw, content))
         else:
             _write_changed(draw, content, path)
-        with suppress(Exception):  # of what has no place for a checksum
-            write_checksum(path)
         _use(GraphStore.open(path))
 
     return run
@@ -51,6 +54,13 @@ def _use(store: GraphStore) -> None:
     rows = np.flatnonzero(store.sizes)
     if not len(store) == len(store.sizes) == len(store.split) == len(store.targets):
         raise AssertionError("columns of several lengths")
+    if not all(isinstance(text, str) for text in store.smiles) or len(store.keys.family) != len(store):
+        raise AssertionError("a SMILES that is no text, or hashes that are missing")
+    if (
+        store.info.level != "molecule"
+        and len(store.order(rows)) != store.atom_bond_counts(store.info.level, rows).sum()
+    ):
+        raise AssertionError("an order of another length")
     if not all(isinstance(reason, str) for reason in store.errors.values()):
         raise AssertionError("a reason that is no text")
     for row in range(len(store)):
@@ -103,7 +113,9 @@ def _write_changed(draw: random.Random, content: bytes, path: Path) -> None:
         split = batch.column("split")
         numbers = draw.choice((split.indices, pa.array([draw.choice((-9, 4, 100, None))] * 8, pa.int8())))
         with suppress(pa.ArrowException):
-            columns[-1] = pa.DictionaryArray.from_arrays(numbers, pa.array(texts, pa.string()), safe=False)
+            columns[names.index("split")] = pa.DictionaryArray.from_arrays(
+                numbers, pa.array(texts, pa.string()), safe=False
+            )
     fields = [schema.field(i).with_name(name).with_type(columns[i].type) for i, name in enumerate(names)]
     changed = pa.schema(fields, metadata=metadata)
     with suppress(pa.ArrowException), pa.ipc.new_file(str(path), changed, options=options) as writer:

@@ -158,17 +158,30 @@ def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch)
         store.descriptors(rows, ["t", "u"])
 
 
-def test_store_without_features_is_rejected(table, tmp_path):
+def test_store_without_feature_column_is_rejected(table, tmp_path):
     featurize_dataset(DataConfig(str(table), targets="y", features="t"), GraphConfig(), tmp_path / "s.arrow")
     assert load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t")).store is not None
-    with pytest.raises(InputError, match=r"no descriptors morgan.*--features t,morgan"):
-        load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t,morgan"))
+    with pytest.raises(InputError, match=r"no descriptors u, .*--features t,u"):
+        load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t,u,morgan"))
+
+
+def test_descriptors_that_a_store_lacks_are_computed_from_its_smiles(table, tmp_path):
+    featurize_dataset(DataConfig(str(table), targets="y", features="t"), GraphConfig(), tmp_path / "s.arrow")
+    from_store = load_dataset(DataConfig(str(tmp_path / "s.arrow"), features="t,morgan"))
+    from_table = load_dataset(DataConfig(str(table), targets="y", features="t,morgan"))
+    rows = np.arange(len(from_table))
+    first, second = (
+        cached_store(dataset, GraphConfig(), tmp_path / "cache", descriptors=("t", "morgan"))
+        for dataset in (from_store, from_table)
+    )
+    np.testing.assert_array_equal(first.descriptors(rows, ["t", "morgan"]), second.descriptors(rows, ["t", "morgan"]))
+    assert first.name != str(tmp_path / "s.arrow") and len(first) == len(second)
 
 
 def test_store_without_features_has_no_descriptor_column(table, tmp_path):
     featurize_dataset(DataConfig(str(table), targets="y"), GraphConfig(), tmp_path / "s.arrow")
     schema = pa.ipc.open_file(str(tmp_path / "s.arrow")).schema
-    assert schema.names == ["atoms", "bonds", "error", "targets", "split"]
+    assert schema.names == ["smiles", "atoms", "bonds", "error", "targets", "split", "identity", "family"]
     assert b"graphslice.descriptors" not in schema.metadata
 
 

@@ -386,7 +386,11 @@ def stored(folder, table: dict, labels: str | None = "y,z", **settings):
 def test_store_matches_table(load, tmp_path):
     dataset, table = stored(tmp_path, TABLE), load(TABLE, targets="y,z")
     assert dataset.name == str(tmp_path / "t.arrow") and len(dataset) == 5 and dataset.target_names == ["y", "z"]
-    assert dataset.smiles == [] and dataset.graphs is None and dataset.store.sizes.tolist() == [1, 1, 0, 0, 1]
+    assert (
+        list(dataset.smiles) == table.smiles
+        and dataset.graphs is None
+        and dataset.store.sizes.tolist() == [1, 1, 0, 0, 1]
+    )
     np.testing.assert_array_equal(dataset.targets, table.targets)
     assert set(dataset.rejected) == {1, 2, 3, 4}  # two invalid labels, two invalid SMILES
     assert row_lists(dataset.splits) == {"train": [0], "valid": [], "test": []}

@@ -1,4 +1,4 @@
-"""Stores with a valid checksum and invalid contents."""
+"""Stores with invalid contents."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from graphslice import InputError
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
-from graphslice.data.checksum import write_checksum
+from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.data.copy_rows import column_starts
 from graphslice.data.featurize import build_store
 from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.splits import SPLITS
-from graphslice.data.store import GraphStore, StoreInfo, record_batch
+from graphslice.data.store import GraphStore, StoreInfo, StoreRows
 
 SMILES = ["CCO", "oops", "c1ccccc1O", "C"]
 INFO = StoreInfo("some data", "", ("y",))
@@ -28,7 +28,13 @@ def arrays() -> MolArrays:
 
 
 def batch_of(molecules: MolArrays) -> pa.RecordBatch:
-    return record_batch(INFO.schema(), molecules, [None] * len(molecules), np.zeros((len(molecules), 1)))
+    return stored(molecules).record_batch(INFO.schema())
+
+
+def stored(molecules: MolArrays, **columns) -> StoreRows:
+    rows = len(molecules)
+    keys = MoleculeHashes(*np.zeros((2, rows), np.uint64))
+    return StoreRows(molecules, [None] * rows, ["C"] * rows, np.zeros((rows, 1)), keys=keys, **columns)
 
 
 def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **options) -> Path:
@@ -36,7 +42,6 @@ def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **
     with pa.ipc.new_file(str(path), schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         for batch in batches:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    write_checksum(path)
     return path
 
 
@@ -104,6 +109,8 @@ BATCHES = {
     "null": (with_null_rows, "row 2 is null but has atoms"),
     "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "null values"),
     "other splits": (lambda: replaced("split", split_of(["valid", "train"])), f"splits are not {', '.join(SPLITS)}"),
+    "null smiles": (lambda: replaced("smiles", pa.nulls(3, pa.string())), "null values in SMILES"),
+    "null hashes": (lambda: replaced("family", pa.nulls(3, pa.uint64())), "null values in SMILES, molecules, hashes"),
     "another type": (
         lambda: replaced("error", pa.nulls(3, pa.int64())),
         "not a preprocessed dataset that this version can read",
@@ -162,6 +169,24 @@ def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, reason, tmp_pa
     assert reason in error_message(path)
 
 
+@pytest.mark.parametrize(
+    ("rows", "place", "reason"),
+    [
+        (3, 3, "its order names atoms that a molecule does not have"),
+        (1, 0, "number of places in its order in row 1"),
+    ],
+)
+def test_invalid_order_raises(rows, place, reason, tmp_path):
+    info = replace(INFO, level="atom")
+    order = np.array([[place, 0], [1, 1], [2, 2], *[[0, 0]] * 8], np.uint16)
+    batch = stored(arrays(), order=order).record_batch(info.schema())
+    if rows == 1:
+        values, at = batch.column("order").values, batch.schema.get_field_index("order")
+        lists = pa.ListArray.from_arrays(pa.array([0, 1, 8, 9], pa.int32()), values, type=batch.schema.field(at).type)
+        batch = batch.set_column(at, batch.schema.field(at), lists)
+    assert reason in error_message(write(tmp_path / "s.arrow", batch, metadata=info.to_metadata()))
+
+
 def test_fewer_splits_are_accepted(tmp_path):
     store = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split_of(["train", "valid"]))))
     assert store.split.tolist() == [0, 1, -1]
@@ -213,7 +238,6 @@ def test_impossible_array_lengths_raise(length, tmp_path):
             continue
         assert content.count(nodes) == 1
         (tmp_path / "t.arrow").write_bytes(content.replace(nodes, changed))
-        write_checksum(tmp_path / "t.arrow")
         assert "not a preprocessed dataset" in error_message(tmp_path / "t.arrow")
 
 
@@ -238,7 +262,7 @@ def test_misaligned_columns_raise(shift, tmp_path):
 def test_invalid_descriptors_raise(name, array, reason, tmp_path):
     info = StoreInfo("some data", "", ("y",), descriptors=("morgan", "own"))
     values = {"morgan": np.zeros((3, 2048), np.uint8), "own": np.zeros(3, np.float32)}
-    batch = record_batch(info.schema(), arrays(), [None] * 3, np.zeros((3, 1)), descriptors=values)
+    batch = stored(arrays(), descriptors=values).record_batch(info.schema())
     metadata = {"graphslice.descriptors": '["morgan", "own"]'}
     GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=metadata))
     at = batch.schema.get_field_index(f"descriptor {name}")

@@ -99,7 +99,7 @@ def test_invalid_molecules_have_no_rows_but_an_error(predictors):
     assert [None if cell is None else len(cell) for cell in frame.y_pred] == [2, None, 0, None, None, 1]
 
 
-def test_inputs_without_smiles_order_are_rejected(predictors, tmp_path, demo_csv):
+def test_inputs_without_smiles_order_are_rejected(predictors):
     model = predictors["atom"]
     mol = Chem.MolFromSmiles("CCO")
     for molecules in (mol, [mol], pd.DataFrame({"smiles": [mol]})):
@@ -110,9 +110,16 @@ def test_inputs_without_smiles_order_are_rejected(predictors, tmp_path, demo_csv
             model.predict("CCO", **options)
     with pytest.raises(InputError, match="atom contributions require"):
         attribute(model, "CCO")
+
+
+def test_atoms_of_a_preprocessed_dataset_are_predicted_in_the_order_of_the_smiles(predictors, tmp_path, demo_csv):
+    model = predictors["atom"]
     featurize_dataset(gs.config.DataConfig(dataset=str(demo_csv)), model.config.graph, tmp_path / "s.arrow")
-    with pytest.raises(InputError, match="has no SMILES"):
-        predict_file(model, tmp_path / "s.arrow", tmp_path / "out.csv")
+    predict_file(model, tmp_path / "s.arrow", tmp_path / "out.parquet")
+    predict_file(model, demo_csv, tmp_path / "table.parquet")
+    one, two = (pd.read_parquet(tmp_path / name) for name in ("out.parquet", "table.parquet"))
+    (name,) = (column for column in one if column.endswith("_pred"))
+    assert one[name].map(list).tolist() == two[name].map(list).tolist() and one.smiles.tolist() == two.smiles.tolist()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])

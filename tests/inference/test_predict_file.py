@@ -196,8 +196,8 @@ def test_preprocessed_dataset(predictor, demo_csv, demo_rows, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "in.arrow", workers=1)
     report = predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv")
     output = pd.read_csv(tmp_path / "out.csv")
-    assert (report.rows, report.failed) == (60, 0) and list(output) == ["row", "gap_ev_pred", "error"]
-    assert output["row"].tolist() == list(range(1, 61))
+    assert (report.rows, report.failed) == (60, 0) and list(output) == ["smiles", "gap_ev_pred", "error"]
+    assert output["smiles"].tolist() == demo_rows["smiles"].tolist()
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(demo_rows["smiles"])[:, 0], rtol=1e-5)
 
 

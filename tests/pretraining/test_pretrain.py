@@ -67,12 +67,12 @@ def test_pretraining_is_resumed_and_kept_on_failed_overwrite(pretrained, cli, tm
     for more in (("--targets", "gap"), ("--trainer.devices", "99")):
         code, _, err = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
         assert code == 2 and ("set is empty" in err) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
-    (tmp_path / "c.yaml").write_text("data:\n  features: morgan\n")
+    (tmp_path / "c.yaml").write_text("data:\n  features: weight\n")
     before = {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()}
     flags = (pretrained.parent / "molecules.csv", "--config", tmp_path / "c.yaml")
     for folder, more in ((pretrained, ("--overwrite",)), (tmp_path / "new", ())):  # the corpus has other descriptors
         code, _, err = cli("pretrain", *flags, "-o", folder, *more)
-        assert code == 2 and "has no descriptors morgan" in err, err
+        assert code == 2 and "has no descriptors weight" in err, err
     assert not (tmp_path / "new").exists()
     assert {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()} == before
     learned = json.loads((pretrained / "training.json").read_text())["auxiliary_mae"]

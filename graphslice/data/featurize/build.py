@@ -15,10 +15,10 @@ from filelock import FileLock, Timeout
 
 from graphslice.atomic_write import atomic_write
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
-from graphslice.data.checksum import write_checksum
+from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.data.featurize.pool import Pool, featurizer_pool, parse
 from graphslice.data.labelled_rows import LabelledRows, rechunk_rows
-from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, record_batch
+from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, StoreRows
 from graphslice.errors import InputError
 
 Progress = Callable[[int], None] | None
@@ -100,7 +100,8 @@ def to_record_batch(
         pool: processes from :func:`featurizer_pool`; None to parse in this process.
         progress: called with the number of newly finished rows.
     """
-    arrays, reasons, computed = parse(rows.smiles, info, pool, progress, descriptor_kinds(info.descriptors))
+    kinds = descriptor_kinds(info.descriptors)
+    arrays, reasons, order, computed = parse(rows.smiles, info, pool, progress, kinds, info.level)
     columns = feature_column_names(info.descriptors)
     if columns and rows.columns is not None:
         computed |= dict(zip(columns, rows.columns.T, strict=True))
@@ -108,7 +109,9 @@ def to_record_batch(
         if rows.smiles[row] == "" or reasons[row] is None:  # an invalid SMILES takes precedence over an invalid label
             reasons[row] = reason
     descriptors = {name: computed[name] for name in info.descriptors}
-    return record_batch(info.schema(), arrays, reasons, rows.targets, rows.split, descriptors)
+    keys = hash_molecules(arrays)
+    stored = StoreRows(arrays, reasons, rows.smiles, rows.targets, rows.split, descriptors, keys, order)
+    return stored.record_batch(info.schema())
 
 
 # --- one process at a time ------------------------------------------------------------------------
@@ -253,4 +256,3 @@ def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> 
     with pa.ipc.new_file(str(path), schema) as writer:
         for batch in batches:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    write_checksum(path)

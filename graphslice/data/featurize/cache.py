@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import GraphConfig
 from graphslice.data.featurize.build import build_store
 from graphslice.data.store import GraphStore, StoreInfo
@@ -47,7 +48,7 @@ def cached_store(
     """Return the store of a dataset, from the cache if possible; featurize it on first use.
 
     Args:
-        dataset: a dataset of SMILES, of graphs, or of a store, which is returned as it is.
+        dataset: a dataset of SMILES, of graphs, or of a store, which is returned as it is if it has the descriptors.
         config: settings of the graphs.
         cache: cache directory; by default :func:`default_cache`.
         progress: called with the number of newly finished rows.
@@ -57,13 +58,14 @@ def cached_store(
         A store with one row for every row of the dataset.
 
     Raises:
-        InputError: if the cache is not writable, the dataset is a store with other graph settings or without the
-            descriptors, or descriptors are requested for a dataset of graphs.
+        InputError: if the cache is not writable, the dataset is a store with other graph settings or without a
+            descriptor column, or descriptors are requested for a dataset of graphs.
     """
     if dataset.store is not None:
         check_graphs(dataset.store, config)
-        dataset.store.check_descriptors(descriptors)
-        return dataset.store
+        dataset.store.check_descriptors(feature_column_names(descriptors))
+        if set(descriptors) <= set(dataset.store.info.descriptors):
+            return dataset.store
     if dataset.graphs is not None:
         if descriptors:
             raise InputError(
@@ -78,6 +80,7 @@ def cached_store(
         config.atom_order,
         config.max_atoms,
         descriptors=tuple(descriptors),
+        level=dataset.level,
     )
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]

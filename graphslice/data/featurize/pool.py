@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
+from graphslice.chem.atom_bond_order import ORDER_DTYPE
 from graphslice.chem.descriptors import compute_descriptors
-from graphslice.chem.molecule import MolArrays, read_smiles
-from graphslice.config import GraphConfig
+from graphslice.chem.molecule import MolArrays, read_ordered_smiles
+from graphslice.config import MOLECULE, GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 from graphslice.hardware import cores
@@ -28,8 +29,8 @@ _TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
 #: Processes from :func:`featurizer_pool`; None if this process does the work itself.
 Pool: TypeAlias = Union["Workers", None]
 
-# Molecules, for each None or the reason why it is invalid, and descriptors by kind.
-_Parsed: TypeAlias = tuple[MolArrays, list[str | None], dict[str, np.ndarray]]
+# Molecules, for each None or the reason why it is invalid, the order of atoms or bonds, and descriptors by kind.
+_Parsed: TypeAlias = tuple[MolArrays, list[str | None], np.ndarray, dict[str, np.ndarray]]
 # Results of one task of a pool.
 _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 
@@ -91,7 +92,7 @@ def featurize(
     Returns:
         A store with one row per SMILES, and for every row None or the reason why it has no molecule.
     """
-    arrays, reasons, _ = parse(smiles, config, pool, progress)
+    arrays, reasons, *_ = parse(smiles, config, pool, progress)
     return GraphStore.from_arrays(arrays, reasons), reasons
 
 
@@ -103,6 +104,7 @@ def featurize_stream(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
     columns: Iterable[Mapping[str, np.ndarray]] | None = None,
+    level: str = MOLECULE,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
     """Parse SMILES chunk by chunk, as :func:`featurize`.
 
@@ -114,14 +116,15 @@ def featurize_stream(
             works on a GPU, and slower if both compete for the same cores.
         kinds: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS` to compute for the stores.
         columns: for every chunk its descriptors that are columns of a table, by name ``float32 [R]``.
+        level: level of the targets; at atom or bond level the stores have the order of the SMILES.
 
     Yields:
         For every chunk the results of :func:`featurize`.
     """
     chunk_columns = itertools.repeat({}) if columns is None else columns
-    parsed = _parse_chunks(chunks, config, pool, prefetch=prefetch, kinds=kinds)
-    for (arrays, reasons, descriptors), values in zip(parsed, chunk_columns, strict=False):
-        yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **values}), reasons
+    parsed = _parse_chunks(chunks, config, level, pool, prefetch=prefetch, kinds=kinds)
+    for (arrays, reasons, order, descriptors), values in zip(parsed, chunk_columns, strict=False):
+        yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **values}, order, level), reasons
 
 
 def parse(
@@ -130,34 +133,38 @@ def parse(
     pool: Pool = None,
     progress: Callable[[int], None] | None = None,
     kinds: Sequence[str] = (),
+    level: str = MOLECULE,
 ) -> _Parsed:
-    """Parse SMILES and compute descriptors in the processes of a pool; arguments as :func:`featurize`.
+    """Parse SMILES and compute descriptors in the processes of a pool; arguments as :func:`featurize_stream`.
 
     Returns:
-        The molecules and reasons of :func:`~graphslice.chem.molecule.read_smiles`, and the descriptors of
-        :func:`~graphslice.chem.descriptors.compute_descriptors` by kind.
+        The molecules, reasons and order of :func:`~graphslice.chem.molecule.read_ordered_smiles`, and the descriptors
+        of :func:`~graphslice.chem.descriptors.compute_descriptors` by kind.
     """
-    (parsed,) = _parse_chunks([smiles], config, pool, progress, kinds=kinds)
+    (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
     return parsed
 
 
-def _parse_task(smiles: Sequence[str], atom_order: str, max_atoms: int, kinds: Sequence[str]) -> _Parsed:
-    arrays, reasons = read_smiles(smiles, atom_order=atom_order, max_atoms=max_atoms)
+def _parse_task(smiles: Sequence[str], level: str, atom_order: str, max_atoms: int, kinds: Sequence[str]) -> _Parsed:
+    arrays, reasons, order = read_ordered_smiles(smiles, level, atom_order=atom_order, max_atoms=max_atoms)
     if not kinds:
-        return arrays, reasons, {}
+        return arrays, reasons, order, {}
     molecules = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
-    return arrays, reasons, compute_descriptors(molecules, kinds, max_atoms)
+    return arrays, reasons, order, compute_descriptors(molecules, kinds, max_atoms)
 
 
 def _parse_chunks(
     chunks: Iterable[Sequence[str]],
     config: GraphConfig | StoreInfo,
+    level: str,
     pool: Pool,
     progress: Callable[[int], None] | None = None,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
-    work = partial(_parse_task, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds))
+    work = partial(
+        _parse_task, level=level, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds)
+    )
     if pool is None:
         for chunk in chunks:
             yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)
@@ -177,8 +184,8 @@ def _parse_chunks(
 
 def _results(futures: Iterable[_Futures]) -> Iterator[_Parsed]:
     for future in futures:
-        for (arrays, reasons, descriptors), reason in future.result():
-            yield arrays, reasons if reason is None else [reason], descriptors
+        for (arrays, reasons, order, descriptors), reason in future.result():
+            yield arrays, reasons if reason is None else [reason], order, descriptors
 
 
 def _task_rows(kinds: Sequence[str]) -> int:
@@ -193,12 +200,15 @@ def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str
 def _join(results: Iterable[_Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> _Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
+    orders = [np.empty((0, 2), ORDER_DTYPE)]
     descriptors: dict[str, list[np.ndarray]] = {kind: [compute_descriptors([], [kind])[kind]] for kind in kinds}
-    for arrays, task_reasons, task_descriptors in results:
+    for arrays, task_reasons, order, task_descriptors in results:
         molecules.append(arrays)
         reasons += task_reasons
+        orders.append(order)
         for kind, values in task_descriptors.items():
             descriptors[kind].append(values)
         if progress:
             progress(len(task_reasons))
-    return MolArrays.join(molecules), reasons, {kind: np.concatenate(parts) for kind, parts in descriptors.items()}
+    joined = {kind: np.concatenate(parts) for kind, parts in descriptors.items()}
+    return MolArrays.join(molecules), reasons, np.concatenate(orders), joined

@@ -53,13 +53,11 @@ def test_other_data_have_another_file(what, source, tmp_path, names):
     assert len(names(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "other"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "other"])
 def test_damaged_file_is_recreated(damage, source, tmp_path, capsys, no_parsing, names):
     content = cached_store(source, GraphConfig(), tmp_path).data.tobytes()
     (path,) = (tmp_path / name for name in names(tmp_path))
-    damaged = bytearray(content)
-    damaged[len(damaged) // 2] ^= 1
-    path.write_bytes({"flipped": damaged, "truncated": content[:-9], "empty": b"", "other": b"text"}[damage])
+    path.write_bytes({"truncated": content[:-9], "empty": b"", "other": b"text"}[damage])
     capsys.readouterr()
     assert len(cached_store(source, GraphConfig(), tmp_path)) == 60
     out, err = capsys.readouterr()

@@ -9,9 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from graphslice.chem import atom_bond_order
+from graphslice.chem.molecule import read_ordered_smiles
 from graphslice.config import GraphConfig
-from graphslice.data.atom_bond_order import atom_bond_orders
 from graphslice.data.featurize import featurize, featurizer_pool, pool, workers
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
@@ -27,17 +26,17 @@ def deadly(monkeypatch):
     """Make one SMILES crash the process that reads it and another one hang; shorten the time limit."""
 
     def reading(read):
-        def read_or_die(smiles, **settings):
+        def read_or_die(smiles, level, **settings):
             if CRASH in smiles:
                 assert multiprocessing.parent_process() is not None
                 os._exit(11)
             while NO_STEP_LIMIT in smiles:
                 time.sleep(1)
-            return read(smiles, **settings)
+            return read(smiles, level, **settings)
 
         return read_or_die
 
-    monkeypatch.setattr(pool, "read_smiles", reading(pool.read_smiles))
+    monkeypatch.setattr(pool, "read_ordered_smiles", reading(pool.read_ordered_smiles))
     monkeypatch.setattr(workers, "ROW_SECONDS", 5)
 
 
@@ -85,21 +84,11 @@ def test_featurize_survives_a_crashing_row(deadly, cli, tmp_path, demo_smiles, m
     assert GraphStore.open(out).errors == {99: "RDKit crashed on this SMILES"}
 
 
-def test_atom_orders_survive_a_crashing_row(monkeypatch, demo_smiles):
-    parse = atom_bond_order.parse_molecule
-
-    def parse_or_die(smiles, *arguments):
-        if smiles == CRASH:
-            os._exit(11)
-        return parse(smiles, *arguments)
-
-    expected = atom_bond_orders([*demo_smiles[:600], ""], "atom", GraphConfig())
-    monkeypatch.setattr(atom_bond_order, "parse_molecule", parse_or_die)
+def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
     with featurizer_pool(workers=2) as processes:
-        orders = atom_bond_orders([*demo_smiles[:600], CRASH], "atom", GraphConfig(), processes)
-    assert len(orders) == 601 and orders[-1] is None is expected[-1]
-    for order, expected_order in zip(orders[:-1], expected[:-1], strict=True):
-        np.testing.assert_array_equal(order.places, expected_order.places)
+        arrays, reasons, order, _ = pool.parse([*demo_smiles[:600], CRASH], GraphConfig(), processes, level="atom")
+    assert reasons[-1] == "RDKit crashed on this SMILES" and arrays.atom_bond_counts("atom")[-1] == -1
+    np.testing.assert_array_equal(order, read_ordered_smiles(demo_smiles[:600], "atom")[2])
 
 
 def test_processes_that_cannot_start_raise(monkeypatch):

@@ -20,7 +20,7 @@ from rdkit import Chem
 from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.chem.parse import canonical_ranks
-from graphslice.data.labels import parse_splits
+from graphslice.data.parse_rows import parse_splits
 from graphslice.data.store import StoreInfo, StoreRows
 from split_check import check_split
 

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from graphslice.batch import GraphBatch
-from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.batch_samplers import Batches
 from graphslice.data.collate import collate_rows
+from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 
 
@@ -27,7 +27,7 @@ class BatchLoader:
         rows: ``int64 [R]``, rows of the store that the batches index.
         batches: lists of indices into ``rows``, such as :class:`~graphslice.data.batch_samplers.TrainBatches`.
         settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
-        targets: ``float [rows of the store, T]``, or the atom- or bond-level targets of all rows.
+        targets: labels of all rows of the store.
         auxiliary: atom- and bond-level labels of all rows, by level, that are trained on with the targets.
         threads: number of threads; 0 collates each batch when it is requested.
         pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
@@ -45,8 +45,8 @@ class BatchLoader:
         batches: Batches,
         settings: dict,
         *,
-        targets: np.ndarray | AtomBondLabels | None = None,
-        auxiliary: Mapping[str, AtomBondLabels] | None = None,
+        targets: Labels | None = None,
+        auxiliary: Mapping[str, Labels] | None = None,
         threads: int = 0,
         pin_memory: bool = False,
     ) -> None:

@@ -16,13 +16,13 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.atom_bond_labels import AtomBondLabels
 from graphslice.data.batch_loader import BatchLoader
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
 from graphslice.data.collate import collate_rows
+from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 from graphslice.data.featurize import cached_store
-from graphslice.data.labelled_dataset import UNLABELLED, LabelledDataset, usable_mask
+from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import Splits
 from graphslice.data.splits.split_maker import SplitMaker
@@ -44,7 +44,7 @@ class MoleculeData(pl.LightningDataModule):
         store: the featurized molecules, in the row order of the dataset.
         rejected: reason of rejection, by row.
         usable_rows: ``int64``, the rows that are not rejected.
-        labels: ``float64`` ``[rows, T]`` on the training scale; or the atom- or bond-level labels of all rows.
+        labels: labels of all rows on the training scale.
         duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
     """
 
@@ -88,8 +88,8 @@ class MoleculeData(pl.LightningDataModule):
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
         for row, reason in self.store.errors.items():
             self.rejected.setdefault(row, reason)
-        if self.dataset.atom_bond_labels is not None:
-            self._to_graph_order(self.dataset.atom_bond_labels)
+        if self.dataset.level != MOLECULE:
+            self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
         if not len(self.usable_rows):
             row, reason = next(iter(sorted(self.rejected.items())))
@@ -117,13 +117,12 @@ class MoleculeData(pl.LightningDataModule):
             f"rejected: {'; '.join(examples)}: correct the table, or give --rejected any to train on the other rows"
         )
 
-    def _to_graph_order(self, atom_bond_labels: AtomBondLabels) -> None:
+    def _to_graph_order(self, labels: Labels) -> None:
         """Sort atom- or bond-level labels into the atom or bond order of the store."""
         rows = np.arange(len(self.store))
-        counts = np.where(self.store.sizes > 0, self.store.atom_bond_counts(self.dataset.level, rows), -1)
-        self.rejected = atom_bond_labels.length_errors(counts, self.dataset.target_names) | self.rejected
-        ordered = atom_bond_labels.in_graph_order(counts, self.store.order(rows))
-        self.dataset = replace(self.dataset, atom_bond_labels=ordered)
+        counts = np.where(self.store.sizes > 0, self.store.atom_bond_counts(labels.level, rows), -1)
+        self.rejected = labels.length_errors(counts, self.dataset.target_names) | self.rejected
+        self.dataset = replace(self.dataset, all_labels=labels.in_graph_order(counts, self.store.order(rows)))
 
     def _split(self, existing_splits: Splits | None) -> None:
         """Split the rows, count duplicates, and merge them if configured."""
@@ -167,7 +166,7 @@ class MoleculeData(pl.LightningDataModule):
         merged = merge_rows(rows, identity[positions], self.dataset.targets[rows], classes, self.dataset.target_names)
         targets = self.dataset.targets.copy()
         targets[merged.rows] = merged.targets
-        self.dataset = replace(self.dataset, targets=targets)
+        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets))
         self.rejected |= merged.reasons
         removed = list(merged.reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)
@@ -178,13 +177,9 @@ class MoleculeData(pl.LightningDataModule):
                 f"{self.dataset.name}: all training rows have conflicting labels: give data.duplicates keep"
             )
 
-    def _network_labels(self) -> np.ndarray | AtomBondLabels:
-        dataset = self.dataset
-        return (
-            to_training_scale(dataset.targets, dataset.tasks)
-            if dataset.atom_bond_labels is None
-            else dataset.atom_bond_labels
-        )
+    def _network_labels(self) -> Labels:
+        labels = self.dataset.all_labels
+        return replace(labels, values=to_training_scale(labels.values, self.dataset.tasks))
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
@@ -224,7 +219,7 @@ class MoleculeData(pl.LightningDataModule):
         """Labels of the training set on the training scale, ``float64 [R, T]``: one row per molecule, atom or bond."""
         return self.labels[self.splits["train"]]
 
-    def train_auxiliary_labels(self) -> dict[str, AtomBondLabels]:
+    def train_auxiliary_labels(self) -> dict[str, Labels]:
         """Return the auxiliary labels of the training set, by level."""
         held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
         return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}

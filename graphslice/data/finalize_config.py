@@ -9,8 +9,8 @@ import numpy as np
 
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import MOLECULE, RunConfig, join_names
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset
-from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.errors import InputError
 from graphslice.tasks import num_network_outputs
 

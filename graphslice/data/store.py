@@ -21,8 +21,8 @@ from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.chem.parse import MoleculeError
 from graphslice.config import ATOM, MOLECULE, join_names
 from graphslice.data.arrow import valid_rows
-from graphslice.data.atom_bond_labels import AtomBondLabels, pointers, ragged_indices
 from graphslice.data.copy_rows import NUM_STARTS, column_starts, copy_rows
+from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import StoreFault, check_contents
 from graphslice.data.store_schema import FEATURES as FEATURES
@@ -255,14 +255,14 @@ class GraphStore(Sequence[MolGraph]):
         values = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
         return np.concatenate([np.empty((0, width)), *values])
 
-    def atom_bond_labels(self, level: str) -> AtomBondLabels:
+    def atom_bond_labels(self, level: str) -> Labels:
         """Atom- or bond-level labels of all rows, in the order of the graphs; names in ``info.atom_bond_targets``."""
         columns = [batch.column(atom_bond_column(level)) for batch in self.batches]
         names = self.info.atom_bond_targets[level]
         width = len(names)
         values = [np.asarray(column.values.values, np.float64).reshape(-1, width) for column in columns]
         counts = self._lengths(atom_bond_column(level))
-        return AtomBondLabels(level, np.concatenate([np.empty((0, width)), *values]), pointers(counts), names)
+        return Labels(level, np.concatenate([np.empty((0, width)), *values]), pointers(counts), names)
 
     @property
     def split(self) -> np.ndarray:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.config import DataConfig, join_names
-from graphslice.data.columns import quoted_list
+from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.data.columns import quoted_list, target_names
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.featurize.pool import parse
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.labels import target_names
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
@@ -153,15 +152,13 @@ def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str |
     """
     evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
-    if dataset.atom_bond_labels is None:
+    if dataset.level == MOLECULE:
         return dataset
     with featurizer_pool(len(dataset)) as pool:
         arrays, *_ = parse(dataset.smiles, predictor.config.graph, pool)
-    faults = dataset.atom_bond_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
-    rows, labels = list(faults), dataset.targets.copy()
-    labels[rows] = np.nan
+    faults = dataset.all_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
     rejected = dataset.rejected | {row: reason for row, reason in faults.items() if row not in dataset.rejected}
-    return replace(dataset, targets=labels, atom_bond_labels=dataset.atom_bond_labels.without(rows), rejected=rejected)
+    return replace(dataset, all_labels=dataset.all_labels.without(list(faults)), rejected=rejected)
 
 
 def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: Sequence[str]) -> LabelledDataset:
@@ -184,10 +181,8 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
             aligned[:, model_column] = values[:, column]
         return aligned
 
-    labels = dataset.atom_bond_labels
-    if labels is not None:
-        labels = replace(labels, values=align(labels.values))
-    return replace(dataset, targets=align(dataset.targets), tasks=list(predictor.tasks), atom_bond_labels=labels)
+    labels = dataset.all_labels
+    return replace(dataset, all_labels=replace(labels, values=align(labels.values)), tasks=list(predictor.tasks))
 
 
 def evaluation_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:

@@ -14,9 +14,8 @@ import pyarrow as pa
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.arrow import text_array
-from graphslice.data.columns import FeatureColumns, check_unique, quoted_list
+from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column, quoted_list
 from graphslice.data.featurize import Pool, featurizer_pool
-from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     TableStream,

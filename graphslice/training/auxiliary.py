@@ -12,7 +12,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
-from graphslice.data.atom_bond_labels import AtomBondLabels
+from graphslice.data.labels import Labels
 from graphslice.nn.atom_bond_readout import AtomBondReadout
 
 # Weight of the loss of each level, relative to the loss of all molecule-level targets.
@@ -30,7 +30,7 @@ class AuxiliaryHead(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, dim: int, labels: AtomBondLabels) -> None:
+    def __init__(self, dim: int, labels: Labels) -> None:
         super().__init__()
         self.level, self.names = labels.level, labels.names
         self.reader, self.head = AtomBondReadout(dim, labels.level), nn.Linear(dim, len(labels.names))
@@ -70,7 +70,7 @@ class AuxiliaryHeads(nn.ModuleDict):
         labels: labels of the training set, by level.
     """
 
-    def __init__(self, dim: int, labels: Mapping[str, AtomBondLabels]) -> None:
+    def __init__(self, dim: int, labels: Mapping[str, Labels]) -> None:
         super().__init__({level: AuxiliaryHead(dim, level_labels) for level, level_labels in labels.items()})
         self._errors: dict[str, list[Tensor]] = {}
 

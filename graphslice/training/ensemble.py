@@ -13,13 +13,13 @@ import numpy as np
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig
+from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.arrow import json_lists, list_array, number_array
-from graphslice.data.atom_bond_labels import pointers
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.labels import pointers
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
@@ -298,10 +298,10 @@ def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, predicti
     """
     dataset = data.dataset
     smiles = [dataset.smiles[row] if dataset.smiles else "" for row in rows.tolist()]
-    if dataset.atom_bond_labels is None:
+    if dataset.level == MOLECULE:
         columns = [[f"{value:.7g}" for value in column] for column in predictions.T.tolist()]
     else:
-        ptr, known = pointers(dataset.atom_bond_labels.counts[rows]), np.ones(len(rows), bool)
+        ptr, known = pointers(dataset.all_labels.counts_of(rows)), np.ones(len(rows), bool)
         by_atom = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr)
         ordered = by_atom.in_smiles_order(data.store.order(rows)).values
         columns = [json_lists(list_array(number_array(column), ptr, known)) for column in ordered.T]

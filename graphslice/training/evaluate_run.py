@@ -11,7 +11,7 @@ from rich.console import Console
 from graphslice.calibration import Calibration, temperature_scaled
 from graphslice.checkpoint import read_checkpoint
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.dataset import LabelledDataset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.format_scores import describe_coverage, describe_scores

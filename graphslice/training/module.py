@@ -15,7 +15,7 @@ from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
 from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
-from graphslice.data.atom_bond_labels import AtomBondLabels, pointers, ragged_indices
+from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
@@ -84,7 +84,7 @@ class PropertyModule(pl.LightningModule):
         metric: str,
         steps: int,
         elapsed: Callable[[], float] = lambda: 0.0,
-        auxiliary: Mapping[str, AtomBondLabels] | None = None,
+        auxiliary: Mapping[str, Labels] | None = None,
     ) -> None:
         super().__init__()
         self.config, self.tasks, self.metric, self.steps, self.elapsed = config, tasks, metric, steps, elapsed

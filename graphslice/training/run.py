@@ -16,7 +16,7 @@ from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.hardware import device_name, peak_memory

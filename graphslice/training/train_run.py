@@ -12,13 +12,12 @@ from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig, join_names
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.columns import target_names
+from graphslice.data.dataset import LabelledDataset
+from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
 from graphslice.data.finalize_config import check_atom_bond_options, finalize_config
-from graphslice.data.frame_dataset import dataset_from_frame
 from graphslice.data.frames import is_frame
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.labels import target_names
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked

@@ -16,8 +16,7 @@ from tiny import TINY
 import graphslice as gs
 from graphslice.api.fitting import labelled_table
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.frame_dataset import dataset_from_frame
+from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
 from graphslice.data.frames import as_table
 from graphslice.report.load_run import read_run
 from graphslice.training import resume

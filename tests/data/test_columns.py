@@ -19,7 +19,7 @@ from graphslice.data.columns import as_descriptors
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.featurize import cached_store, featurize_dataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.store import GraphStore
 
 CSV = """smiles,y,t,word,t2

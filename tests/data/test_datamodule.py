@@ -9,9 +9,10 @@ import graphslice as gs
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.labels import Labels
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
@@ -230,7 +231,7 @@ def test_two_thousand_sparse_targets_are_split(demo_smiles, tmp_path):
     targets = np.where(rng.random((300, 2000)) < 0.1, (rng.random((300, 2000)) < 0.1).astype(float), np.nan)
     targets[:, 0] = 0
     dataset = LabelledDataset(
-        "t", demo_smiles[:300], targets, [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)]
+        "t", demo_smiles[:300], Labels.of_molecules(targets), [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)]
     )
     data = MoleculeData(dataset, config("random", cache=str(tmp_path)))
     assert all(len(rows) for rows in data.splits.values())

@@ -10,11 +10,11 @@ import torch
 
 import graphslice as gs
 from graphslice.config import DataConfig, GraphConfig, RunConfig
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
 from graphslice.data.featurize import featurize_dataset
 from graphslice.data.finalize_config import finalize_config
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 
 

@@ -13,8 +13,9 @@ from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.molecule import read_ordered_smiles, read_smiles
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.data.copy_rows import ATOM_VALUES, BOND_KINDS, column_starts
+from graphslice.data.dataset import LabelledRows
 from graphslice.data.featurize import build_store
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.labels import Labels
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.store import FEATURES, GraphStore, StoreInfo
 from graphslice.errors import InputError
@@ -27,7 +28,7 @@ def rows(smiles: list[str], targets: int = 1, rejected: dict[int, str] | None = 
     values = np.arange(len(smiles) * targets, dtype=float).reshape(len(smiles), targets)
     values[::3] = np.nan
     split = (np.arange(len(smiles)) % 4 - 1).astype(np.int8)
-    return LabelledRows(smiles, values, split, rejected or {})
+    return LabelledRows(smiles, Labels.of_molecules(values), split, rejected or {})
 
 
 def build(path, smiles: list[str] | None = None, targets: tuple[str, ...] = ("y",), **more) -> GraphStore:
@@ -139,7 +140,7 @@ def test_row_with_a_rejected_label_keeps_its_molecule(tmp_path):
 
 def test_every_split_is_kept(tmp_path):
     numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
-    chunks = [LabelledRows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
+    chunks = [LabelledRows(["C"] * 6, Labels.of_molecules(np.zeros((6, 0))), numbers, {})]
     store = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
     np.testing.assert_array_equal(store.split, numbers)
     assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)

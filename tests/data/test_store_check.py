@@ -14,8 +14,9 @@ from graphslice import InputError
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.data.copy_rows import column_starts
+from graphslice.data.dataset import LabelledRows
 from graphslice.data.featurize import build_store
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.labels import Labels
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore, StoreInfo, StoreRows
 
@@ -228,7 +229,7 @@ def test_invalid_metadata_raises(name, value, tmp_path):
 @pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
 def test_impossible_array_lengths_raise(length, tmp_path):
     """Arrow aborts the process when a child of an array of negative length is read."""
-    rows = LabelledRows(SMILES, np.zeros((4, 1)), np.zeros(4, np.int8), {})
+    rows = LabelledRows(SMILES, Labels.of_molecules(np.zeros((4, 1))), np.zeros(4, np.int8), {})
     build_store(tmp_path / "s.arrow", [rows], INFO, workers=1)
     content = (tmp_path / "s.arrow").read_bytes()
     nodes = struct.pack("<4q", 4, 1, 11, 0)  # lengths and nulls of the rows and of their atoms

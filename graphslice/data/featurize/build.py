@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 from graphslice.atomic_write import atomic_write
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule_hash import hash_molecules
+from graphslice.data.dataset import LabelledRows, rechunk_rows
 from graphslice.data.featurize.pool import Pool, featurizer_pool, parse
-from graphslice.data.labelled_rows import LabelledRows, rechunk_rows
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, StoreRows
 from graphslice.errors import InputError
 

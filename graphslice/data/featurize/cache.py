@@ -19,7 +19,7 @@ from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:
-    from graphslice.data.labelled_dataset import LabelledDataset
+    from graphslice.data.dataset import LabelledDataset
 
 
 def default_cache() -> Path:

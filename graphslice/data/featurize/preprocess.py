@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.columns import check_feature_columns
+from graphslice.data.columns import LabelColumns, check_feature_columns, find_columns
 from graphslice.data.dataset_loaders import dataset_path, load_dataset
 from graphslice.data.featurize.build import build_store, build_store_from_tables, to_record_batch
 from graphslice.data.featurize.cache import safe_file_name
 from graphslice.data.infer_tasks import infer_tasks
-from graphslice.data.labels import LabelColumns, find_columns, labelled_rows, parse_chunk
 from graphslice.data.ogb_lsc import OGB_FOLDERS
+from graphslice.data.parse_rows import labelled_rows, parse_chunk
 from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import STORE_SUFFIX, GraphStore, StoreInfo
 from graphslice.data.tables import open_table, read_chunks, table_files

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from graphslice.data.dataset import LabelledRows
 from graphslice.data.featurize import build_store
 from graphslice.data.featurize.build import build_store_from_tables, to_record_batch
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
@@ -23,7 +24,9 @@ INFO = StoreInfo("some data", "", ("y",))
 
 
 def rows(smiles: list[str], first: float = 0.0) -> LabelledRows:
-    return LabelledRows(smiles, first + np.arange(float(len(smiles)))[:, None], np.zeros(len(smiles), np.int8), {})
+    return LabelledRows(
+        smiles, Labels.of_molecules(first + np.arange(float(len(smiles)))[:, None]), np.zeros(len(smiles), np.int8), {}
+    )
 
 
 def chunks(stop: int | None = None):

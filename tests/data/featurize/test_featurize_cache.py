@@ -13,7 +13,7 @@ from graphslice import smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.featurize import cached_store, default_cache, featurize_dataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.store import StoreInfo
 from graphslice.errors import InputError
 

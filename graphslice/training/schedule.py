@@ -1,8 +1,9 @@
-"""Length of a run and its learning rate schedule."""
+"""Length of a run in steps and time, and its learning rate schedule."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 from graphslice.config import OptimizerConfig, TrainerConfig
@@ -37,6 +38,48 @@ def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> in
         limited = config.max_steps is not None or config.max_minutes is not None
         epochs = NO_STEP_LIMIT if limited else default_epochs(molecules, steps_per_epoch)
     return min(config.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
+
+
+class TimeBudget:
+    """Time limit of a run, which includes the time before its resumptions.
+
+    Args:
+        minutes: time limit; None for no limit.
+
+    Attributes:
+        limit: time limit in seconds, or None.
+        fraction: fraction of the time limit that had passed at the last update, 0 to 1; 0 without a limit.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        self.limit = None if minutes is None else 60 * minutes
+        self.fraction = 0.0
+        self._before = 0.0
+        self._begin: float | None = None
+
+    def resume(self, seconds: float) -> None:
+        """Count the seconds of training before this resumption."""
+        self._before = seconds
+        self.update(seconds)
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._begin = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, including validation."""
+        return self._before + (0.0 if self._begin is None else time.monotonic() - self._begin)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the time limit; None without a limit."""
+        return None if self.limit is None else self.limit - self.seconds
+
+    def update(self, seconds: float) -> None:
+        """Set the fraction that has passed after some seconds, those of the first of several devices."""
+        if self.limit is not None:
+            self.fraction = min(1.0, seconds / self.limit)
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
 
+from graphslice.checkpoint import read_checkpoint
 from graphslice.config import OptimizerConfig, TrainerConfig
 from graphslice.training import resume, train
-from graphslice.training.callbacks import TimeBudget
-from graphslice.training.schedule import default_epochs, linear_schedule, run_steps
+from graphslice.training.schedule import TimeBudget, default_epochs, linear_schedule, run_steps
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:
@@ -119,23 +119,29 @@ def test_run_ends_at_the_first_limit(limits, steps):
 
 def test_elapsed_fraction_is_known_from_the_first_step():
     """Also if a run is resumed between two steps at which the devices synchronise."""
-    trainer = SimpleNamespace(world_size=2, global_step=13, strategy=SimpleNamespace(broadcast=lambda seconds: seconds))
     budget = TimeBudget(minutes=10)
-    budget.load_state_dict({"seconds": 540.0})
-    budget.on_train_start(trainer, None)
-    assert budget.fraction == pytest.approx(0.9, abs=0.01)
-    budget.on_train_batch_start(trainer, None, None, 0)
-    assert budget.fraction == pytest.approx(0.9, abs=0.01)
+    budget.resume(540.0)
+    assert budget.fraction == pytest.approx(0.9) and budget.seconds == 540.0  # the time before the first step is free
+    budget.start()
+    assert 540.0 <= budget.seconds < 541 and 59 < budget.seconds_left <= 60
 
 
-@pytest.mark.parametrize(("validated", "stops"), [(13, True), (12, False)])
-def test_exhausted_time_limit_ends_a_validated_run(validated, stops):
-    """The time before the first step does not count."""
-    trainer = SimpleNamespace(
-        world_size=1, global_step=13, should_stop=False, strategy=SimpleNamespace(broadcast=lambda seconds: seconds)
+def test_no_time_limit():
+    budget = TimeBudget(minutes=None)
+    budget.resume(1e9)
+    assert budget.fraction == 0 and budget.seconds_left is None
+
+
+@pytest.mark.parametrize(("validated", "steps"), [(True, 2), (False, 3)])
+def test_exhausted_time_limit_ends_a_validated_run(validated, steps, demo_csv, tiny_config, tmp_path):
+    """Without a validation of the last step, one more step is made and validated."""
+    train(tiny_config(demo_csv, trainer={"max_steps": 2}), tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    last = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    last["training"] |= {"seconds": 601.0} | ({} if validated else {"validated": 1})
+    torch.save(last, tmp_path / "run" / "last.ckpt")
+    config = read_checkpoint(tmp_path / "run").config
+    (tmp_path / "run" / "config.yaml").write_text(
+        replace(config, trainer=replace(config.trainer, max_epochs=100, max_steps=None, max_minutes=10.0)).to_yaml()
     )
-    budget = TimeBudget(minutes=10)
-    budget.load_state_dict({"seconds": 601.0, "validated": validated})
-    assert budget.seconds == 601.0
-    budget.on_train_start(trainer, None)
-    assert trainer.should_stop == stops
+    assert resume(tmp_path / "run").training["steps"] == steps

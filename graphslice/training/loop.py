@@ -27,8 +27,8 @@ from graphslice.torch_io import load_weights, torch_bytes
 from graphslice.training.devices import autocast, device_share
 from graphslice.training.fast_steps import FastSteps
 from graphslice.training.module import MONITOR, PropertyModule
+from graphslice.training.optimizer import make_optimizer
 from graphslice.training.progress import RunProgress, StepProfile
-from graphslice.training.schedule import TimeBudget
 
 # Interval in steps at which several devices agree on elapsed time or a stop; each agreement makes them wait.
 _SYNC_EVERY = 20
@@ -57,6 +57,48 @@ class TrainingState:
     validated: int = -1
     best: float | None = None
     waited: int = 0
+
+
+class TimeBudget:
+    """Time limit of a run, which includes the time before its resumptions.
+
+    Args:
+        minutes: time limit; None for no limit.
+
+    Attributes:
+        limit: time limit in seconds, or None.
+        fraction: fraction of the time limit that had passed at the last update, 0 to 1; 0 without a limit.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        self.limit = None if minutes is None else 60 * minutes
+        self.fraction = 0.0
+        self._before = 0.0
+        self._begin: float | None = None
+
+    def resume(self, seconds: float) -> None:
+        """Count the seconds of training before this resumption."""
+        self._before = seconds
+        self.update(seconds)
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._begin = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, including validation."""
+        return self._before + (0.0 if self._begin is None else time.monotonic() - self._begin)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the time limit; None without a limit."""
+        return None if self.limit is None else self.limit - self.seconds
+
+    def update(self, seconds: float) -> None:
+        """Set the fraction that has passed after some seconds, those of the first of several devices."""
+        if self.limit is not None:
+            self.fraction = min(1.0, seconds / self.limit)
 
 
 class TrainingLoop:
@@ -102,7 +144,9 @@ class TrainingLoop:
         self.valid_batches = data.eval_loader("valid", share)
         self.model = fabric.strategy.setup_module(module)  # over several devices, averages the gradients
         fused = share.precision != "16-mixed"  # gradients are scaled
-        self.optimizer, self.schedule = module.make_optimizer(steps, lambda: budget.fraction, fused)
+        self.optimizer, self.schedule = make_optimizer(
+            module.model, module.auxiliary, module.config.optimizer, steps, lambda: budget.fraction, fused=fused
+        )
         self._saved = time.monotonic()
         self._received: list[int] = []  # signals
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor, nn
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import LambdaLR
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
@@ -22,10 +20,7 @@ from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
-from graphslice.training.auxiliary import AuxiliaryHeads
-from graphslice.training.fine_tuning import parameter_groups
-from graphslice.training.losses import Loss
-from graphslice.training.schedule import linear_schedule
+from graphslice.training.losses import AuxiliaryHeads, Loss
 
 #: Logged value that selects the best epoch: the validation metric averaged over the last epochs. With a small
 #: validation set, a single epoch may be good by chance: such early epochs were worse than the last on new molecules.
@@ -105,23 +100,6 @@ class PropertyModule(nn.Module):
             self.register_buffer(name, buffer, persistent=False)
         self._recent: list[float] = []
         self._validated: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-
-    def make_optimizer(self, steps: int, elapsed: Callable[[], float], fused: bool) -> tuple[AdamW, LambdaLR]:
-        """Make the optimiser and its learning rate schedule.
-
-        Args:
-            steps: length of the run in optimiser steps.
-            elapsed: returns the fraction of the run's time limit that has passed; 0 without a time limit.
-            fused: use the fused implementation, which does not work with gradient scaling and clipping.
-        """
-        settings = self.config.optimizer
-        groups = parameter_groups(self.model, settings)
-        if self.auxiliary is not None:
-            groups.append({"params": list(self.auxiliary.parameters()), "lr": settings.peak_lr})
-        optimizer = AdamW(groups, lr=settings.peak_lr, weight_decay=settings.weight_decay, fused=fused)
-        factor, total = linear_schedule(settings, steps), settings.total_steps or steps
-        # The progress of the run is that of its steps or of its time limit, whichever is further.
-        return optimizer, LambdaLR(optimizer, lambda step: factor(max(step, elapsed() * total)))
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the training loss of a batch, a scalar."""

@@ -14,7 +14,6 @@ from rich.markup import escape
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.splits import Splits
@@ -25,16 +24,16 @@ from graphslice.progress import molecule_progress
 from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training
 from graphslice.threads import single_threaded_torch
 from graphslice.training.baselines import train_baselines
+from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.devices import Devices, choose_devices, kill_launched, make_fabric, precision, quiet_lightning
-from graphslice.training.evaluate_run import choose_metric, evaluate_run
-from graphslice.training.fine_tuning import choose_init_from, freeze, load_pretrained_weights, seen_in_pretraining
-from graphslice.training.linear_probe import fit_linear_probe
+from graphslice.training.devices import kill_launched, make_fabric, precision, quiet_lightning
+from graphslice.training.evaluate_run import evaluate_run
+from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
 from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
+from graphslice.training.optimizer import freeze
 from graphslice.training.run_directory import init_run_directory, next_log_version, write_training
-from graphslice.training.schedule import NO_STEP_LIMIT, run_steps
 
 
 @dataclass
@@ -93,12 +92,8 @@ def run(
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = load_molecule_data(config, dataset, console, splits)
-    if fresh:
-        config = choose_init_from(config, data.store, data.splits["train"])
-    devices = choose_devices(config.trainer)
-    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total)
-    steps = run_steps(config.trainer, len(data.splits["train"]), steps_per_epoch)
-    metric = choose_metric(config.trainer.metric, data)
+    complete = complete_config(config, data, fresh=fresh)
+    config, devices, metric = complete.config, complete.devices, complete.metric
     module = PropertyModule(
         config, dataset.tasks, data.train_labels, metric, data.train_auxiliary_labels(), devices.total
     )
@@ -112,9 +107,9 @@ def run(
         if fresh and is_first_process():
             init_run_directory(out, config, data, command)
         print_data_summary(console, data)
-        _describe_run(console, module, steps, devices, fabric)
+        _describe_run(console, module, complete, fabric)
         evaluated = not fresh and is_finished(out) and (out / BEST).exists()
-        loop = _train(fabric, module, data, out, steps, last, evaluated, profile, console)
+        loop = _train(fabric, module, data, out, complete.steps, last, evaluated, profile, console)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:
@@ -229,13 +224,14 @@ def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop
     }
 
 
-def _describe_run(console: Console, module: PropertyModule, steps: int, devices: Devices, fabric: Fabric) -> None:
+def _describe_run(console: Console, module: PropertyModule, complete: CompleteConfig, fabric: Fabric) -> None:
     """Print the mixer, the number of parameters, the limits of the run, the device and the precision."""
-    minutes = module.config.trainer.max_minutes
-    limits = [] if steps >= NO_STEP_LIMIT else [f"{steps:,} steps"]
+    config, devices = complete.config, complete.devices
+    minutes = config.trainer.max_minutes
+    limits = [] if complete.steps >= NO_STEP_LIMIT else [f"{complete.steps:,} steps"]
     limit = " or ".join([*limits, *([] if minutes is None else [f"{minutes:g} minutes"])])
     console.print(
-        f"{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
+        f"{config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
         highlight=False,
     )
     count = f"{devices.total} x " if devices.total > 1 else ""

@@ -24,9 +24,10 @@ from graphslice.inference import load
 from graphslice.package_data import MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
-from graphslice.training.fine_tuning import freeze, load_pretrained_weights, parameter_groups, seen_in_pretraining
+from graphslice.training.fine_tuning import load_pretrained_weights, seen_in_pretraining
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
+from graphslice.training.optimizer import freeze, parameter_groups
 from graphslice.training.run import Interrupted
 
 
@@ -286,7 +287,7 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     )
     other = {"model": {"dim": 32}}
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) is None
-    monkeypatch.setattr("graphslice.training.fine_tuning._MAX_MOLECULES", 40)
+    monkeypatch.setattr("graphslice.training.complete_config._MAX_FINE_TUNED", 40)
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") is None
 
 

@@ -196,12 +196,6 @@ def autocast(fabric: Fabric) -> AbstractContextManager:
     return nullcontext() if dtype == torch.float32 else torch.autocast(fabric.device.type, dtype, cache_enabled=False)
 
 
-def kill_launched(fabric: Fabric) -> None:
-    """Kill the processes of the other devices that this one launched: they may wait for it forever."""
-    for process in getattr(fabric.strategy.launcher, "procs", []):
-        process.kill()
-
-
 class quiet_lightning(warnings.catch_warnings):
     """Context manager that hides Lightning's tips and banners, but not its errors."""
 

@@ -36,8 +36,8 @@ _PENALTIES = (*np.logspace(-4, 1, 11), np.inf)
 # Regression labels are clipped at this many robust standard deviations (from the interquartile range) from the median,
 # since squared errors would be dominated by outliers.
 _CLIP = 3.0
-# A probe of a regression target is used only if the fit explains this share of the variance on the validation set. Otherwise a
-# random initialisation gave the better network (docs/log.md).
+# A probe of a regression target is used only if it explains this share of the variance on the validation set. Otherwise
+# a random initialisation gave the better network (docs/log.md).
 _MIN_EXPLAINED_VARIANCE = 0.8
 
 
@@ -220,11 +220,9 @@ def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray
 
 def _random_subset(rows: np.ndarray, seed: int) -> np.ndarray:
     """Return the rows, or a random sample of them in ascending order."""
-    return (
-        rows
-        if len(rows) <= _MAX_PROBE_ROWS
-        else np.sort(np.random.default_rng(seed).choice(rows, _MAX_PROBE_ROWS, replace=False))
-    )
+    if len(rows) <= _MAX_PROBE_ROWS:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, _MAX_PROBE_ROWS, replace=False))
 
 
 def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:

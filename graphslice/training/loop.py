@@ -72,8 +72,7 @@ class TimeBudget:
 
     def __init__(self, minutes: float | None) -> None:
         self.limit = None if minutes is None else 60 * minutes
-        self.fraction = 0.0
-        self._before = 0.0
+        self.fraction = self._before = 0.0
         self._begin: float | None = None
 
     def resume(self, seconds: float) -> None:
@@ -85,6 +84,10 @@ class TimeBudget:
         """Start the clock."""
         self._begin = time.monotonic()
 
+    def update(self, seconds: float) -> None:
+        """Set the fraction that has passed after some seconds, those of the first of several devices."""
+        self.fraction = 0.0 if self.limit is None else min(1.0, seconds / self.limit)
+
     @property
     def seconds(self) -> float:
         """Seconds of training so far, including validation."""
@@ -94,11 +97,6 @@ class TimeBudget:
     def seconds_left(self) -> float | None:
         """Seconds until the time limit; None without a limit."""
         return None if self.limit is None else self.limit - self.seconds
-
-    def update(self, seconds: float) -> None:
-        """Set the fraction that has passed after some seconds, those of the first of several devices."""
-        if self.limit is not None:
-            self.fraction = min(1.0, seconds / self.limit)
 
 
 class TrainingLoop:
@@ -142,6 +140,7 @@ class TrainingLoop:
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
         self.valid_batches = data.eval_loader("valid", share)
+        fabric.to_device(module)
         self.model = fabric.strategy.setup_module(module)  # over several devices, averages the gradients
         fused = share.precision != "16-mixed"  # gradients are scaled
         self.optimizer, self.schedule = make_optimizer(
@@ -306,10 +305,9 @@ class TrainingLoop:
 
 @contextmanager
 def stop_signals(several: bool) -> Iterator[list[int]]:
-    """Let SIGTERM stop the run as Ctrl-C does: at once on one device, between two steps on several.
+    """Let SIGTERM stop the run as Ctrl-C does: at once on one device, after the same step on all of several.
 
-    Several devices must stop after the same step, or some would wait for the others forever. A second signal stops
-    this process at once.
+    A second signal stops this process at once.
 
     Args:
         several: the run has several devices.
@@ -323,16 +321,15 @@ def stop_signals(several: bool) -> Iterator[list[int]]:
         received.append(number)
         signal.signal(number, signal.default_int_handler)
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
-        yield received
-        return
-    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
-    if several and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
-        before[signal.SIGINT] = signal.default_int_handler
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # only it can handle signals
+        before[signal.SIGTERM] = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+        if several and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored in the background
+            before[signal.SIGINT] = signal.default_int_handler
     for number in before:
         signal.signal(number, remember if several else signal.default_int_handler)
     try:
         yield received
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, handler)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from graphslice.threads import single_threaded_torch
 from graphslice.training.baselines import train_baselines
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.devices import kill_launched, make_fabric, precision, quiet_lightning
+from graphslice.training.devices import make_fabric, precision, quiet_lightning
 from graphslice.training.evaluate_run import evaluate_run
 from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
 from graphslice.training.loop import Interrupted as Interrupted
@@ -109,7 +110,10 @@ def run(
         print_data_summary(console, data)
         _describe_run(console, module, complete, fabric)
         evaluated = not fresh and is_finished(out) and (out / BEST).exists()
-        loop = _train(fabric, module, data, out, complete.steps, last, evaluated, profile, console)
+        on_cpu = fabric.device.type == "cpu"
+        with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
+            loop = TrainingLoop(fabric, module, data, out, complete.steps, console, profile, evaluated)
+            loop.run(last)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:
@@ -122,37 +126,21 @@ def run(
     return RunResult(out, evaluate_run(out, data, metric, fabric.device, console, baselines), training, data)
 
 
-def _train(
-    fabric: Fabric,
-    module: PropertyModule,
-    data: MoleculeData,
-    out: Path,
-    steps: int,
-    last: Path | None,
-    evaluated: bool,
-    profile: bool,
-    console: Console,
-) -> TrainingLoop:
-    """Train the model on all devices.
-
-    Raises:
-        Interrupted: if the user stops the run.
-    """
+@contextmanager
+def _all_devices(fabric: Fabric) -> Iterator[None]:
+    """Launch a process for every other device, and stop all of them if one is stopped or fails."""
     try:
-        fabric.launch()  # starts a process for every other device
-        fabric.to_device(module)
-        with single_threaded_torch() if fabric.device.type == "cpu" else nullcontext():
-            loop = TrainingLoop(fabric, module, data, out, steps, console, profile, evaluated)
-            loop.run(last)
+        fabric.launch()
+        yield
     except Interrupted:  # all devices have stopped; the first one reports it
         if fabric.is_global_zero:
             raise
     except BaseException as error:
-        kill_launched(fabric)
+        for process in getattr(fabric.strategy.launcher, "procs", []):  # those that this one launched
+            process.kill()  # they may wait for it forever
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted from None
         raise
-    return loop
 
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
@@ -226,14 +214,12 @@ def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop
 
 def _describe_run(console: Console, module: PropertyModule, complete: CompleteConfig, fabric: Fabric) -> None:
     """Print the mixer, the number of parameters, the limits of the run, the device and the precision."""
-    config, devices = complete.config, complete.devices
-    minutes = config.trainer.max_minutes
+    config, devices, minutes = complete.config, complete.devices, complete.config.trainer.max_minutes
     limits = [] if complete.steps >= NO_STEP_LIMIT else [f"{complete.steps:,} steps"]
     limit = " or ".join([*limits, *([] if minutes is None else [f"{minutes:g} minutes"])])
-    console.print(
-        f"{config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
-        highlight=False,
-    )
     count = f"{devices.total} x " if devices.total > 1 else ""
-    on = f"on {count}{device_name(fabric.device)}, precision {precision(fabric)}"
-    console.print("\n".join(filter(None, [on, devices.note])), highlight=False)
+    lines = [
+        f"{config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
+        f"on {count}{device_name(fabric.device)}, precision {precision(fabric)}",
+    ]
+    console.print("\n".join(filter(None, [*lines, devices.note])), highlight=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.compat import migrate_config, migrate_weight_name
+from graphslice.compat import migrate_config, migrate_training_state, migrate_weight_name
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.inference import load
@@ -70,3 +70,26 @@ def test_current_names_are_unchanged():
     assert migrate_config(config) == config
     for name in ("blocks.0.ffn.expand.weight", "blocks.0.mixer.q_logits", "atoms.atom.weight"):
         assert migrate_weight_name(name) == name
+
+
+def lightning_checkpoint(score) -> dict:
+    """The training state in a ``last.ckpt`` of Lightning, after 12 of some steps in float16."""
+    best = "ModelCheckpoint{'monitor': 'val_choice', 'mode': 'min', 'every_n_train_steps': 0}"
+    paths = {"best_model_path": "/x/..", "best_k_models": {"/x/split.csv": score}, "dirpath": "/x"}
+    callbacks = {
+        "TimeBudget": {"seconds": 2.5, "validated": 12},
+        best: {"best_model_score": score, **paths},
+        "Patience{'monitor': 'val_choice', 'mode': 'min'}": {"wait_count": 3, "best_score": score, "patience": 3},
+    }
+    return {"global_step": 12, "callbacks": callbacks, "MixedPrecision": {"scale": 1024.0}}
+
+
+def test_training_state_of_lightning_is_migrated():
+    found = migrate_training_state(lightning_checkpoint(torch.tensor(0.5)))
+    assert found["training"] == {"step": 12, "seconds": 2.5, "validated": 12, "best": 0.5, "waited": 3}
+    assert found["precision"] == {"scale": 1024.0} and migrate_training_state(found) is found
+
+
+@pytest.mark.parametrize("score", [None, "0.5", 0.5, {}, torch.zeros(2), torch.tensor(1)])
+def test_invalid_best_score_is_ignored(score):
+    assert migrate_training_state(lightning_checkpoint(score))["training"]["best"] is None

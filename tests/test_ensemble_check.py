@@ -26,7 +26,7 @@ from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import regression_tasks
-from graphslice.training.ensemble import member_configs
+from graphslice.training.complete_config import member_configs
 
 CALIBRATION = Calibration(
     (TargetCalibration((NonconformityScores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),

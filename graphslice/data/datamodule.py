@@ -1,4 +1,4 @@
-"""LightningDataModule of a labelled dataset: featurizes, splits and batches the molecules."""
+"""Molecules of a labelled dataset: featurized, split and batched."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 
 from graphslice.batch import GraphBatch
@@ -35,8 +34,36 @@ from graphslice.trees.stacking import TREE_DESCRIPTORS
 _MAX_DESCRIPTOR_ROWS = 20_000
 
 
-class MoleculeData(pl.LightningDataModule):
-    """Data module that featurizes and splits a labelled dataset and provides its batches.
+@dataclass(frozen=True)
+class DeviceShare:
+    """Device of a run, and its share of every batch.
+
+    Attributes:
+        rank: index of the device.
+        world: number of devices.
+        kind: type of the device, such as cpu or cuda.
+        precision: 32-true, bf16-mixed or 16-mixed.
+    """
+
+    rank: int = 0
+    world: int = 1
+    kind: str = "cpu"
+    precision: str = "32-true"
+
+    @property
+    def padding_multiple(self) -> int:
+        """Multiple to which the width of a batch is padded."""
+        if self.kind != "cuda":
+            return 1
+        return row_multiple("cuda", torch.float32 if self.precision == "32-true" else torch.bfloat16)
+
+
+#: The share of a run on a single CPU: everything.
+ONE_CPU = DeviceShare()
+
+
+class MoleculeData:
+    """Featurized and split molecules of a labelled dataset, and their batches.
 
     Attributes:
         dataset: the labelled molecules; atom- and bond-level labels are in the atom and bond order of ``store``.
@@ -66,9 +93,7 @@ class MoleculeData(pl.LightningDataModule):
         Raises:
             InputError: if no row is usable, too many rows are rejected, or a target has no training label.
         """
-        super().__init__()
         self.dataset, self.config = dataset, config
-        self._train_loader: BatchLoader | None = None
         self.rejected = dict(dataset.rejected)
         self._featurize(progress)
         if splits is None and config.data.rejected == "few":
@@ -231,83 +256,58 @@ class MoleculeData(pl.LightningDataModule):
             rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_DESCRIPTOR_ROWS, replace=False))
         return self.store.descriptors(rows, self.config.data.descriptors)
 
-    def train_dataloader(self) -> BatchLoader:
-        rows = self.splits["train"]
-        self._train_loader = self._loader(rows, self._train_batches(rows))
-        return self._train_loader
+    def train_loader(self, share: DeviceShare, step: Callable[[], int]) -> BatchLoader:
+        """Return a loader of the training batches that remain of an epoch.
 
-    def num_train_widths(self) -> int:
-        """Return the number of distinct padded widths of the training batches on this device."""
-        return len(self._train_batches(self.splits["train"]).widths(self._padding_multiple()))
+        Args:
+            share: the device and its share of every batch.
+            step: returns the number of optimiser steps done so far.
+        """
+        return self._loader(self.splits["train"], self._train_batches(share, step), share)
 
-    def extreme_train_batches(self, size: int) -> list[GraphBatch]:
+    def num_train_widths(self, share: DeviceShare) -> int:
+        """Return the number of distinct padded widths of the training batches of a device."""
+        return len(self._train_batches(share).widths(share.padding_multiple))
+
+    def extreme_train_batches(self, size: int, share: DeviceShare) -> list[GraphBatch]:
         """Collate a batch of the smallest and one of the largest training molecules, padded like training batches.
 
         Args:
             size: molecules per batch; molecules are repeated if the training set has fewer.
+            share: the device and its share of every batch.
         """
         rows = self.splits["train"]
         order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
-        settings = self.config.collate_settings | {"multiple": self._padding_multiple()}
+        settings = self.config.collate_settings | {"multiple": share.padding_multiple}
         extremes = (np.resize(order, size), np.resize(order[::-1], size))
         return [collate_rows(self.store, rows, **settings) for rows in extremes]
 
-    def _train_batches(self, rows: np.ndarray) -> TrainBatches:
-        trainer = self._trainer()
-        return TrainBatches(
-            self.store.sizes[rows],
-            self.config.trainer.batch_size,
-            self.config.trainer.seed,
-            trainer.global_rank,
-            trainer.world_size,
-            lambda: trainer.global_step,
-        )
+    def _train_batches(self, share: DeviceShare, step: Callable[[], int] = lambda: 0) -> TrainBatches:
+        settings, sizes = self.config.trainer, self.store.sizes[self.splits["train"]]
+        return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
-    def loader_wait_seconds(self) -> float:
-        """Return the seconds spent so far waiting for the threads that prepare training batches."""
-        return 0.0 if self._train_loader is None else self._train_loader.wait_seconds
-
-    def val_dataloader(self) -> BatchLoader:
-        trainer = self._trainer()
-        return self.eval_dataloader("valid", trainer.global_rank, trainer.world_size)
-
-    def eval_dataloader(self, split: str, rank: int = 0, world: int = 1) -> BatchLoader:
+    def eval_loader(self, split: str, share: DeviceShare = ONE_CPU) -> BatchLoader:
         """Return a loader of one split that yields every molecule once.
 
         Args:
             split: name of the split.
-            rank: index of this device.
-            world: number of devices among which the batches are divided.
+            share: the device, and the devices among which the batches are divided.
         """
         rows = self.splits[split]
         batch_size = max(64, self.config.trainer.batch_size)
-        return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, rank, world))
+        return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, share.rank, share.world), share)
 
-    def _loader(self, rows: np.ndarray, batches: TrainBatches | EvalBatches) -> BatchLoader:
+    def _loader(self, rows: np.ndarray, batches: TrainBatches | EvalBatches, share: DeviceShare) -> BatchLoader:
+        workers = self.config.trainer.workers
+        on_gpu = share.kind == "cuda"
         return BatchLoader(
             self.store,
             rows,
             batches,
-            self.config.collate_settings | {"multiple": self._padding_multiple()},
+            self.config.collate_settings | {"multiple": share.padding_multiple},
             targets=self.labels,
             auxiliary=self.dataset.auxiliary,
-            threads=self._threads(),
-            pin_memory=self._on_gpu(),
+            # Without a GPU the model itself uses all cores.
+            threads=int(workers) if workers != "auto" else 2 if on_gpu else 0,
+            pin_memory=on_gpu,
         )
-
-    def _trainer(self) -> pl.Trainer:
-        assert self.trainer is not None, "training batches need an attached trainer"
-        return self.trainer
-
-    def _on_gpu(self) -> bool:
-        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-
-    def _padding_multiple(self) -> int:
-        if not self._on_gpu():
-            return 1
-        return row_multiple("cuda", torch.float32 if "32" in str(self._trainer().precision) else torch.bfloat16)
-
-    def _threads(self) -> int:
-        if self.config.trainer.workers != "auto":
-            return int(self.config.trainer.workers)
-        return 2 if self._on_gpu() else 0  # without a GPU the model itself uses all cores

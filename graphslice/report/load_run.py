@@ -25,7 +25,7 @@ from graphslice.run_files import (
     read_metrics,
     read_training,
 )
-from graphslice.training.ensemble import member_configs
+from graphslice.training.complete_config import member_configs
 from graphslice.training.run import saved_splits
 from graphslice.training.run_directory import (
     REJECTED,

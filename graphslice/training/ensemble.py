@@ -35,7 +35,6 @@ from graphslice.processes import in_processes
 from graphslice.run_files import (
     CONFIG,
     LAST,
-    MEMBER,
     contains_run,
     find_members,
     is_finished,
@@ -44,10 +43,9 @@ from graphslice.run_files import (
 )
 from graphslice.tasks import prediction_columns
 from graphslice.training.baselines import describe_seeds
-from graphslice.training.calibrate import calibrate_ensemble
+from graphslice.training.complete_config import complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.evaluate_run import choose_metric, evaluate_split
-from graphslice.training.fine_tuning import choose_init_from
+from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
 from graphslice.training.run import (
     Interrupted,
     RunResult,
@@ -69,26 +67,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-def member_configs(config: RunConfig) -> dict[str, RunConfig]:
-    """Return the configuration of each ensemble member, by the name of its directory; empty for a single model.
-
-    Members of an ensemble have different seeds, which no ensemble with another seed shares, and different validation
-    sets unless the data defines one. In a cross-validation, each member has another fold as its test set.
-    """
-    count = config.num_models
-    if count < 2:
-        return {}
-    members = {}
-    for number in range(count):
-        seed = (config.trainer.seed * count + number) % 2**32
-        trainer = replace(config.trainer, ensemble=1, seed=seed)
-        data = (
-            replace(config.data, fold=number) if config.data.is_cross_validation else replace(config.data, carve=number)
-        )
-        members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
-    return members
-
-
 def train_ensemble(
     members: dict[str, RunConfig],
     config: RunConfig,
@@ -103,7 +81,7 @@ def train_ensemble(
     """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
 
     Args:
-        members: configurations from :func:`member_configs`.
+        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
         config: configuration of the ensemble.
         dataset: labelled molecules.
         out: run directory; each member gets a subdirectory.
@@ -131,7 +109,7 @@ def train_ensemble(
         _check_begun(out, list(members))
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
-    metric = choose_metric(config.trainer.metric, data)
+    complete = complete_config(first, data, fresh=fresh)
     if fresh:
         for member in members.values():  # before any is trained
             data.check_split(member)
@@ -144,14 +122,13 @@ def train_ensemble(
         console.print("cross-validation: each model has another fold as its test set", highlight=False)
     elif dataset.splits is None or "valid" not in dataset.splits:
         console.print("each ensemble member has its own validation set", highlight=False)
-    start = choose_init_from(first, data.store, data.splits["train"]).origin if fresh else None
-    if start is not None:
+    if fresh and (start := complete.config.origin) is not None:
         console.print(f"each model is fine-tuned from {start}", highlight=False, markup=False, soft_wrap=True)
     try:
-        train_members(members, out, metric, console, graphs, dataset.target_names)
+        train_members(members, out, complete.metric, console, graphs, dataset.target_names)
     except KeyboardInterrupt:
         raise Interrupted from None
-    metrics = evaluate_ensemble(out, data, metric, console)
+    metrics = evaluate_ensemble(out, data, complete.metric, console)
     return RunResult(out, metrics, read_training(out), data)
 
 
@@ -201,7 +178,7 @@ def train_members(
     """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
 
     Args:
-        members: configurations from :func:`member_configs`.
+        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
         out: run directory of the ensemble; each member gets a subdirectory.
         metric: metric that selects the best epoch of each member.
         console: where to report.

@@ -20,8 +20,8 @@ from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
 from graphslice.training import resume, train
-from graphslice.training.auxiliary import AuxiliaryHead, AuxiliaryHeads
 from graphslice.training.ensemble import _training_totals
+from graphslice.training.losses import AuxiliaryHead, AuxiliaryHeads
 from graphslice.training.run_directory import write_training
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]

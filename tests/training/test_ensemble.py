@@ -19,7 +19,7 @@ from graphslice.evaluation.evaluate import load_evaluation_data, read_splits
 from graphslice.report import write_report
 from graphslice.run_files import find_members
 from graphslice.training import resume, train
-from graphslice.training.ensemble import member_configs
+from graphslice.training.complete_config import member_configs
 
 
 @pytest.fixture(scope="module")

@@ -458,7 +458,7 @@ def test_early_stopping(tmp_path, demo_csv, tiny_config):
 def test_number_of_steps(tmp_path, demo_csv, tiny_config, trainer, steps):
     train(tiny_config(demo_csv, trainer=trainer), tmp_path / "run")
     contents = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
-    assert contents["global_step"] == steps
+    assert contents["training"]["step"] == steps
     assert (tmp_path / "run" / "best.ckpt").exists()
 
 
@@ -468,7 +468,7 @@ def test_last_steps_are_validated(tmp_path, demo_csv, tiny_config):
     log = pd.read_csv(tmp_path / "run" / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
     assert len(log) == 2 and result.training["steps"] == 5
     assert result.metrics["valid"]["mae"] == pytest.approx(log.min(), abs=1e-5)
-    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 5
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["step"] == 5
 
 
 def test_worker_processes_do_not_change_the_weights(tmp_path, demo_csv, tiny_config, run_directory, weights_of):

@@ -1,4 +1,7 @@
-"""Decision to compile a run. The GPU is replaced by a clock that every step advances."""
+"""Decision to compile a run, for which the GPU is replaced by a clock that every step advances; and fall-backs.
+
+A run falls back to plain torch, with one line of output, if a kernel fails or computes wrong values.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ import json
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
 import graphslice as gs
 from graphslice.config import RunConfig
+from graphslice.ops import path_softmax
+from graphslice.ops.dispatch import OPERATORS
+from graphslice.program.kernels import attention
+from graphslice.program.simd.lanes import store_scalar
 from graphslice.training import train
-from graphslice.training.compilation import Compilation, is_worth_compiling
+from graphslice.training.fast_steps import FastSteps, is_worth_compiling
 
 
 @pytest.mark.parametrize(
@@ -44,39 +52,39 @@ class Steps:
     def __init__(self, monkeypatch, steps: int, seconds: float, minutes_left: float | None = None, **trainer) -> None:
         self.clock, self.seconds, self.compiled = 0.0, seconds, []
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-        monkeypatch.setattr("graphslice.training.compilation.time.perf_counter", lambda: self.clock)
+        monkeypatch.setattr("graphslice.training.fast_steps.time.perf_counter", lambda: self.clock)
         config = RunConfig()
         config.trainer.compile, config.trainer.batch_size = trainer.pop("compile", "auto"), 50
         left = None if minutes_left is None else 60 * minutes_left
-        self.callback = Compilation(config, steps, seconds_left=lambda: left, console=Console(quiet=True))
-        self.trainer = SimpleNamespace(
-            global_step=trainer.get("begin", 0),
+        fabric = SimpleNamespace(
             global_rank=trainer.get("rank", 0),
             world_size=trainer.get("world", 1),
-            strategy=SimpleNamespace(broadcast=lambda decision: decision),
-            precision="bf16-mixed",
-            datamodule=SimpleNamespace(
-                num_train_widths=lambda: 10, extreme_train_batches=lambda size: [Molecules(range(size))] * 2
-            ),
+            device=torch.device(trainer.get("device", "cuda")),
+            broadcast=lambda decision: decision,
+            strategy=SimpleNamespace(precision=SimpleNamespace(precision="bf16-mixed")),
+        )
+        data = SimpleNamespace(
+            num_train_widths=lambda share: 10,
+            extreme_train_batches=lambda size, share: [Molecules(range(size))] * 2,
         )
 
         def compile_checked(model, batches, dtype, **options) -> None:
             self.compiled.append((*map(len, batches), options))
 
-        monkeypatch.setattr("graphslice.training.compilation.compile_checked", compile_checked)
-        device = torch.device(trainer.get("device", "cuda"))
-        self.module = SimpleNamespace(device=device, model=None)
-        self.callback.on_train_start(self.trainer, self.module)
+        monkeypatch.setattr("graphslice.training.fast_steps.compile_checked", compile_checked)
+        self.fast = FastSteps(config, None, data, fabric, steps, lambda: left, Console(quiet=True))
+        self.step = trainer.get("begin", 0)
+        self.fast.begin(self.step)
 
     def run(self, count: int, epoch: int = 100) -> Steps:
         for i in range(count):
             if i % epoch == 0:
                 self.clock += 1000.0  # a validation
-                self.callback.on_train_epoch_start(self.trainer, self.module)
+                self.fast.begin_epoch()
             # Building kernels makes the first steps slow, and occasionally a later one.
-            self.clock += self.seconds * (1000 if self.trainer.global_step < 15 or i % 10 == 0 else 1)
-            self.trainer.global_step += 1
-            self.callback.on_train_batch_end(self.trainer, self.module, None, None, i % epoch)
+            self.clock += self.seconds * (1000 if self.step < 15 or i % 10 == 0 else 1)
+            self.step += 1
+            self.fast.after_step(self.step)
         return self
 
 
@@ -90,7 +98,7 @@ def test_measured_steps_decide_on_compilation(steps, compiled, monkeypatch):
 def test_validations_are_not_measured(monkeypatch):
     """A validation of 1,000 s follows every other step."""
     run = Steps(monkeypatch, 2000, seconds=0.05).run(200, epoch=2)
-    assert len(run.callback._times) == 30 and not run.compiled
+    assert len(run.fast._times) == 30 and not run.compiled
 
 
 def test_resumed_run_counts_only_remaining_steps(monkeypatch):
@@ -106,8 +114,8 @@ def test_time_limit_bounds_the_expected_gain(minutes, compiled, monkeypatch):
 @pytest.mark.parametrize("epoch", [3, 100])
 def test_compiles_once_after_measuring(epoch, monkeypatch):
     run = Steps(monkeypatch, 10**6, seconds=0.05)
-    assert not run.run(48, epoch).compiled and not run.callback.compiled
-    assert run.run(400, epoch).compiled == [(50, 50, {"mode": "reduce-overhead"})] and run.callback.compiled
+    assert not run.run(48, epoch).compiled and not run.fast.compiled
+    assert run.run(400, epoch).compiled == [(50, 50, {"mode": "reduce-overhead"})] and run.fast.compiled
 
 
 @pytest.mark.parametrize(
@@ -156,3 +164,41 @@ def test_faulty_compiled_steps_fall_back_to_eager(
     assert json.loads((tmp_path / "run" / "training.json").read_text())["compiled"] is False
     scores = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "eager")]
     assert scores[0] == scores[1]
+
+
+@pytest.fixture
+def restore_backends():
+    programs = path_softmax.backends["numba"].function._program
+    before = {op: op._fastest_first for op in OPERATORS.values()}
+    programs.cache_clear()
+    yield
+    programs.cache_clear()
+    for op, backends in before.items():
+        op._fastest_first = backends
+
+
+def without_weights(samples, values, path_types, lengths, out, count, heads, width):
+    """A wrong kernel: all weights are 0."""
+    for i in range(samples * heads * width * width):
+        store_scalar(out, i, np.float32(0))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [(without_weights, "predictions differ by"), (None, "TypeError: None is not a callable object")],
+    ids=["wrong", "failing"],
+)
+@pytest.mark.usefixtures("restore_backends")
+def test_faulty_kernel_is_replaced_by_plain_torch(kernel, reason, cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    flags = ["--dataset", demo_csv, *tiny_flags]
+    assert cli("train", *flags, "-o", right)[0] == 0
+    path_softmax.backends["numba"].function._program.cache_clear()
+    monkeypatch.setattr(attention, "path_softmax", kernel)
+    code, _, err = cli("train", *flags, "-o", wrong)
+    lines = [line for line in err.splitlines() if "path_softmax" in line]
+    assert code == 0 and len(lines) == 1, err
+    assert lines[0].startswith(f"path_softmax: the numba backend: {reason}")
+    assert lines[0].endswith("this run uses plain torch instead (graphslice doctor shows details)")
+    errors = [json.loads((run / "metrics.json").read_text())["test"]["mae"] for run in (right, wrong)]
+    assert errors[1] == pytest.approx(errors[0], rel=0.02)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
@@ -26,9 +25,7 @@ from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import Splits
 from graphslice.data.splits.split_maker import SplitMaker
 from graphslice.errors import InputError
-from graphslice.nn.compiled import row_multiple
 from graphslice.tasks import to_training_scale
-from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
@@ -42,20 +39,13 @@ class DeviceShare:
         rank: index of the device.
         world: number of devices.
         kind: type of the device, such as cpu or cuda.
-        precision: 32-true, bf16-mixed or 16-mixed.
+        padding_multiple: multiple to which the width of a batch is padded.
     """
 
     rank: int = 0
     world: int = 1
     kind: str = "cpu"
-    precision: str = "32-true"
-
-    @property
-    def padding_multiple(self) -> int:
-        """Multiple to which the width of a batch is padded."""
-        if self.kind != "cuda":
-            return 1
-        return row_multiple("cuda", torch.float32 if self.precision == "32-true" else torch.bfloat16)
+    padding_multiple: int = 1
 
 
 #: The share of a run on a single CPU: everything.
@@ -81,6 +71,7 @@ class MoleculeData:
         config: RunConfig,
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
+        descriptors: Sequence[str] = (),
     ) -> None:
         """Featurize and split the molecules.
 
@@ -89,25 +80,25 @@ class MoleculeData:
             config: settings of featurization, splitting and batching.
             progress: called at intervals with the number of molecules that were read.
             splits: the splits of a resumed run; they override those of the dataset and of ``config``.
+            descriptors: kinds of descriptors to compute besides those that the network reads.
 
         Raises:
             InputError: if no row is usable, too many rows are rejected, or a target has no training label.
         """
         self.dataset, self.config = dataset, config
         self.rejected = dict(dataset.rejected)
-        self._featurize(progress)
+        self._featurize(progress, descriptors)
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
         self.labels = self._network_labels()
         self._check_labels()
 
-    def _featurize(self, progress: Callable[[int], None] | None) -> None:
+    def _featurize(self, progress: Callable[[int], None] | None, descriptors: Sequence[str]) -> None:
         cache = self.config.data.cache
-        folder, descriptors = None if cache is None else Path(cache), self.config.data.descriptors
-        if self.config.trainer.baselines == "on":
-            descriptors = tuple(dict.fromkeys([*descriptors, *TREE_DESCRIPTORS]))
-        self.store = cached_store(self.dataset, self.config.graph, folder, progress, descriptors)
+        names = tuple(dict.fromkeys([*self.config.data.descriptors, *descriptors]))
+        folder = None if cache is None else Path(cache)
+        self.store = cached_store(self.dataset, self.config.graph, folder, progress, names)
         limit = self.config.graph.max_atoms
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"

@@ -21,6 +21,7 @@ from graphslice.config import TrainerConfig
 from graphslice.data.datamodule import DeviceShare
 from graphslice.errors import InputError
 from graphslice.hardware import default_device, fast_dtype
+from graphslice.nn.compiled import row_multiple
 from graphslice.nn.encodings import encodings_supported
 
 #: Smallest number of molecules per batch and GPU: fewer take a GPU about as long.
@@ -186,7 +187,8 @@ def precision(fabric: Fabric) -> str:
 
 def device_share(fabric: Fabric) -> DeviceShare:
     """Return this process's device of a run."""
-    return DeviceShare(fabric.global_rank, fabric.world_size, fabric.device.type, precision(fabric))
+    kind, dtype = fabric.device.type, torch.float32 if precision(fabric) == "32-true" else torch.bfloat16
+    return DeviceShare(fabric.global_rank, fabric.world_size, kind, row_multiple(kind, dtype))
 
 
 def autocast(fabric: Fabric) -> AbstractContextManager:

@@ -35,6 +35,7 @@ from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze
 from graphslice.training.run_directory import init_run_directory, next_log_version, write_training
+from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 
 @dataclass
@@ -171,7 +172,8 @@ def load_molecule_data(
     """
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:
-        return MoleculeData(dataset, config, advance, splits)
+        more = TREE_DESCRIPTORS if config.trainer.baselines == "on" else ()
+        return MoleculeData(dataset, config, advance, splits, more)
 
 
 def _initialise_weights(

@@ -39,12 +39,14 @@ class DeviceShare:
         rank: index of the device.
         world: number of devices.
         kind: type of the device, such as cpu or cuda.
+        precision: 32-true, bf16-mixed or 16-mixed.
         padding_multiple: multiple to which the width of a batch is padded.
     """
 
     rank: int = 0
     world: int = 1
     kind: str = "cpu"
+    precision: str = "32-true"
     padding_multiple: int = 1
 
 

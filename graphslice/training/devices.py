@@ -187,8 +187,9 @@ def precision(fabric: Fabric) -> str:
 
 def device_share(fabric: Fabric) -> DeviceShare:
     """Return this process's device of a run."""
-    kind, dtype = fabric.device.type, torch.float32 if precision(fabric) == "32-true" else torch.bfloat16
-    return DeviceShare(fabric.global_rank, fabric.world_size, kind, row_multiple(kind, dtype))
+    kind, name = fabric.device.type, precision(fabric)
+    multiple = row_multiple(kind, torch.float32 if name == "32-true" else torch.bfloat16)
+    return DeviceShare(fabric.global_rank, fabric.world_size, kind, name, multiple)
 
 
 def autocast(fabric: Fabric) -> AbstractContextManager:

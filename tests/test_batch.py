@@ -9,7 +9,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.batch import GraphBatch
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from graphslice.calibration import (
     TargetCalibration,
 )
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.originals import import_checkpoint
 from graphslice.tasks import regression_tasks
 

@@ -11,7 +11,7 @@ import torch
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.inference.gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer

@@ -14,16 +14,15 @@ import numpy as np
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
-from graphslice.data.collate import collate_rows
 from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
-from graphslice.data.featurize import cached_store
 from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
+from graphslice.data.preprocess import cached_store
+from graphslice.data.split_maker import SplitMaker
 from graphslice.data.splits import Splits
-from graphslice.data.splits.split_maker import SplitMaker
 from graphslice.errors import InputError
 from graphslice.tasks import to_training_scale
 

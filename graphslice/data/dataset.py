@@ -194,7 +194,7 @@ class LabelledDataset:
         return digest.hexdigest()[:16]
 
     def chunks(self) -> Iterator[LabelledRows]:
-        """Yield the rows as input of :func:`~graphslice.data.featurize.build_store`.
+        """Yield the rows as input of :func:`~graphslice.data.preprocess.build_store`.
 
         Rows without any label are in no split. Their SMILES are left empty, so that no graphs or descriptors are
         computed for them.

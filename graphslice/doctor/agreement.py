@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphslice.batch import GraphBatch
-from graphslice.data.collate import collate_rows
+from graphslice.data.batch_loader import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
@@ -46,7 +46,7 @@ def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any
     Args:
         store: the preprocessed dataset.
         rows: integer array of row numbers to choose from.
-        settings: keyword arguments of :func:`~graphslice.data.collate.collate_rows`.
+        settings: keyword arguments of :func:`~graphslice.data.batch_loader.collate_rows`.
 
     Returns:
         Two batches: the smallest molecules, the largest molecules.

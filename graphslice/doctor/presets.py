@@ -16,7 +16,7 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import RunConfig
-from graphslice.data.collate import collate_rows
+from graphslice.data.batch_loader import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.doctor.agreement import compile_checked, compute_step, extreme_batches, faulty_backends, one_line
 from graphslice.doctor.operators import synchronize

@@ -14,8 +14,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import quoted_list, target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
-from graphslice.data.featurize import featurizer_pool
-from graphslice.data.featurize.pool import parse
+from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table

@@ -13,11 +13,10 @@ from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import LabelColumns, check_unique, find_smiles_column
 from graphslice.data.dataset import LabelledDataset, LabelledRows
-from graphslice.data.featurize import cached_store
-from graphslice.data.featurize.build import build_store_from_tables
 from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.parse_rows import labelled_rows
+from graphslice.data.preprocess import build_store_from_tables, cached_store
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
 from graphslice.data.store_schema import atom_bond_column

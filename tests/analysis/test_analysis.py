@@ -18,7 +18,7 @@ from graphslice.analysis.internals import (
     attention_from_centre,
     write_internals,
 )
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.nn.mixers import MIXERS
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "C1CC[C@H]2CCCC[C@@H]2C1"]

@@ -16,7 +16,7 @@ from graphslice.analysis import attribute, attribute_graph
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import TrainerConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS

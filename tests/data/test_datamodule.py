@@ -79,7 +79,7 @@ def test_descriptors_are_not_computed_for_unlabelled_rows(table, monkeypatch):
         read.extend(smiles)
         return compute_descriptors(smiles, *args, **kwargs)
 
-    monkeypatch.setattr("graphslice.data.featurize.pool.compute_descriptors", recording)
+    monkeypatch.setattr("graphslice.data.featurize.compute_descriptors", recording)
     labels = [float(n) if n % 5 == 0 else None for n in range(40)]
     dataset = table(smiles=["C" * (n % 9 + 1) + "O" for n in range(40)], y=labels)
     trained = RunConfig.from_dict({"data": {"split": "random"}, "trainer": {"baselines": "on"}})

@@ -12,12 +12,11 @@ import pytest
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.molecule import read_ordered_smiles, read_smiles
 from graphslice.chem.molecule_hash import hash_molecules
-from graphslice.data.copy_rows import ATOM_VALUES, BOND_KINDS, column_starts
 from graphslice.data.dataset import LabelledRows
-from graphslice.data.featurize import build_store
 from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.store import FEATURES, GraphStore, StoreInfo
+from graphslice.data.store import ATOM_VALUES, BOND_KINDS, FEATURES, GraphStore, StoreInfo, column_starts
 from graphslice.errors import InputError
 
 SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1C5C2C3C45", "[H+]"]
@@ -44,7 +43,7 @@ def same(first: MolGraph, second: MolGraph) -> bool:
 def small_batches(monkeypatch):
     """Three rows per record batch."""
     monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 3)
-    monkeypatch.setattr("graphslice.data.featurize.build.BATCH_ROWS", 3)
+    monkeypatch.setattr("graphslice.data.preprocess.BATCH_ROWS", 3)
 
 
 @pytest.fixture(params=["memory", "file", "batches"])

@@ -13,12 +13,11 @@ import pytest
 from graphslice import InputError
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.chem.molecule_hash import MoleculeHashes
-from graphslice.data.copy_rows import column_starts
 from graphslice.data.dataset import LabelledRows
-from graphslice.data.featurize import build_store
 from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store
 from graphslice.data.splits import SPLITS
-from graphslice.data.store import GraphStore, StoreInfo, StoreRows
+from graphslice.data.store import GraphStore, StoreInfo, StoreRows, column_starts
 
 SMILES = ["CCO", "oops", "c1ccccc1O", "C"]
 INFO = StoreInfo("some data", "", ("y",))

@@ -14,7 +14,7 @@ import graphslice as gs
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows, read_splits
 from graphslice.inference.predictor import load

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file

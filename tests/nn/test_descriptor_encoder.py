@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from graphslice import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.descriptors import DescriptorEncoder, fit_standardisation
 

@@ -11,7 +11,7 @@ from mixer_samples import SMILES
 
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
 from graphslice.config import READOUTS
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import read_out
 from graphslice.package_data import CONFIGS

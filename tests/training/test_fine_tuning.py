@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.config import FROM_SCRATCH, DataConfig, OptimizerConfig, RunConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.inference import load

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.data.splits.grouped_split import GroupedRows, merge_groups
+from graphslice.data.split_maker import GroupedRows, merge_groups
 
 
 def grouped(groups, labels=None, stratified=False) -> GroupedRows:

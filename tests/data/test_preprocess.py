@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 from graphslice.data.dataset import LabelledRows
-from graphslice.data.featurize import build_store
-from graphslice.data.featurize.build import build_store_from_tables, to_record_batch
 from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store, build_store_from_tables, to_record_batch
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 

@@ -21,7 +21,7 @@ from graphslice.errors import InputError
 from graphslice.hardware import cores
 
 if TYPE_CHECKING:
-    from graphslice.data.featurize.workers import Workers
+    from graphslice.data.workers import Workers
 
 # SMILES per task of a process; fewer with descriptors, which take longer to compute.
 _TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
@@ -62,7 +62,7 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
     # Imported here: predicting a few SMILES does not need them.
     from multiprocessing import current_process
 
-    from graphslice.data.featurize.workers import Workers
+    from graphslice.data.workers import Workers
 
     if current_process().daemon:  # such as a worker of a multiprocessing.Pool: it may not start processes
         yield None

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graphslice.data.featurize import build, pool
+from graphslice.data import featurize as pool
+from graphslice.data import preprocess as build
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.data.splits.stratification import missing_classes, strata
+from graphslice.data.split_maker import missing_classes, strata
 
 NAN = np.nan
 

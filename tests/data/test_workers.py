@@ -11,7 +11,9 @@ import pytest
 
 from graphslice.chem.molecule import read_ordered_smiles
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize, featurizer_pool, pool, workers
+from graphslice.data import featurize as pool
+from graphslice.data import workers
+from graphslice.data.featurize import featurize, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 

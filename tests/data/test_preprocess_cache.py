@@ -12,10 +12,11 @@ import torch
 from graphslice import smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.featurize import cached_store, default_cache, featurize_dataset
+from graphslice.data.preprocess import cached_store, featurize_dataset
 from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.store import StoreInfo
 from graphslice.errors import InputError
+from graphslice.package_data import default_cache
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_other_version_has_another_file(source, tmp_path, monkeypatch, names):
     with monkeypatch.context() as patch:
         patch.setattr("graphslice.data.store.FEATURES", "newer")
         newer = partial(StoreInfo, features="newer")
-        patch.setattr("graphslice.data.featurize.cache.StoreInfo", newer)
+        patch.setattr("graphslice.data.preprocess.StoreInfo", newer)
         cached_store(source, GraphConfig(), tmp_path)
     assert len(names(tmp_path)) == 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from graphslice import smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 
 

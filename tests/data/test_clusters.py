@@ -10,8 +10,8 @@ from rdkit.ML.Cluster import Butina
 
 from graphslice.chem.fingerprints import morgan_fingerprints
 from graphslice.chem.molecule import read_smiles
-from graphslice.data.splits import clusters
-from graphslice.data.splits.clusters import butina_clusters
+from graphslice.data import split_maker as clusters
+from graphslice.data.split_maker import butina_clusters
 
 
 def rdkit_clusters(bits: np.ndarray, distance: float) -> set[frozenset[int]]:

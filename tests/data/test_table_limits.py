@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from graphslice.data import limits, parquet, text_tables
+from graphslice.data import parquet, text_tables
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 
@@ -58,7 +58,7 @@ def test_parquet_columns_with_equal_names_are_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["t.smi.gz", "t.csv.gz", "t.csv"])
 def test_long_line_is_rejected_with_number(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(limits, "LONGEST", 100_000)
+    monkeypatch.setattr(text_tables, "LONGEST", 100_000)
     content = b"smiles,y\nC,1\n" + b"C" * 1_000_000
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(InputError, match=rf"{name}: line 3 has more than 100,000 bytes, the limit of a line"):
@@ -72,11 +72,11 @@ def test_many_blank_lines_are_rejected(tmp_path):
 
 
 def test_highly_compressed_text_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "_SMALL", 1 << 20)
+    monkeypatch.setattr(text_tables, "_SMALL", 1 << 20)
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"smiles,y\n" + b"C,1\n" * 1_000_000))
     assert path.stat().st_size * 100 < 4_000_000
-    monkeypatch.setattr(limits, "_EXPANSION", 100)
+    monkeypatch.setattr(text_tables, "_EXPANSION", 100)
     with pytest.raises(InputError, match=r"a file of .* bytes expands to more than 1,048,576 bytes and 100 times"):
         rows_of(path)
 

@@ -81,11 +81,7 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
 
 
 def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
-    """Complete a configuration with what the dataset decides, and make paths absolute.
-
-    Args:
-        config: configuration of the user.
-        dataset: its labelled molecules.
+    """Complete the configuration of the user with what the dataset decides, and make paths absolute.
 
     Raises:
         InputError: if the configuration does not fit the dataset.
@@ -103,12 +99,8 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
     data = replace(data, targets=join_names(dataset.all_target_names), fingerprint=dataset.fingerprint())
     data = replace(data, features=join_names(data.descriptors) or None)
     trainer = replace(config.trainer, baselines=_choose_baselines(config.trainer.baselines, dataset))
-    model = replace(
-        config.model,
-        tasks=num_network_outputs(dataset.tasks, trainer.loss),
-        descriptors=descriptor_width(data.descriptors),
-        level=dataset.level,
-    )
+    outputs, width = num_network_outputs(dataset.tasks, trainer.loss), descriptor_width(data.descriptors)
+    model = replace(config.model, tasks=outputs, descriptors=width, level=dataset.level)
     return replace(config, data=data, model=model, trainer=trainer)
 
 
@@ -125,9 +117,8 @@ def member_configs(config: RunConfig) -> dict[str, RunConfig]:
     for number in range(count):
         seed = (config.trainer.seed * count + number) % 2**32
         trainer = replace(config.trainer, ensemble=1, seed=seed)
-        data = (
-            replace(config.data, fold=number) if config.data.is_cross_validation else replace(config.data, carve=number)
-        )
+        by_fold = config.data.is_cross_validation
+        data = replace(config.data, fold=number) if by_fold else replace(config.data, carve=number)
         members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
     return members
 
@@ -147,11 +138,7 @@ def check_atom_bond_options(config: RunConfig) -> None:
 
 
 def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
-    """Decide whether tree ensembles are trained with the network: on or off.
-
-    Raises:
-        InputError: if they are requested but the dataset has no SMILES.
-    """
+    """Decide whether tree ensembles are trained with the network: on or off."""
     if dataset.level != MOLECULE:
         return "off"
     readable = len(dataset.smiles) > 0
@@ -170,14 +157,6 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
     A small training set is fine-tuned from the packaged model, if that has the same architecture and graph settings
     and knows the elements. The learning rate of the preset is then replaced by that of the packaged model, since large
     steps undo the pretraining (docs/log.md). A learning rate that differs from the preset's is kept.
-
-    Args:
-        config: configuration of a run; ``init_from`` is None if the user did not set it.
-        store: preprocessed molecules.
-        rows: ``int64 [R]``, the training set.
-
-    Returns:
-        The configuration, with ``init_from`` and the learning rate set if a checkpoint was chosen.
     """
     if config.init_from is not None or PRETRAINED_MODEL not in MODELS or len(rows) > _MAX_FINE_TUNED:
         return config
@@ -191,11 +170,8 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
     if optimizer.peak_lr == preset_lr:
         optimizer = replace(optimizer, peak_lr=origin.config.optimizer.peak_lr)
     # The path, if the user has a file of this name: the packaged model is meant.
-    return replace(
-        config,
-        optimizer=optimizer,
-        init_from=PRETRAINED_MODEL if is_packaged_model(PRETRAINED_MODEL) else str(MODELS[PRETRAINED_MODEL]),
-    )
+    init_from = PRETRAINED_MODEL if is_packaged_model(PRETRAINED_MODEL) else str(MODELS[PRETRAINED_MODEL])
+    return replace(config, optimizer=optimizer, init_from=init_from)
 
 
 def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
@@ -205,23 +181,13 @@ def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
 
 
 def default_epochs(molecules: int, steps_per_epoch: int) -> int:
-    """Return the default number of epochs.
-
-    Args:
-        molecules: size of the training set.
-        steps_per_epoch: optimiser steps per epoch.
-    """
+    """Return the default number of epochs for a training set of so many molecules."""
     factor = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
     return max(_MIN_EPOCHS, round(_EPOCHS * factor), math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
 
 
 def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> int:
-    """Return the length of a run in optimiser steps, unless its time limit ends it earlier.
-
-    Args:
-        config: trainer configuration, with a maximum of epochs, steps or minutes, or none of these.
-        molecules, steps_per_epoch: as in :func:`default_epochs`.
-    """
+    """Return the length of a run in optimiser steps, unless its time limit ends it earlier."""
     epochs = config.max_epochs
     if epochs is None:
         limited = config.max_steps is not None or config.max_minutes is not None
@@ -230,14 +196,9 @@ def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> in
 
 
 def _choose_metric(name: str | None, data: MoleculeData) -> str:
-    """Choose the metric that selects the best epoch.
+    """Return the metric that selects the best epoch: that of the user or the default of the task types.
 
-    Args:
-        name: metric set by the user; None for the default of the task types.
-        data: molecules of the run.
-
-    Returns:
-        The metric, or ``"loss"`` if it is undefined on the validation set, as AUROC with a single class.
+    It is ``"loss"`` if that metric is undefined on the validation set, as AUROC with a single class.
     """
     tasks = data.dataset.tasks
     metric = name or default_metric(tasks)

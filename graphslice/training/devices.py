@@ -153,17 +153,13 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
     return "32-true" if kind == "32" else f"{kind}-mixed"
 
 
-def make_fabric(devices: Devices, out: Path, version: int) -> Fabric:
-    """Make the access to the devices of a run, and its loggers.
-
-    Args:
-        devices: devices and precision.
-        out: run directory.
-        version: number of the log directory: how often the run was resumed.
+def make_fabric(devices: Devices, out: Path, *, fresh: bool) -> Fabric:
+    """Make the access to the devices of a run, and its loggers; every resumption has a log directory of its own.
 
     Raises:
         InputError: if this machine does not support them.
     """
+    version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     # All buffers are constants and equal on all devices, so they need no broadcast.
     strategy: str | Strategy = "auto" if devices.total == 1 else DDPStrategy(broadcast_buffers=False)
     try:
@@ -180,21 +176,16 @@ def make_fabric(devices: Devices, out: Path, version: int) -> Fabric:
         raise InputError(f"this machine cannot train with these settings: {reason}") from None
 
 
-def precision(fabric: Fabric) -> str:
-    """Return the precision of a run: 32-true, bf16-mixed or 16-mixed."""
-    return str(fabric.strategy.precision.precision)
-
-
 def device_share(fabric: Fabric) -> DeviceShare:
-    """Return this process's device of a run."""
-    kind, name = fabric.device.type, precision(fabric)
-    multiple = row_multiple(kind, torch.float32 if name == "32-true" else torch.bfloat16)
-    return DeviceShare(fabric.global_rank, fabric.world_size, kind, name, multiple)
+    """Return this process's device of a run, and the precision."""
+    kind, precision = fabric.device.type, str(fabric.strategy.precision.precision)
+    multiple = row_multiple(kind, torch.float32 if precision == "32-true" else torch.bfloat16)
+    return DeviceShare(fabric.global_rank, fabric.world_size, kind, precision, multiple)
 
 
 def autocast(fabric: Fabric) -> AbstractContextManager:
     """Return the context of a forward pass in the precision of a run."""
-    dtype = DTYPES[precision(fabric)]
+    dtype = DTYPES[device_share(fabric).precision]
     # Fabric's own context caches the casts of weights, for which torch.compile would compile again.
     return nullcontext() if dtype == torch.float32 else torch.autocast(fabric.device.type, dtype, cache_enabled=False)
 

@@ -10,13 +10,12 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.doctor.agreement import PROGRAM, compile_checked, extreme_batches, faulty_backends
-from graphslice.nn import GraphTransformer
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.run import disable_programs
 from graphslice.training.devices import DTYPES, device_share
+from graphslice.training.module import PropertyModule
 
 # Seconds of torch.compile per batch width (number of rows), forward and backward with CUDA graphs: about 40 for the
 # four layers of the preset `small`, 60 for the twelve layers of the paper's size.
@@ -52,8 +51,7 @@ class FastSteps:
     largest molecules. A resumed run decides anew.
 
     Args:
-        config: configuration of the run.
-        model: the model on its device.
+        module: the model on its device.
         data: molecules of the run.
         fabric: devices of the run.
         steps: length of the run in optimiser steps.
@@ -66,15 +64,14 @@ class FastSteps:
 
     def __init__(
         self,
-        config: RunConfig,
-        model: GraphTransformer,
+        module: PropertyModule,
         data: MoleculeData,
         fabric: Fabric,
         steps: int,
         seconds_left: Callable[[], float | None],
         console: Console,
     ) -> None:
-        self.config, self.model, self.data, self.fabric = config, model, data, fabric
+        self.config, self.model, self.data, self.fabric = module.config, module.model, data, fabric
         self.steps, self.seconds_left, self.console = steps, seconds_left, console
         self.compiled = False
         self._measuring = False

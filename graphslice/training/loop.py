@@ -103,13 +103,10 @@ class TrainingLoop:
     """Training of a model until it reaches its limit of steps or time, runs out of patience, or is stopped.
 
     Args:
-        fabric: devices, precision and loggers.
-        module: the model, its loss and its validation.
-        data: molecules of the run.
+        fabric, module, data: devices and loggers, model, molecules of the run.
         out: run directory.
         steps: length of the run in optimiser steps.
-        console: where to report.
-        profile: report the time per stage of a step at the end.
+        console, profile: where to report, also the time per stage of a step at the end.
         evaluated: the run was evaluated before. If its time is used up, no further step is made.
 
     Attributes:
@@ -134,26 +131,21 @@ class TrainingLoop:
         self.evaluated, self.settings = evaluated, module.config.trainer
         self.state, self.steps_done = TrainingState(), 0
         self.budget = budget = TimeBudget(self.settings.max_minutes)
-        self.fast = FastSteps(module.config, module.model, data, fabric, steps, lambda: budget.seconds_left, console)
+        self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
         self.progress = RunProgress(steps, self.settings.batch_size, module.metric, console, lambda: budget.fraction)
-        self.profile = StepProfile(console, fabric.device, profile)
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
+        self.profile = StepProfile(console, fabric.device, self.train_batches, profile)
         self.valid_batches = data.eval_loader("valid", share)
         fabric.to_device(module)
         self.model = fabric.strategy.setup_module(module)  # over several devices, averages the gradients
         fused = share.precision != "16-mixed"  # gradients are scaled
-        self.optimizer, self.schedule = make_optimizer(
-            module.model, module.auxiliary, module.config.optimizer, steps, lambda: budget.fraction, fused=fused
-        )
+        self.optimizer, self.schedule = make_optimizer(module, steps, lambda: budget.fraction, fused=fused)
         self._saved = time.monotonic()
         self._received: list[int] = []  # signals
 
     def run(self, last: Path | None) -> None:
-        """Train the model.
-
-        Args:
-            last: checkpoint of the run that is continued; None for a new run.
+        """Train the model from scratch, or from the last checkpoint of a run.
 
         Raises:
             Interrupted: if several devices are stopped by a signal.
@@ -172,7 +164,7 @@ class TrainingLoop:
             with self.progress:
                 self.fast.begin(self.state.step)
                 self.progress.begin(self.state.step)
-                self.profile.begin(self.train_batches)
+                self.profile.begin()
                 while not self._finished():
                     self._train_epoch()
             for logger in self.fabric.loggers:
@@ -233,7 +225,9 @@ class TrainingLoop:
         self.state.step += 1
         self.steps_done += 1
         if self.state.step % _LOG_EVERY == 0:
-            self._log_learning_rates()
+            rates = self.schedule.get_last_lr()
+            names = ["lr-AdamW"] if len(rates) == 1 else [f"lr-AdamW/pg{i + 1}" for i in range(len(rates))]
+            self.fabric.log_dict(dict(zip(names, rates, strict=True)), self.state.step - 1)
         self.schedule.step()
         self.profile.lap("optimiser")
         return loss.detach()
@@ -273,11 +267,6 @@ class TrainingLoop:
         for logger in self.fabric.loggers:
             logger.save()
 
-    def _log_learning_rates(self) -> None:
-        rates = self.schedule.get_last_lr()
-        names = ["lr-AdamW"] if len(rates) == 1 else [f"lr-AdamW/pg{i}" for i in range(1, len(rates) + 1)]
-        self.fabric.log_dict(dict(zip(names, rates, strict=True)), self.state.step - 1)
-
     def _save_last(self) -> None:
         """Write ``last.ckpt``, from which the run can be continued."""
         self._saved, self.state.seconds = time.monotonic(), self.budget.seconds
@@ -305,15 +294,10 @@ class TrainingLoop:
 
 @contextmanager
 def stop_signals(several: bool) -> Iterator[list[int]]:
-    """Let SIGTERM stop the run as Ctrl-C does: at once on one device, after the same step on all of several.
-
-    A second signal stops this process at once.
-
-    Args:
-        several: the run has several devices.
+    """Let SIGTERM stop the run as Ctrl-C does: on one device at once; several stop after the same step.
 
     Yields:
-        The signals received on several devices.
+        The signals received on several devices, of which a second one stops this process at once.
     """
     received: list[int] = []
 

@@ -14,32 +14,26 @@ from torch.optim.lr_scheduler import LambdaLR
 from graphslice.config import OptimizerConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
+from graphslice.training.module import PropertyModule
 
 _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
 
 
 def make_optimizer(
-    model: GraphTransformer,
-    auxiliary: nn.Module | None,
-    settings: OptimizerConfig,
-    steps: int,
-    elapsed: Callable[[], float],
-    *,
-    fused: bool,
+    module: PropertyModule, steps: int, elapsed: Callable[[], float], *, fused: bool
 ) -> tuple[AdamW, LambdaLR]:
-    """Make the optimiser and its learning rate schedule.
+    """Make the optimiser of a model and its auxiliary heads, and the learning rate schedule.
 
     Args:
-        model: the model.
-        auxiliary: auxiliary heads, or None.
-        settings: optimiser configuration.
+        module: the model and its heads.
         steps: length of the run in optimiser steps.
         elapsed: returns the fraction of the run's time limit that has passed; 0 without a time limit.
         fused: use the fused implementation, which does not work with gradient scaling and clipping.
     """
-    groups = parameter_groups(model, settings)
-    if auxiliary is not None:
-        groups.append({"params": list(auxiliary.parameters()), "lr": settings.peak_lr})
+    settings = module.config.optimizer
+    groups = parameter_groups(module.model, settings)
+    if module.auxiliary is not None:
+        groups.append({"params": list(module.auxiliary.parameters()), "lr": settings.peak_lr})
     optimizer = AdamW(groups, lr=settings.peak_lr, weight_decay=settings.weight_decay, fused=fused)
     factor, total = linear_schedule(settings, steps), settings.total_steps or steps
     # The progress of the run is that of its steps or of its time limit, whichever is further.

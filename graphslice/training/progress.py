@@ -75,11 +75,9 @@ class RunProgress:
             self._printed = share
             passed = time.monotonic() - self._begin
             left = passed / max(1e-9, share - self._from) * (1 - share)
-            self.console.print(
-                f"epoch {-(-step // steps_per_epoch)}, step {step:,}, {100 * share:.0f}%: "
-                f"{score}, {passed:.0f} s elapsed, {left:.0f} s remaining",
-                highlight=False,
-            )
+            where = f"epoch {-(-step // steps_per_epoch)}, step {step:,}, {100 * share:.0f}%"
+            text = f"{where}: {score}, {passed:.0f} s elapsed, {left:.0f} s remaining"
+            self.console.print(text, highlight=False)
 
     def _fraction_done(self, step: int) -> float:
         """Return the completed fraction of the run, by steps or time, whichever is larger."""
@@ -94,24 +92,20 @@ class StepProfile:
     Args:
         console: where to print.
         device: device of the run.
+        batches: loader of the training batches, whose waiting for its threads is a stage of its own.
         active: False measures and prints nothing.
     """
 
     STAGES = ("data", "wait", "forward", "backward", "optimiser", "rest")
 
-    def __init__(self, console: Console, device: torch.device, active: bool) -> None:
-        self.console, self.device, self.active = console, device, active
+    def __init__(self, console: Console, device: torch.device, batches: BatchLoader, active: bool) -> None:
+        self.console, self.device, self.batches, self.active = console, device, batches, active
         self.seconds = dict.fromkeys(self.STAGES, 0.0)
         self.steps = 0
 
-    def begin(self, batches: BatchLoader) -> None:
-        """Start the clock.
-
-        Args:
-            batches: loader of the training batches, whose waiting for its threads is a stage of its own.
-        """
-        self.batches = batches
-        self._since, self._waited = time.perf_counter(), batches.wait_seconds
+    def begin(self) -> None:
+        """Start the clock."""
+        self._since, self._waited = time.perf_counter(), self.batches.wait_seconds
 
     def lap(self, stage: str) -> None:
         """Add the time since the previous call to a stage."""

@@ -27,14 +27,14 @@ from graphslice.threads import single_threaded_torch
 from graphslice.training.baselines import train_baselines
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.devices import make_fabric, precision, quiet_lightning
+from graphslice.training.devices import device_share, make_fabric, quiet_lightning
 from graphslice.training.evaluate_run import evaluate_run
 from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
 from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze
-from graphslice.training.run_directory import init_run_directory, next_log_version, write_training
+from graphslice.training.run_directory import init_run_directory, write_training
 from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 
@@ -105,7 +105,7 @@ def run(
     last = None if fresh or not (out / LAST).exists() else out / LAST
     _initialise_weights(config, module, data, last is None, console)
     with quiet_lightning():
-        fabric = make_fabric(devices, out, version=0 if fresh else next_log_version(out))
+        fabric = make_fabric(devices, out, fresh=fresh)
         if fresh and is_first_process():
             init_run_directory(out, config, data, command)
         print_data_summary(console, data)
@@ -209,7 +209,7 @@ def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop
         "peak_memory_bytes": peak_memory(fabric.device),
         "device": device_name(fabric.device),
         "devices": fabric.world_size,
-        "precision": precision(fabric),
+        "precision": device_share(fabric).precision,
         "compiled": loop.fast.compiled,
     }
 
@@ -222,6 +222,6 @@ def _describe_run(console: Console, module: PropertyModule, complete: CompleteCo
     count = f"{devices.total} x " if devices.total > 1 else ""
     lines = [
         f"{config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
-        f"on {count}{device_name(fabric.device)}, precision {precision(fabric)}",
+        f"on {count}{device_name(fabric.device)}, precision {device_share(fabric).precision}",
     ]
     console.print("\n".join(filter(None, [*lines, devices.note])), highlight=False)

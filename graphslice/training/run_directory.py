@@ -125,11 +125,6 @@ def _logs(folder: Path) -> list[Path]:
     return sorted((folder / _LOGS).glob("version_*"))
 
 
-def next_log_version(folder: Path) -> int:
-    """Return the number of the log directory of a resumed run."""
-    return len(_logs(folder))
-
-
 def remove_run(folder: Path, keep: str | None = None) -> None:
     """Remove the files of a run and nothing else; do nothing if the directory holds no run.
 

@@ -17,9 +17,9 @@ from graphslice.training.devices import (
     Devices,
     choose_devices,
     choose_precision,
+    device_share,
     launched_processes,
     make_fabric,
-    precision,
     worthwhile_gpus,
 )
 
@@ -179,7 +179,7 @@ def test_cpu_can_be_chosen_with_gpus_present(gpus):
 
 @pytest.fixture
 def fabric_on(tmp_path):
-    return lambda *devices: make_fabric(Devices(*devices), tmp_path, version=0)
+    return lambda *devices: make_fabric(Devices(*devices), tmp_path, fresh=True)
 
 
 def test_several_devices_exchange_only_gradients(fabric_on, monkeypatch):
@@ -191,7 +191,7 @@ def test_several_devices_exchange_only_gradients(fabric_on, monkeypatch):
 
 def test_single_device_needs_no_synchronisation(fabric_on):
     fabric = fabric_on("cpu", 1, 1, "bf16-mixed", None)
-    assert isinstance(fabric.strategy, SingleDeviceStrategy) and precision(fabric) == "bf16-mixed"
+    assert isinstance(fabric.strategy, SingleDeviceStrategy) and device_share(fabric).precision == "bf16-mixed"
 
 
 def test_unavailable_accelerator_is_rejected(fabric_on):

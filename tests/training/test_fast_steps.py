@@ -72,7 +72,9 @@ class Steps:
             self.compiled.append((*map(len, batches), options))
 
         monkeypatch.setattr("graphslice.training.fast_steps.compile_checked", compile_checked)
-        self.fast = FastSteps(config, None, data, fabric, steps, lambda: left, Console(quiet=True))
+        self.fast = FastSteps(
+            SimpleNamespace(config=config, model=None), data, fabric, steps, lambda: left, Console(quiet=True)
+        )
         self.step = trainer.get("begin", 0)
         self.fast.begin(self.step)
 

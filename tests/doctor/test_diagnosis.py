@@ -11,7 +11,6 @@ import pytest
 from graphslice.doctor import diagnosis as module
 from graphslice.doctor.diagnosis import run_in_child
 
-
 NAMES = ["a", "killed", "ended", "raises", "b"]
 
 

@@ -47,6 +47,19 @@ def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None 
     return collate_rows(store, np.arange(len(graphs)), **settings)
 
 
+def extreme_batches(store: GraphStore, rows: np.ndarray, size: int = 4, **settings: Any) -> list[GraphBatch]:
+    """Collate a batch of the smallest and one of the largest molecules.
+
+    Args:
+        store: the molecules.
+        rows: ``int64 [R]``, rows to choose from.
+        size: molecules per batch; molecules are repeated if there are fewer.
+        settings: as for :func:`collate_rows`.
+    """
+    order = rows[np.argsort(store.sizes[rows], kind="stable")]
+    return [collate_rows(store, np.resize(one, size), **settings) for one in (order, order[::-1])]
+
+
 class BatchLoader:
     """Data loader that collates batches of a store in background threads, in order.
 

@@ -14,7 +14,7 @@ import numpy as np
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.batch_loader import BatchLoader, collate_rows
+from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
 from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
@@ -268,11 +268,8 @@ class MoleculeData:
             size: molecules per batch; molecules are repeated if the training set has fewer.
             share: the device and its share of every batch.
         """
-        rows = self.splits["train"]
-        order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
         settings = self.config.collate_settings | {"multiple": share.padding_multiple}
-        extremes = (np.resize(order, size), np.resize(order[::-1], size))
-        return [collate_rows(self.store, rows, **settings) for rows in extremes]
+        return extreme_batches(self.store, self.splits["train"], size, **settings)
 
     def _train_batches(self, share: DeviceShare, step: Callable[[], int] = lambda: 0) -> TrainBatches:
         settings, sizes = self.config.trainer, self.store.sizes[self.splits["train"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from graphslice.evaluation.metrics import score_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.package_data import is_packaged_model
-from graphslice.run_files import find_members, locate_dataset, run_directory_of
+from graphslice.run_files import find_members, locate_dataset, read_splits, run_directory_of
 from graphslice.tasks import Task
 
 # Number of rows that are predicted at a time.
@@ -216,18 +215,6 @@ def evaluation_splits(predictor: Predictor, model: Path | None, dataset: Labelle
         return all(np.array_equal(splits[name], member.get(name, ())) for member in member_splits)
 
     return {name: rows for name, rows in splits.items() if is_common(name)}
-
-
-def read_splits(folder: Path) -> Splits | None:
-    """Read the rows of each split from ``split.csv`` of a run directory; None if there is no such file."""
-    path = folder / "split.csv"
-    if not path.is_file():
-        return None
-    splits: dict[str, list[int]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            splits.setdefault(line["split"], []).append(int(line["row"]) - 1)
-    return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
 def predict_rows(

@@ -14,9 +14,9 @@ from graphslice.calibration.applicability_domain import DOMAIN_BITS, Applicabili
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.data.splits import Splits
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
+from graphslice.run_files import read_splits
 from graphslice.training.run_directory import OUT_OF_FOLD
 
 # Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.

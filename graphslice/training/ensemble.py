@@ -24,7 +24,6 @@ from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
@@ -39,6 +38,7 @@ from graphslice.run_files import (
     find_members,
     is_finished,
     read_metrics,
+    read_splits,
     read_training,
 )
 from graphslice.tasks import prediction_columns

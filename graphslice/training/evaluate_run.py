@@ -25,7 +25,7 @@ from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
-from graphslice.run_files import BEST, write_training_smiles
+from graphslice.run_files import BEST
 from graphslice.tasks import each_target
 from graphslice.training.plots import plot_predicted_vs_true
 from graphslice.training.run_directory import TEST_PLOT, write_metrics
@@ -141,7 +141,6 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
     molecules = _molecule_ids(data, rows)
     calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
     add_to_checkpoint(folder / BEST, calibration)
-    _write_domain_smiles(folder, data, domain)
     return calibration
 
 
@@ -178,7 +177,6 @@ def calibrate_ensemble(
     molecules = _molecule_ids(data, rows)
     calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
     save_ensemble_calibration(calibration, out)
-    _write_domain_smiles(out, data, domain)
     return calibration
 
 
@@ -213,9 +211,3 @@ def _random_subset(rows: np.ndarray, limit: int, data: MoleculeData) -> np.ndarr
     if len(rows) <= limit:
         return rows
     return np.random.default_rng(data.config.trainer.seed).choice(rows, limit, replace=False)
-
-
-def _write_domain_smiles(folder: Path, data: MoleculeData, domain: ApplicabilityDomain) -> None:
-    """Write the SMILES of the molecules of an applicability domain, if there are any."""
-    if data.dataset.smiles:
-        write_training_smiles(folder, domain.rows, [data.dataset.smiles[row] for row in domain.rows.tolist()])

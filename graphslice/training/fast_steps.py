@@ -10,8 +10,9 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
+from graphslice.data.batch_loader import extreme_batches
 from graphslice.data.datamodule import MoleculeData
-from graphslice.doctor.agreement import PROGRAM, compile_checked, extreme_batches, faulty_backends
+from graphslice.nn.agreement import PROGRAM, compile_checked, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.run import disable_programs
 from graphslice.training.devices import DTYPES, device_share
@@ -83,7 +84,7 @@ class FastSteps:
 
         The check computes the smallest and the largest training molecules in the precision of the run.
         """
-        batches = extreme_batches(self.data.store, self.data.splits["train"], self.data.config.collate_settings)
+        batches = extreme_batches(self.data.store, self.data.splits["train"], **self.data.config.collate_settings)
         batches = [batch.to(self.fabric.device) for batch in batches]
         dtype = DTYPES[device_share(self.fabric).precision]
         for name, reason in faulty_backends(self.model, batches, dtype).items():

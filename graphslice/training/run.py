@@ -18,11 +18,10 @@ from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.hardware import device_name, peak_memory
 from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
-from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training
+from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_splits, read_training
 from graphslice.threads import single_threaded_torch
 from graphslice.training.baselines import train_baselines
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config

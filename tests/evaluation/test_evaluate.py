@@ -16,8 +16,9 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows, read_splits
+from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows
 from graphslice.inference.predictor import load
+from graphslice.run_files import read_splits
 from graphslice.training import train
 
 

@@ -20,11 +20,11 @@ from graphslice.chem.descriptors import compute_descriptors, descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.preprocess import featurize_dataset
-from graphslice.doctor.agreement import compute_step
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.inference.files import predict_file
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import compute_step
 from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
 

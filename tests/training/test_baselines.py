@@ -17,7 +17,7 @@ import graphslice as gs
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.evaluation import score
-from graphslice.evaluation.evaluate import read_splits
+from graphslice.run_files import read_splits
 from graphslice.tasks import Task
 from graphslice.training import resume, train
 from graphslice.training.baselines import describe_baselines, describe_seeds

@@ -22,7 +22,7 @@ from graphslice.pretraining.run import pretrain
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"domain.csv", "start.json", "test.png", "logs"}
+FILES |= {"start.json", "test.png", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -74,7 +74,9 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
     }
     rows = read_rows(run_directory / "split.csv")
     assert [int(row["row"]) for row in rows] == list(range(1, 61))
-    assert [row["split"] for row in rows] == demo_rows["split"].tolist()
+    assert [(row["split"], row["smiles"]) for row in rows] == list(
+        demo_rows[["split", "smiles"]].itertuples(index=False, name=None)
+    )
     assert (run_directory / "rejected.csv").read_text() == "row,smiles,reason\n"
     assert (run_directory / "test.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(run_directory.glob("logs/version_0/events*"))) == 1

@@ -7,14 +7,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphslice.batch import GraphBatch
-from graphslice.data.batch_loader import collate_rows
-from graphslice.data.store import GraphStore
-from graphslice.nn import GraphTransformer
+from graphslice.nn.model import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 from graphslice.program.run import programs_disabled
 
@@ -38,21 +35,6 @@ class Step:
 
     predictions: Tensor
     gradients: list[Tensor]
-
-
-def extreme_batches(store: GraphStore, rows: np.ndarray, settings: dict[str, Any]) -> list[GraphBatch]:
-    """Collate the four smallest and the four largest molecules of a preprocessed dataset.
-
-    Args:
-        store: the preprocessed dataset.
-        rows: integer array of row numbers to choose from.
-        settings: keyword arguments of :func:`~graphslice.data.batch_loader.collate_rows`.
-
-    Returns:
-        Two batches: the smallest molecules, the largest molecules.
-    """
-    order = rows[np.argsort(store.sizes[rows], kind="stable")]
-    return [collate_rows(store, extremes, **settings) for extremes in (order[:4], order[-4:])]
 
 
 def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:

@@ -8,16 +8,10 @@ import torch
 
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import ModelConfig
+from graphslice.data.batch_loader import extreme_batches
 from graphslice.data.store import GraphStore
-from graphslice.doctor.agreement import (
-    Step,
-    compile_checked,
-    compute_step,
-    extreme_batches,
-    faulty_backends,
-    step_mismatch,
-)
 from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import Step, compile_checked, compute_step, faulty_backends, step_mismatch
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import column_sort
 from graphslice.ops.dispatch import OPERATORS, reference_only
@@ -29,7 +23,7 @@ SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1
 @pytest.fixture
 def batches():
     store = GraphStore.from_arrays(*read_smiles(SMILES))
-    return extreme_batches(store, np.arange(len(store)), {})
+    return extreme_batches(store, np.arange(len(store)))
 
 
 def model_of(mixer: str) -> GraphTransformer:
@@ -51,7 +45,7 @@ def test_correct_backends_are_not_reported(mixer, dtype, batches):
 def replicates():
     """Two batches, the last with four rows of one molecule, as in a dataset with replicate measurements."""
     store = GraphStore.from_arrays(*read_smiles(["C", "CC", "CCC", "CCCC", *["CCCCCc1ccccc1"] * 4]))
-    return extreme_batches(store, np.arange(len(store)), {})
+    return extreme_batches(store, np.arange(len(store)))
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))

@@ -45,14 +45,14 @@ RANK = {package: rank for rank, names in enumerate(PACKAGES) for package in name
 
 #: Third-party packages that a package must not import at module level.
 FORBIDDEN = {
-    "config": {"torch", "rdkit", "pandas", "pyarrow", "pytorch_lightning"},
-    "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "pytorch_lightning"},
-    "program": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
-    "ops": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
-    "nn": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric"},
-    "trees": {"rdkit", "pandas", "pyarrow", "pytorch_lightning", "torch_geometric", "sklearn", "scipy"},
-    "data": {"matplotlib"},
-    "cli": {"torch", "pandas", "rdkit", "pytorch_lightning", "matplotlib"},
+    "config": {"torch", "rdkit", "pandas", "pyarrow", "lightning_fabric"},
+    "chem": {"torch", "torch_geometric", "pandas", "pyarrow", "lightning_fabric"},
+    "program": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
+    "ops": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
+    "nn": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
+    "trees": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric", "sklearn", "scipy"},
+    "data": {"matplotlib", "lightning_fabric"},
+    "cli": {"torch", "pandas", "rdkit", "lightning_fabric", "matplotlib"},
 }
 
 
@@ -143,15 +143,15 @@ def test_packages_do_not_import_forbidden_libraries(module):
         ("from graphslice.cli.main import main; main(['--version'])", ["torch", "numba", "numpy", "rdkit", "pandas"]),
         ("from graphslice.cli.main import main; main(['train', '--help'])", ["torch", "numba", "rdkit", "pandas"]),
         ("from graphslice import smiles_to_graph", ["torch", "pandas"]),
-        ("from graphslice import GraphTransformer", ["rdkit", "pandas", "pytorch_lightning", "torch._dynamo"]),
-        ("from graphslice import Model, Predictor", ["torch", "pandas", "pytorch_lightning", "ogb", "sklearn"]),
+        ("from graphslice import GraphTransformer", ["rdkit", "pandas", "lightning_fabric", "torch._dynamo"]),
+        ("from graphslice import Model, Predictor", ["torch", "pandas", "lightning_fabric", "ogb", "sklearn"]),
         (
             "from graphslice.ensemble_check import read_checkpoints; read_checkpoints(sys.argv[1])",
             ["torch", "pandas", "sklearn"],
         ),
         (
             "import graphslice as gs, sys; m = gs.load(sys.argv[1], 'cpu'); m.predict(['CCO'])",
-            ["pandas", "pytorch_lightning", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
+            ["pandas", "lightning_fabric", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
         ),
     ],
     ids=["config", "version", "help", "chemistry", "model", "predictor", "checkpoint", "predict"],

@@ -57,7 +57,7 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
     device = batch.lengths.device.type
     torch.compiler.cudagraph_mark_step_begin()
     try:
-        # cache_enabled as in Lightning, because torch.compile would compile again for another value.
+        # cache_enabled as in training, because torch.compile would compile again for another value.
         with torch.autocast(device, dtype, cache_enabled=False) if dtype != torch.float32 else nullcontext():
             predictions = model.standardised(batch)
         weights = 1 + torch.arange(predictions.numel(), device=predictions.device) * _GOLDEN % 1

@@ -87,8 +87,7 @@ def train_ensemble(
         out: run directory; each member gets a subdirectory.
         graphs: PyG graphs, if the molecules are not in ``config.data``.
         fresh: start a new run; otherwise continue the one in ``out``.
-        command: command line that started the run, or None if started from Python.
-        console: where to report.
+        command, console: as in :func:`~graphslice.training.run.run`.
 
     Returns:
         The run directory, the scores and the training totals.
@@ -99,9 +98,8 @@ def train_ensemble(
     """
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        raise InputError(
-            "each member of an ensemble or cross-validation trains on a single device: leave out --trainer.devices"
-        )
+        reason = "each member of an ensemble or cross-validation trains on a single device"
+        raise InputError(f"{reason}: leave out --trainer.devices")
     # Rows of the same molecule are not merged: every member is evaluated on the original rows.
     first = next(iter(members.values()))
     data = load_molecule_data(replace(first, data=replace(first.data, duplicates="keep")), dataset, console)
@@ -128,8 +126,7 @@ def train_ensemble(
         train_members(members, out, complete.metric, console, graphs, dataset.target_names)
     except KeyboardInterrupt:
         raise Interrupted from None
-    metrics = evaluate_ensemble(out, data, complete.metric, console)
-    return RunResult(out, metrics, read_training(out), data)
+    return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
 
 
 def _check_begun(out: Path, names: Sequence[str]) -> None:

@@ -288,7 +288,8 @@ class TrainingLoop:
         self.module.restore(contents)
         self.optimizer.load_state_dict(contents["optimizer_states"][0])
         self.schedule.load_state_dict(contents["lr_schedulers"][0])
-        self.fabric.strategy.precision.load_state_dict(contents["precision"])
+        if contents["precision"]:  # empty unless the run was trained in float16 before
+            self.fabric.strategy.precision.load_state_dict(contents["precision"])
         self.state = TrainingState(**contents["training"])
 
 

@@ -98,8 +98,6 @@ def run(
     module = PropertyModule(
         config, dataset.tasks, data.train_labels, metric, data.train_auxiliary_labels(), devices.total
     )
-    if module.model.descriptors is not None:
-        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
     _initialise_weights(config, module, data, last is None, console)
@@ -120,9 +118,8 @@ def run(
         return finished_result(out, data, console)
     training = _training_summary(module, fabric, loop)
     write_training(out, training)
-    baselines = None
-    if config.trainer.baselines == "on":
-        baselines = train_baselines(out, data, metric, fabric.device, console)
+    trees = config.trainer.baselines == "on"
+    baselines = train_baselines(out, data, metric, fabric.device, console) if trees else None
     return RunResult(out, evaluate_run(out, data, metric, fabric.device, console, baselines), training, data)
 
 
@@ -179,6 +176,8 @@ def _initialise_weights(
     config: RunConfig, module: PropertyModule, data: MoleculeData, fresh: bool, console: Console
 ) -> None:
     """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
+    if module.model.descriptors is not None:
+        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     if config.origin is None:
         return
     if fresh:

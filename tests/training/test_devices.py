@@ -12,7 +12,7 @@ from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
 
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
-from graphslice.training import devices, train
+from graphslice.training import devices, resume, train
 from graphslice.training.devices import (
     Devices,
     choose_devices,
@@ -218,3 +218,7 @@ def test_float16_training_with_gradient_scaling(tiny_config, demo_csv, weights_o
     assert result.training["precision"] == "16-mixed" and 1 < scaler.get_scale() < 2.0**18
     assert all(torch.isfinite(weight).all() for weight in weights_of(tmp_path / "16").values())
     assert result.metrics["valid"]["mae"] == pytest.approx(expected, rel=0.05)
+    (tmp_path / "32" / "metrics.json").unlink()
+    text = (tmp_path / "32" / "config.yaml").read_text()
+    (tmp_path / "32" / "config.yaml").write_text(text.replace("max_epochs: 6", "max_epochs: 7"))
+    assert resume(tmp_path / "32").training["precision"] == "16-mixed", "a run is continued in another precision"

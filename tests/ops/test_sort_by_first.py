@@ -108,10 +108,6 @@ def test_infinity_in_the_first_channel_ties_all_finite_rows():
     torch.testing.assert_close(*results, equal_nan=True)
 
 
-def test_empty_batch():
-    assert sort_by_first(torch.zeros(0, 4, 16), torch.zeros(0, dtype=torch.int64)).shape == (0, 4, 16)
-
-
 @settings(max_examples=25)
 @given(st.integers(0, 2**20), st.integers(2, 7))
 def test_csp_is_the_low_temperature_limit_of_sinkhorn(seed, rows):

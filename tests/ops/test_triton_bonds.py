@@ -1,7 +1,4 @@
-"""Triton kernels of bond_messages, interpreted without a GPU.
-
-test_bond_messages.py compares their values with a loop and with the other backends.
-"""
+"""Triton kernels of bond_messages, interpreted without a GPU."""
 
 import sys
 
@@ -51,8 +48,7 @@ def test_several_rows_per_program(monkeypatch):
     args = make_inputs(batch=3, width=7)
     expected = values_and_gradients("torch", *args)
     monkeypatch.setattr(triton_bonds, "_PROGRAMS", 4)
-    for one, other in zip(expected, values_and_gradients("triton", *args), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(expected, values_and_gradients("triton", *args), rtol=0, atol=0)
 
 
 def test_uninitialised_table_memory_is_ignored(monkeypatch):
@@ -60,8 +56,7 @@ def test_uninitialised_table_memory_is_ignored(monkeypatch):
     expected = values_and_gradients("torch", *args)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(torch.nan))
-    for one, other in zip(expected, values_and_gradients("triton", *args), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(expected, values_and_gradients("triton", *args), rtol=0, atol=0)
 
 
 def test_codes_beyond_tables_are_no_bonds():
@@ -72,16 +67,14 @@ def test_codes_beyond_tables_are_no_bonds():
     without = bonds.clone()
     without[0, 0, 1] = without[1, 2, 3] = without[1, 3, 2] = 0
     actual = [values_and_gradients("triton", x, codes, types, rings) for codes in (beyond, without)]
-    for one, other in zip(*actual, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*actual, rtol=0, atol=0)
 
 
 def test_non_contiguous_arguments():
     x, bonds, types, rings = make_inputs()
     strided = x.mT.contiguous().mT, bonds.mT.contiguous().mT, types.T.contiguous().T, rings.T.contiguous().T
     actual = [values_and_gradients("triton", *args) for args in (strided, (x, bonds, types, rings))]
-    for one, other in zip(*actual, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*actual, rtol=0, atol=0)
 
 
 def test_opcheck():

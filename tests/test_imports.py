@@ -142,8 +142,12 @@ def test_packages_do_not_import_forbidden_libraries(module):
         ("import graphslice.config", ["torch", "numba", "rdkit", "pandas"]),
         ("from graphslice.cli.main import main; main(['--version'])", ["torch", "numba", "numpy", "rdkit", "pandas"]),
         ("from graphslice.cli.main import main; main(['train', '--help'])", ["torch", "numba", "rdkit", "pandas"]),
-        ("from graphslice import smiles_to_graph", ["torch", "pandas"]),
-        ("from graphslice import GraphTransformer", ["rdkit", "pandas", "pytorch_lightning", "torch._dynamo"]),
+        ("import graphslice; graphslice.smiles_to_graph('CCO')", ["torch", "pandas"]),
+        (
+            "import graphslice as gs; gs.GraphTransformer(gs.ModelConfig())",
+            ["rdkit", "pandas", "pytorch_lightning", "ogb", "torch._dynamo"],
+        ),
+        ("import graphslice.program.kernels, graphslice.program.run, graphslice.threads as t; t.cores()", ["torch"]),
         ("from graphslice import Model, Predictor", ["torch", "pandas", "pytorch_lightning", "ogb", "sklearn"]),
         (
             "from graphslice.ensemble_check import read_checkpoints; read_checkpoints(sys.argv[1])",
@@ -154,7 +158,7 @@ def test_packages_do_not_import_forbidden_libraries(module):
             ["pandas", "pytorch_lightning", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
         ),
     ],
-    ids=["config", "version", "help", "chemistry", "model", "predictor", "checkpoint", "predict"],
+    ids=["config", "version", "help", "chemistry", "model", "program", "predictor", "checkpoint", "predict"],
 )
 def test_unused_libraries_are_not_loaded(code, absent):
     run = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"

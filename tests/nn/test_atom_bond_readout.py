@@ -65,8 +65,7 @@ def test_traced_program_matches_modules(level):
     results = [_with_gradients(model, batch)]
     with programs_disabled():
         results.append(_with_gradients(model_of(level), batch))
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
 
 
 def _with_gradients(model: GraphTransformer, batch: GraphBatch) -> list[torch.Tensor]:

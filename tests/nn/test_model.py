@@ -1,7 +1,5 @@
 """The complete model: size, invariances, readouts, initialisation and settings."""
 
-import subprocess
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -10,10 +8,8 @@ import torch
 from mixer_samples import SMILES
 
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
-from graphslice.config import READOUTS
 from graphslice.data.collate import collate
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops import read_out
 from graphslice.package_data import CONFIGS
 
 #: Settings of the second version of Graphormer, and of its pre-norm variant.
@@ -141,20 +137,6 @@ def test_every_parameter_has_a_gradient(mixer, settings):
             assert parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("readout", [*READOUTS, "token+mean", "sum+token", "mean+max+sum+token", "token+quantiles"])
-def test_readouts_match_numpy(readout):
-    model = model_of(readout=readout)
-    x = torch.randn(3, 6, 16, dtype=torch.float64)
-    lengths = torch.tensor([6, 2, 4])
-    readouts = read_out(x, lengths, model.readouts)
-    for sample, length, row in zip(x, lengths, readouts, strict=True):
-        atoms = sample[1:length]
-        parts = {"token": sample[0], "mean": atoms.mean(dim=0), "sum": atoms.sum(dim=0), "max": atoms.amax(dim=0)}
-        parts["quantiles"] = torch.tensor(np.quantile(atoms, [0, 0.25, 0.5, 0.75, 1], axis=0)).flatten()
-        torch.testing.assert_close(row, torch.cat([parts[part] for part in readout.split("+")]))
-    assert model(collate([smiles_to_graph("CCO")])).shape == (1, 1)
-
-
 def test_distance_start_initialises_heads_by_distance():
     chain = collate([smiles_to_graph("C" * 9, atom_order="input")])
     biases = []
@@ -201,13 +183,6 @@ def test_new_model_has_the_original_initialisation():
     assert model.blocks[0].ffn.expand.bias.abs().max() == 0
 
 
-def test_predictions_are_deterministic_only_in_eval_mode():
-    model, batch = model_of(), collate([smiles_to_graph("c1ccccc1O")])
-    assert torch.equal(model(batch), model(batch))
-    model.train()
-    assert not torch.equal(model(batch), model(batch))
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -234,16 +209,6 @@ def test_predictions_are_deterministic_only_in_eval_mode():
 def test_invalid_settings_are_rejected_with_a_message(settings, message):
     with pytest.raises(InputError, match=message):
         GraphTransformer(ModelConfig(**settings))
-
-
-def test_model_imports_neither_rdkit_nor_pandas_nor_lightning():
-    code = (
-        "import sys, graphslice.nn, graphslice.ops\n"
-        "graphslice.nn.GraphTransformer(graphslice.ModelConfig())\n"
-        "print([name for name in ('rdkit', 'pandas', 'pytorch_lightning', 'ogb') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("mixer", ["slice-max", "slice-quantile", "map-only"])

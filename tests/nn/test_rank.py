@@ -17,6 +17,13 @@ SORTING = ["slice-ascend", "slice-interleave", "csp"]
 sizes = st.tuples(st.integers(0, 2**20), st.integers(1, 12), st.sampled_from([4, 8]))
 
 
+def separated(problem: tuple[int, int, int]) -> torch.Tensor:
+    """Draw rows ``[1, N, C]``, in which no values of a channel nearly tie."""
+    seed, rows, dim = problem
+    values = np.tile(2.0 ** np.arange(rows)[:, None], (1, dim))
+    return torch.from_numpy(np.random.default_rng(seed).permuted(values, axis=0))[None]
+
+
 def plain(name: str, dim: int, heads: int = 1, weight: torch.Tensor | None = None, **own):
     """Create a mixer in float64 with value projection ``weight`` (default: identity) and no output projection."""
     mixer = build_mixer(name, dim, heads, **own).double().eval()
@@ -41,25 +48,21 @@ def implicit_maps(mixer, x: torch.Tensor) -> torch.Tensor:
 @given(sizes)
 def test_implicit_map_of_a_sort_is_a_permutation(name, problem):
     """The map of every channel is doubly stochastic, sparse and of full rank (Sliceformer, section 3.2)."""
-    seed, rows, dim = problem
-    x = torch.randn(1, rows, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    maps = implicit_maps(plain(name, dim), x)
+    maps = implicit_maps(plain(name, problem[2]), separated(problem))
     assert ((maps == 0) | (maps == 1)).all()
     assert (maps.sum(1) == 1).all() and (maps.sum(2) == 1).all()
-    assert (torch.linalg.matrix_rank(maps) == rows).all()
+    assert (torch.linalg.matrix_rank(maps) == problem[1]).all()
 
 
 @settings(max_examples=20)
 @given(sizes)
 def test_max_exchange_moves_at_most_two_entries(problem):
-    """The values of a channel are well separated; values that nearly tie for the maximum share the exchange."""
-    seed, rows, dim = problem
-    x = np.random.default_rng(seed).permuted(np.tile(2.0 ** np.arange(rows)[:, None], (1, dim)), axis=0)
-    x = torch.from_numpy(x)[None]
-    maps = implicit_maps(plain("slice-max", dim), x)
+    """Values that nearly tie for the maximum would share the exchange."""
+    x, mixer = separated(problem), plain("slice-max", problem[2])
+    maps = implicit_maps(mixer, x)
     off = maps - torch.diag_embed(maps.diagonal(dim1=1, dim2=2))
     assert ((off != 0).sum(dim=(1, 2)) <= 2).all() and (maps.sum(1) == 1).all() and (maps.sum(2) == 1).all()
-    moved = (plain("slice-max", dim)(x, AttentionContext(torch.tensor([rows]), rows)) != x).sum(1)
+    moved = (mixer(x, AttentionContext(torch.tensor([x.shape[1]]), x.shape[1])) != x).sum(1)
     assert (moved <= 2).all()
 
 

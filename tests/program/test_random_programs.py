@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dropout_masks import kept_by_hash
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -135,10 +136,7 @@ class Function:
 
 @dataclass
 class Masks:
-    """Dropout masks of a program, from its keys in the order of their use.
-
-    The hash of a value is that of its index, sample by sample (C. Wellons' triple32).
-    """
+    """Dropout masks of a program, from its keys in the order of their use."""
 
     keys: list[int]
     used: int = 0
@@ -146,14 +144,8 @@ class Masks:
     def __call__(self, x: Tensor, p: float) -> Tensor:
         first, second = self.keys[self.used : self.used + 2]
         self.used += 2
-        h = np.arange(x.numel(), dtype=np.uint32) + np.uint32(first % 2**32)
-        for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51)):
-            h = (h ^ h >> np.uint32(shift)) * np.uint32(factor)
-        h ^= np.uint32(second % 2**32)
-        h = (h ^ h >> np.uint32(15)) * np.uint32(0x31848BAB)
-        h ^= h >> np.uint32(14)
-        kept = h.view(np.int32) >= round(p * 2**32) - 2**31
-        return torch.from_numpy(kept).view(x.shape).to(x.dtype) / (1 - p)
+        kept = torch.from_numpy(kept_by_hash(x.numel(), first, second, p))
+        return kept.view(x.shape).to(x.dtype) / (1 - p)
 
 
 def trace(traced_function: Callable[[Arguments], Traced], parameters: dict[str, Tensor]) -> Program:

@@ -69,12 +69,6 @@ def test_descriptors_do_not_depend_on_smiles_notation(seed, demo_smiles):
         np.testing.assert_array_equal(first[kind], second[kind])
 
 
-def test_atom_map_numbers_are_ignored():
-    first, second = compute_descriptors(["[CH3:7][OH:2]"], KINDS), compute_descriptors(["CO"], KINDS)
-    for kind in KINDS:
-        np.testing.assert_array_equal(first[kind], second[kind])
-
-
 def test_unusual_molecules_give_finite_values_or_nan():
     result = compute_descriptors(ODD, KINDS)
     values = result["rdkit2d"]

@@ -8,7 +8,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import InputMolecule, check_output_table, inspect, read_input_molecules
+from graphslice.analysis.inspection import check_output_table, inspect, read_input_molecules
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
@@ -148,8 +148,3 @@ def test_unusable_files_raise(make_predictor, tmp_path):
         with pytest.raises(InputError, match=message):
             inspect(make_predictor(), read_input_molecules(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_malformed_row_is_left_out_with_its_error(make_predictor, tmp_path):
-    result = inspect(make_predictor(), [InputMolecule("C", error="three fields"), InputMolecule("CC")], tmp_path)
-    assert result.left_out == [(1, "C", "three fields")]

@@ -1,7 +1,5 @@
 """GraphBatch rejects inconsistent tensors, which compiled code would read out of bounds."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

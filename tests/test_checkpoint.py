@@ -41,7 +41,6 @@ ORIGINALS = {"graphormer": "softmax", "sliceformer_ascend": "slice-ascend", "sli
 
 
 def original(fixture="reference_small", model="graphormer"):
-    """Return the state dict, the SMILES and the outputs of an original model."""
     arrays = np.load(FIXTURES / f"{fixture}.npz")
     state = {}
     for source in ("graphormer", model):
@@ -75,9 +74,6 @@ def own() -> Checkpoint:
     return Checkpoint(
         config, regression_tasks(["gap", "logp"]), GraphTransformer(config.model).state_dict(), {"note": "by hand"}
     )
-
-
-# --- the originals -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrap", [lambda state: {"state_dict": state}, lambda state: state], ids=["lightning", "plain"])
@@ -245,11 +241,7 @@ def test_weights_of_another_shape_are_rejected(name, shape, saved):
 
 
 def error_message(path):
-    """Expect an InputError that names the file or the setting at fault."""
     return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
-
-
-# --- untrusted files ---------------------------------------------------------------------------
 
 
 class Evil:
@@ -345,9 +337,6 @@ def test_missing_files_are_reported(reader, tmp_path):
         READERS[reader](tmp_path / "absent.ckpt")
 
 
-# --- GraphSlice's own checkpoints --------------------------------------------------------------
-
-
 def test_saved_checkpoint_is_read_back(own, tmp_path):
     save_checkpoint(own, tmp_path / "a.ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]  # no leftovers
@@ -429,9 +418,6 @@ def test_unknown_mixers_are_rejected(own):
         own.model()
 
 
-# --- files that would need more memory than they have bytes ----------------------------------------
-
-
 def shared_lists(depth: int) -> list:
     """Return nested lists that contain the same list ten times: few bytes in a file, ``10**depth`` values."""
     values: list = ["x"] * 10
@@ -493,9 +479,6 @@ def test_long_values_are_shortened_in_messages(own, tmp_path):
     with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as raised:
         read_checkpoint(tmp_path / "a.ckpt")
     assert len(str(raised.value)) < 1_000
-
-
-# --- modified calibrations -------------------------------------------------------------------------
 
 
 @pytest.fixture

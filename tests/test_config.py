@@ -251,7 +251,6 @@ def test_invalid_yaml_tags_are_rejected(text, tmp_path):
     "value", [["x"] * 10**6, {"x" * 10**6: 1}, "x" * 10**6, ("x",) * 10**6, OrderedDict(a="x" * 10**6)]
 )
 def test_messages_truncate_long_values(value):
-    """Long values of options, keys and choices are truncated in messages."""
     for values in ({"trainer": {"max_epochs": value}}, {"init_from": [value]}, {"model": {"norm": value}}):
         with pytest.raises(InputError) as rejected:
             RunConfig.from_dict(values)

@@ -1,7 +1,5 @@
 """Ensembles whose run directory was changed after training or saving."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +39,6 @@ def checkpoint_of(config: RunConfig) -> Checkpoint:
 
 
 def write_ensemble(folder: Path, config: RunConfig) -> Path:
-    """What a finished training leaves, without its tables."""
     for name, own in member_configs(config).items():
         write_run_directory(checkpoint_of(own), folder / name)
     (folder / "config.yaml").write_text(config.to_yaml())

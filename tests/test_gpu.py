@@ -1,7 +1,5 @@
 """Tests that need a CUDA device; skipped without one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

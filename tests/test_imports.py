@@ -66,7 +66,6 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if 
 
 
 def imports_of(path: Path) -> set[str]:
-    """Return the modules in all import statements of a file, at any level."""
     imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -100,7 +99,6 @@ def test_packages_import_only_lower_ranks(module):
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str]:
-    """Return modules that import each other in a cycle, or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

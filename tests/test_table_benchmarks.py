@@ -23,16 +23,12 @@ CLASSES = TASKS["tox21"]
 NUMBERS = TASKS["caco2_wang"]
 
 
-# --- scores ---------------------------------------------------------------------------------------
-
-
 def auroc(true, predicted):
     pairs = [(a > b) + 0.5 * (a == b) for a in predicted[true == 1] for b in predicted[true == 0]]
     return np.mean(pairs)
 
 
 def auprc(true, predicted):
-    """Return the mean over positives of the precision at the threshold of their prediction."""
     return np.mean([true[predicted >= threshold].mean() for threshold in predicted[true == 1]])
 
 
@@ -66,9 +62,6 @@ def test_targets_with_one_class_or_no_labels_are_ignored():
     predictions = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.1], [0.2, 0.1, 0.2]])
     assert table_tasks.score("AUROC", labels, predictions) == 1
     assert np.isnan(table_tasks.score("AUROC", labels[:, 1:], predictions[:, 1:]))
-
-
-# --- splits ---------------------------------------------------------------------------------------
 
 
 RINGS = [
@@ -119,9 +112,6 @@ def test_scaffolds_are_in_one_split_and_large_ones_in_training():
     assert (found[0] == table_tasks.balanced_scaffold_split(MOLECULES, 0)).all()
 
 
-# --- rows -----------------------------------------------------------------------------------------
-
-
 def test_invalid_rows_are_dropped_and_columns_found(tmp_path):
     rows = ["mol,Class", "CC,1", "not one,0", "CCC,", *("C" * i + "c1ccccc1,0" for i in range(30))]
     (tmp_path / "bace.csv").write_text("\n".join(rows))
@@ -145,8 +135,6 @@ def test_every_task_has_its_own_file_and_known_metrics():
     assert len({task.file for task in TASKS.values()}) == 31
     assert all(set(task.metrics) <= set(table_tasks.METRICS) and name == task.name for name, task in TASKS.items())
 
-
-# --- commands -------------------------------------------------------------------------------------
 
 # Replaces chemprop: stores its input and predicts the number of carbons; "CCCC" has no prediction.
 FAKE = """#!{python}
@@ -279,7 +267,6 @@ def test_graphslice_is_run_by_its_commands(task, ending, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_graphslice_predicts_regression_targets(tmp_path, monkeypatch):
-    """Run the real commands."""
     monkeypatch.setitem(table_methods.GRAPHSLICE, "graphslice", ["--trainer.max_epochs", "1"])
     smiles = np.array(["C" * i for i in range(1, 25)], dtype=object)
     split = np.array(["train"] * 18 + ["valid"] * 3 + ["test"] * 3, dtype=object)
@@ -324,9 +311,6 @@ def test_forest_reads_embeddings(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["table_forest", *files])
     table_forest.main()
     np.testing.assert_allclose(pd.read_csv(files[2])["y"], [0.0, 1.0], atol=0.01)
-
-
-# --- document -------------------------------------------------------------------------------------
 
 
 def line(task, method, seed, test, **more):

@@ -47,9 +47,6 @@ def assert_same(found, expected) -> None:
         assert type(found) is type(expected) and found == expected
 
 
-# --- what torch reads is what is read -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_packaged_models(model):
     assert_same(read_torch_file(MODELS[model]), torch.load(MODELS[model], weights_only=True))
@@ -122,11 +119,7 @@ def test_torch_is_not_loaded():
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
-# --- files that torch did not write --------------------------------------------------------------
-
-
 def archive_of(contents) -> dict[str, bytes]:
-    """Return the parts of the archive of torch.save, by name."""
     file = io.BytesIO()
     torch.save(contents, file)
     with zipfile.ZipFile(file) as archive:
@@ -149,7 +142,6 @@ MEMORY = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x0
 
 
 def tensor(memory=MEMORY, offset=b"K\x00", shape=b"K\x04\x85", strides=b"K\x01\x85", rest=b"\x89}") -> bytes:
-    """Return the operations of a dictionary of one tensor."""
     made = b"ctorch._utils\n_rebuild_tensor_v2\n(" + memory + offset + shape + strides + rest + b"tR"
     return b"}X\x01\x00\x00\x00x" + made + b"s"
 

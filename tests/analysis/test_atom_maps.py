@@ -1,7 +1,5 @@
 """Drawings of atom contributions: label placement, layout, texts and files."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 
@@ -112,7 +110,7 @@ LEGENDS = [
         LOGP,
         2.0,
         {"weight": 0.25, "models": 3},
-        ["mean of 3 networks", "weight 0.25 in the", "model prediction: logp 2.00"],
+        ["mean of 3 networks", "weight 0.25 in the prediction", "model prediction: logp 2.00"],
     ),
 ]
 

@@ -1,7 +1,5 @@
 """Atom contributions: Shapley values, atom order, ensembles, tree ensembles and errors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
@@ -97,9 +95,6 @@ def test_contributions_sum_to_the_prediction_minus_the_baseline(make_predictor, 
     np.testing.assert_allclose(result.values.sum(0), result.prediction - result.baseline, rtol=1e-9, atol=1e-12)
 
 
-# --- atom order ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("smiles", ["CC(=O)Nc1ccc(O)cc1F", "[Na+].CC(=O)[O-]", "[H]OC([H])([H])C[C@H](F)Cl"])
 def test_other_smiles_of_the_molecule_permutes_the_values(make_predictor, smiles):
     predictor = make_predictor(10.0, mixer="slice-quantile", targets=("a", "b"))
@@ -169,9 +164,6 @@ def test_symmetric_atoms_have_equal_contributions_within_the_error(make_predicto
         for i in group[1:]:
             error = np.hypot(result.errors[i, 0], result.errors[group[0], 0])
             assert abs(result.values[i, 0] - result.values[group[0], 0]) < 5 * error
-
-
-# --- ensembles and tree ensembles ---------------------------------------------------------------
 
 
 def several_networks(make_predictor, count: int, **model) -> Predictor:

@@ -1,7 +1,5 @@
 """Number formats, legends and target names of atom contributions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Files, input molecules and errors of ``graphslice inspect``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -112,9 +110,6 @@ def test_everything_of_an_ensemble_raises(make_predictor, tmp_path):
     with pytest.raises(InputError, match="an ensemble of 2 models"):
         inspect(ensemble, ["CC"], tmp_path / "all", everything=True)
     assert not (tmp_path / "all").exists()
-
-
-# --- files --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.parquet", "m.smi"])

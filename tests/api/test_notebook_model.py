@@ -1,7 +1,5 @@
 """Model: accepted inputs, embeddings, explanations, evaluation and storage."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess
@@ -37,9 +35,6 @@ def ensemble(run_directory):
     return Model([first, second], "cpu")
 
 
-# --- inputs -------------------------------------------------------------------------------------
-
-
 def mols() -> list[Chem.Mol]:
     """RDKit molecules: parsed, with explicit hydrogen atoms, and not sanitized."""
     parsed = [Chem.MolFromSmiles(smiles) for smiles in SMILES]
@@ -49,22 +44,16 @@ def mols() -> list[Chem.Mol]:
 @pytest.mark.parametrize(
     "molecules",
     [
-        np.array(SMILES, dtype=object),
-        np.array(SMILES)[:, None],
-        pd.Series(SMILES, index=list("abcabc")),
+        np.array(SMILES, dtype=object), np.array(SMILES)[:, None], pd.Series(SMILES, index=list("abcabc")),
         pd.Series(SMILES, dtype="category"),
         pd.DataFrame({"id": range(6), "Smiles ": SMILES}, index=[3, 3, 1, 0, 9, 9]),
         pd.DataFrame({"whatever": SMILES}),
-        pd.DataFrame({0: range(6), "smiles": pd.Series(SMILES, dtype="category")}),
-        pd.DataFrame({"mol": mols()}),
-        pa.table({"n": range(6), "SMILES": SMILES}),
-        pa.RecordBatch.from_pydict({"n": range(6), "SMILES": SMILES}),
-        pa.chunked_array([SMILES[:2], SMILES[2:]]),
-        mols(),
-        tuple(mols()[:3]) + tuple(SMILES[3:]),
+        pd.DataFrame({0: range(6), "smiles": pd.Series(SMILES, dtype="category")}), pd.DataFrame({"mol": mols()}),
+        pa.table({"n": range(6), "SMILES": SMILES}), pa.RecordBatch.from_pydict({"n": range(6), "SMILES": SMILES}),
+        pa.chunked_array([SMILES[:2], SMILES[2:]]), mols(), tuple(mols()[:3]) + tuple(SMILES[3:]),
     ],
     ids=lambda molecules: type(molecules).__name__,
-)
+)  # fmt: skip
 def test_predict_accepts_every_container_of_molecules(molecules, model):
     np.testing.assert_allclose(model.predict(molecules), model.predict(SMILES), rtol=1e-5)
 
@@ -110,9 +99,6 @@ def test_predict_rejects_other_types(molecules, message, model):
 def test_empty_input_gives_empty_arrays(model):
     assert model.predict(pd.DataFrame({"smiles": []})).shape == (0, 1)
     assert model.embed([]).shape == (0, 16)
-
-
-# --- embeddings and explanations ----------------------------------------------------------------
 
 
 def test_embeddings_do_not_depend_on_batch_or_notation(model, demo_smiles):
@@ -189,9 +175,6 @@ def test_drawing_is_saved_as_svg_and_png(model, tmp_path):
         model.draw(["CCO"])
 
 
-# --- description --------------------------------------------------------------------------------
-
-
 def test_repr_and_describe(model, ensemble, run_directory):
     assert repr(model) == "Model(gap_ev: regression; slice-max, 4,689 parameters; cpu)"
     assert "2 x slice-max" in repr(ensemble)
@@ -200,9 +183,6 @@ def test_repr_and_describe(model, ensemble, run_directory):
     assert summary["folder"] == str(run_directory) and ensemble.describe()["folder"] is None
     assert set(model.metrics) >= {"valid", "test"} and ensemble.metrics == {}
     assert isinstance(model, Predictor) and gs.load(run_directory / "best.ckpt", "cpu").folder == run_directory
-
-
-# --- evaluation ---------------------------------------------------------------------------------
 
 
 def test_evaluate(model, demo_rows, demo_csv, tmp_path):
@@ -233,9 +213,6 @@ def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
     ]:
         with pytest.raises(gs.InputError, match=message):
             call()
-
-
-# --- storage ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["model", "ensemble"])
@@ -282,9 +259,6 @@ def test_pickled_and_copied_models_predict_the_same(name, request):
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         np.testing.assert_array_equal(again.predict(SMILES), model.predict(SMILES))
         assert isinstance(again, Model) and again.targets == model.targets and again.folder is None
-
-
-# --- the package --------------------------------------------------------------------------------
 
 
 def test_tab_completion_imports_nothing():

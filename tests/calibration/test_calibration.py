@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,7 +17,6 @@ DOMAIN = ApplicabilityDomain.from_fingerprints(np.ones((1, DOMAIN_BITS), bool), 
 
 
 def fit(predictions, difficulty, labels):
-    """Calibrate with one row per molecule."""
     return fit_calibration(predictions, difficulty, labels, np.arange(len(labels)), TASKS, DOMAIN)
 
 
@@ -180,7 +177,6 @@ def atom_and_molecule_calibrations():
 
 
 def test_identical_atoms_count_as_one_molecule(atom_and_molecule_calibrations):
-    """A molecule of any size counts as one in scales, temperatures, intervals and sets."""
     predictions, difficulty, _ = simulate(200, 7)
     found, expected = ([each.targets[t].temperature for t in range(4)] for each in atom_and_molecule_calibrations)
     np.testing.assert_allclose(found, expected)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -86,9 +84,6 @@ def test_few_or_constant_rows_give_equal_scales():
     assert interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
     weights = fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # all errors are zero
     assert np.isfinite(list(weights.values())).all() and weights[CONSTANT] > 0
-
-
-# --- atoms: several rows per molecule -------------------------------------------------------------
 
 
 @st.composite

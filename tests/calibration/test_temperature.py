@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import expit, logit, softmax
@@ -10,7 +8,6 @@ from graphslice.calibration import temperature_scaled
 
 
 def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
-    """Fit with one row per molecule."""
     return calibration.fit_temperature(p, y.astype(int), np.arange(len(y)))
 
 

@@ -1,7 +1,5 @@
 """Descriptors against RDKit's own functions, for any SMILES notation and unusual molecules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -36,7 +36,6 @@ OF_OGB = {name: smiles for name, smiles in {**UNUSUAL, **EXTENDED}.items() if na
 
 @pytest.fixture(scope="module")
 def sample(demo_smiles):
-    """Every eighth molecule of the demo set, and all with stereo among the first 1,500."""
     return demo_smiles[::8] + [smiles for smiles in demo_smiles[:1500] if "@" in smiles or "/" in smiles]
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
@@ -29,7 +27,6 @@ def hashes_of(*smiles: str) -> MoleculeHashes:
 
 
 def renumbered(graph: MolGraph, order: np.ndarray) -> MolGraph:
-    """Reorder the atoms and bonds of a graph, and reverse the direction of its bonds."""
     new = np.argsort(order)
     bonds = new[graph.bonds][::-1, ::-1].astype(np.int32)
     return MolGraph(graph.atoms[order], bonds, graph.bond_features[::-1])
@@ -58,7 +55,6 @@ def hash_collisions(keys: Iterable[Hashable], others: Iterable[Hashable]) -> lis
     ],
 )
 def test_related_compounds_share_a_family(smiles):
-    """Salts, charge states, tautomers and stereoisomers have one family, but different identities."""
     hashes = hashes_of(*smiles)
     assert len(set(hashes.family.tolist())) == 1 and len(set(hashes.identity.tolist())) == len(smiles)
 

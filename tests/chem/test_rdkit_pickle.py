@@ -1,7 +1,5 @@
 """The compiled reader of RDKit's binary molecules against RDKit's own interface and OGB."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np
@@ -83,9 +81,6 @@ def with_tail(smiles: str) -> str:
     return written + TAIL + space + extension
 
 
-# --- supported molecules ------------------------------------------------------------------------
-
-
 def test_demo_set_matches_rdkit(demo_smiles):
     for smiles in demo_smiles[::5]:
         mol = parse(smiles)
@@ -138,9 +133,6 @@ def test_batch_matches_single_molecules(demo_smiles):
     for row, text in enumerate(smiles):
         alone, _ = read_smiles([text])
         assert_same(batch[row : row + 1], alone, text)
-
-
-# --- unsupported or damaged data ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [(0, 0, 0), (13, 99, 0), (17, 0, 0), (-16, 2, 0), (16, -300, 0), (2**31 - 1, 0, 0)])

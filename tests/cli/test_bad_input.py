@@ -1,7 +1,5 @@
 """Input that cannot be used: one clear sentence, exit code 2, nothing lost and nothing half-written."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

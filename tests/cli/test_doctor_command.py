@@ -1,7 +1,5 @@
 """``graphslice doctor``: the tables, the JSON and the exit code."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

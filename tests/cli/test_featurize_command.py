@@ -1,7 +1,5 @@
 """``graphslice featurize``, and stores in place of tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``graphslice import-checkpoint``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

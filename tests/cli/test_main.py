@@ -1,7 +1,5 @@
 """The command line as a whole: help, versions, options, and readers that go away."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """``graphslice predict``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """``graphslice report``, and the report at the end of ``graphslice train``."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -103,9 +101,6 @@ def test_predict_rows_keeps_the_order_of_the_rows(dataset, predictor, monkeypatc
     np.testing.assert_allclose(result.values, predictor.predict([dataset.smiles[row] for row in rows]), rtol=1e-6)
     assert result.errors == [None] * 4
     assert predict_rows(predictor, dataset, np.array([], np.int64)).values.shape == (0, 1)
-
-
-# --- the command line ---------------------------------------------------------------------------
 
 
 def _mae(out: str) -> tuple[str, float]:

@@ -29,8 +29,6 @@ class ConstantPredictor:
 
 
 class AtomCountStore:
-    """A store whose molecule in row r has r atoms."""
-
     def atom_bond_counts(self, level, rows):
         return np.ones(len(rows), int) if level == "molecule" else rows
 

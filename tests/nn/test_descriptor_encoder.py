@@ -1,7 +1,5 @@
 """Standardisation and encoding of descriptors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -81,7 +79,6 @@ numbers = st.floats(-(2.0**60), 2.0**60, width=32) | st.just(float("nan")) | st.
 @settings(max_examples=80)
 @given(arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=numbers), st.floats(width=32))
 def test_standardised_values_are_finite_and_bounded(values, other):
-    """Both for values of the training set and for others."""
     encoder = fitted(values)
     z = z_of(encoder, np.vstack([values, np.full((1, values.shape[1]), other)]))
     assert np.isfinite(z).all() and np.abs(z).max() <= 5.01

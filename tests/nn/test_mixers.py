@@ -29,7 +29,6 @@ def test_padding_does_not_change_the_output(name, graph):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_permuting_the_rows_permutes_the_output_of_equivariant_mixers(name):
-    """The output of the slice mixers that sort depends on the numbering."""
     mixer = mixer_of(name, layer=1, layers=3)
     x, bias = sample(9, seed=1)
     x[0, 3] = x[0, 6]  # equal rows stay equal

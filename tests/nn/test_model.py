@@ -30,7 +30,6 @@ def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
 
 
 def shuffled(graph: MolGraph, seed: int) -> MolGraph:
-    """Permute the atoms and bonds of a molecule."""
     rng = np.random.default_rng(seed)
     new, bond_order = rng.permutation(graph.num_atoms), rng.permutation(graph.num_bonds)
     atoms = np.empty_like(graph.atoms)
@@ -79,7 +78,6 @@ def test_prediction_does_not_depend_on_the_batch(mixer, settings):
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_atom_order_does_not_change_predictions_of_equivariant_mixers(mixer):
-    """Predictions with the slice mixers that sort depend on the order."""
     model, graphs = model_of(mixer), [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
     before = model(collate(graphs))
     change = max((model(collate([shuffled(g, seed) for g in graphs])) - before).abs().max().item() for seed in range(3))
@@ -92,7 +90,6 @@ def test_atom_order_does_not_change_predictions_of_equivariant_mixers(mixer):
 
 @pytest.mark.parametrize("settings", [{}, POST], ids=["pre", "post"])
 def test_bond_messages(settings):
-    """Predictions depend on the bonds, but neither on the batch nor on the atom order."""
     model = model_of(bond_messages=True, **settings)
     graphs = [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
     batch_predictions = model(collate(graphs, bonds=True))

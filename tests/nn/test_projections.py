@@ -39,7 +39,6 @@ def test_projections_match_loops(name, rows, size, dtype):
 
 @pytest.mark.parametrize("name", ["galerkin", "fourier"])
 def test_cost_is_linear_in_the_number_of_rows(name):
-    """The number of floating-point operations doubles with the number of rows."""
     from torch.utils.flop_counter import FlopCounterMode
 
     mixer, counts = build_mixer(name, 16, 2).double().eval(), []

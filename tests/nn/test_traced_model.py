@@ -57,7 +57,6 @@ def traced(model, batch):
 
 
 def results(model, run, batch):
-    """Compute the output and the gradients of all parameters before the head."""
     out = run(model, batch)
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     parameters = [p for name, p in model.named_parameters() if not name.startswith("head")]
@@ -325,8 +324,6 @@ def test_program_does_not_keep_the_model_alive():
 
 
 class Gated(Mixer):
-    """A mixer of a user: the aggregate, gated by the channel-wise maximum, plus a dropped residual."""
-
     reads = ("attn_weights",)
 
     def __init__(self, dim, heads, **settings):
@@ -340,8 +337,6 @@ class Gated(Mixer):
 
 
 class TwoSorts(Mixer):
-    """A mixer of a user: sorts in both directions, with attention between them."""
-
     reads = ("attn_bias",)
 
     def __init__(self, dim, heads, **settings):
@@ -355,8 +350,6 @@ class TwoSorts(Mixer):
 
 
 class Cumulative(Mixer):
-    """A mixer of a user with an operation that has no rule."""
-
     def mix(self, x, context):
         return x.cummax(dim=1).values
 

@@ -57,7 +57,6 @@ def test_nan_propagates():
 
 
 def test_reference_for_compilers_matches(monkeypatch):
-    """Runs the branch for torch.compile without compiling."""
     inputs = make_inputs((5, 2, 7, 16))
     expected = bond_messages.reference(*inputs)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

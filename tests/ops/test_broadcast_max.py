@@ -20,7 +20,6 @@ def make_inputs(seed, batch, rows, channels, dtype=torch.float32, ties=False):
 
 
 def by_loop(v, lengths, local_channels, upstream):
-    """Compute the result and the gradient, in float64."""
     out, grad = v.double(), upstream.double()
     for b, length in enumerate(lengths.clamp(0, v.shape[1]).tolist()):
         for c in range(v.shape[2]):

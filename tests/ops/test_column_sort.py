@@ -22,13 +22,11 @@ def backends_for(x: torch.Tensor) -> list[str]:
 
 
 def stable_order(values: np.ndarray, descending: bool) -> list[int]:
-    """Return the row order of Python's stable sort; nan is the largest value."""
     value = [(1, 0.0) if np.isnan(v) else (0, float(v)) for v in values]
     return sorted(range(len(values)), key=value.__getitem__, reverse=bool(descending))  # reverse=True is stable too
 
 
 def reference_sort(x: np.ndarray, lengths, descending) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted array and the source row of each value."""
     rows = np.broadcast_to(np.arange(x.shape[1])[:, None], x.shape).copy()
     for b, length in enumerate(lengths):
         for c in range(x.shape[2]):
@@ -144,7 +142,6 @@ def test_input_is_not_modified():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rows", [33, 129, 255, 256, 257, 1000])
 def test_many_rows(rows, backend):
-    """Row numbers of more than 256 rows need more than a byte."""
     x = torch.randn(1, rows, 80, generator=torch.Generator().manual_seed(0)).requires_grad_()
     upstream = torch.arange(80.0 * rows).view(1, rows, 80)
     actual = column_sort.using(backend)(x)

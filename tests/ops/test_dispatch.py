@@ -1,7 +1,5 @@
 """Selection of backends."""
 
-from __future__ import annotations
-
 import inspect
 import pydoc
 
@@ -20,7 +18,6 @@ x = torch.randn(3, 16)
 
 @pytest.fixture
 def removed_afterwards():
-    """Remove the operators that a test defines."""
     before = set(OPERATORS)
     yield
     for name in set(OPERATORS) - before:
@@ -29,11 +26,8 @@ def removed_afterwards():
 
 @pytest.fixture
 def double(removed_afterwards):
-    """An operator with two backends; every function returns its own name."""
-
     @operator
     def double(x: Tensor, times: int = 2) -> str:
-        """Twice ``x``."""
         return "torch"
 
     @double.backend("triton", dtypes=(torch.float32,))

@@ -24,7 +24,6 @@ def make_inputs(seed, batch, atoms, channels, dtype=torch.float32, degrees=6):
 
 
 def by_loop(atoms, degrees, lengths, starts, table, in_degree, out_degree, token):
-    """Compute the embeddings in float64, with 0 in the padding."""
     samples = []
     for b in range(len(atoms)):
         rows = [token[0].double()]

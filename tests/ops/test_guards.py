@@ -1,7 +1,5 @@
 """Invalid shapes and indices: kernels reject them, and the torch reference raises an error."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 
@@ -39,7 +37,6 @@ def paths(**overrides: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def atoms(channels: int, degrees: int) -> tuple[torch.Tensor, ...]:
-    """Return arguments of embed_atoms for two samples of three rows."""
     features, counts = torch.zeros(2, 2, 9, dtype=torch.uint8), torch.zeros(2, 2, dtype=torch.uint8)
     tables = ones(9, channels), ones(degrees, channels), ones(degrees, channels), ones(1, channels)
     return features, counts, LENGTHS, torch.arange(9), *tables
@@ -178,7 +175,6 @@ WITH_LENGTHS = [name for name in WITH_LENGTHS if "numba" in OPERATORS[name].back
 
 
 def results(name, backend, args, lengths):
-    """Return the result and the gradients for other lengths."""
     place = list(inspect.signature(OPERATORS[name]).parameters).index("lengths")
     leaves = [arg.clone().requires_grad_() if is_float(arg) else arg for arg in args]
     return outputs_and_gradients(OPERATORS[name].using(backend), [*leaves[:place], lengths, *leaves[place + 1 :]])

@@ -26,7 +26,6 @@ def backends_for(v: torch.Tensor, groups: int = 1) -> list[str]:
 
 
 def groups_of(rows: int, groups: int) -> list[range]:
-    """Split rows into groups; the first groups have one row more."""
     sizes = [rows // groups + (g < rows % groups) for g in range(groups)]
     return [range(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(groups)]
 

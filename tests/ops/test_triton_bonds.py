@@ -36,7 +36,6 @@ def values_and_gradients(backend, x, bonds, types, rings):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("channels", [1, 24, 130])
 def test_matches_reference_for_all_dtypes_and_channel_counts(channels, dtype):
-    """Includes partially filled and several tiles."""
     args = make_inputs(channels=channels, dtype=dtype)
     for one, other in zip(*(values_and_gradients(backend, *args) for backend in ("torch", "triton")), strict=True):
         assert one.dtype == other.dtype == dtype
@@ -44,7 +43,6 @@ def test_matches_reference_for_all_dtypes_and_channel_counts(channels, dtype):
 
 
 def test_several_rows_per_program(monkeypatch):
-    """The number of rows is larger than the number of programs and not a multiple of it."""
     args = make_inputs(batch=3, width=7)
     expected = values_and_gradients("torch", *args)
     monkeypatch.setattr(triton_bonds, "_PROGRAMS", 4)

@@ -1,7 +1,5 @@
 """Import of Graphormer v2: outputs equal those of Hugging Face's implementation, for all formats of the weights."""
 
-from __future__ import annotations
-
 import argparse
 import enum
 import json
@@ -47,7 +45,6 @@ def hugging_face_folder(folder: Path, model: str, *, safe: bool = True, **settin
 
 
 def fairseq_state(model: str) -> dict[str, torch.Tensor]:
-    """Return the same weights under fairseq's names."""
     state = weights_of(model)
     state["encoder.embed_out.weight"] = state.pop("classifier.classifier.weight")
     state["encoder.lm_output_learned_bias"] = state.pop("classifier.lm_output_learned_bias")

@@ -93,7 +93,6 @@ def test_family_is_in_one_split_independent_of_other_molecules(corpus, tables, t
 
 
 def test_excluded_molecules(tables, demo_smiles, tmp_path):
-    """Salts and charge states of excluded molecules are excluded too, and counted."""
     salts = pd.DataFrame({"smiles": [f"{text}.Cl" for text in demo_smiles[:40]]})
     salts.to_csv(tmp_path / "test.csv", index=False)
     made = build_corpus(tmp_path / "rest.arrow", tables[0][:1], GRAPH, without=[tmp_path / "test.csv"])
@@ -162,7 +161,6 @@ def with_lists(demo_smiles, tmp_path_factory):
 
 
 def test_lists_are_atom_and_bond_labels_in_graph_order(with_lists, tmp_path):
-    """Each label is at the index of its atom or bond in the graph."""
     made = build_corpus(tmp_path / "x.arrow", with_lists, GRAPH, labels=["gap", "order", "degree"])
     store = GraphStore.open(made.store.name)
     assert store.info.atom_bond_targets == {"atom": ("degree",), "bond": ("order",)} and made.own == ["gap"]

@@ -1,7 +1,5 @@
 """Programs as functions of torch tensors: gradients, memory layouts, modes of torch, operators."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -171,9 +169,6 @@ def test_random_integers_follow_the_seed_of_torch():
     torch.manual_seed(0)
     assert draw_random_integers(4000) == first != draw_random_integers(4000)
     assert all(-(2**31) <= number < 2**31 for number in first) and min(first) < -(2**30) and max(first) > 2**30
-
-
-# --- operators --------------------------------------------------------------------------------------------------------
 
 
 def test_one_program_serves_all_batches_of_a_size():

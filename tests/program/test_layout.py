@@ -1,7 +1,5 @@
 """Layout of programs in memory: values that exist at the same time never overlap."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,9 +16,6 @@ coefficients = st.integers(0, 9)
 
 def kernel(*operands):
     """Stand for a kernel, which is not run."""
-
-
-# --- sizes --------------------------------------------------------------------------------------------------------
 
 
 @given(st.tuples(coefficients, coefficients), st.tuples(coefficients, coefficients), coefficients, st.integers(1, 300))
@@ -67,9 +62,6 @@ def test_conditions_on_the_number_of_rows_are_not_traceable(condition):
     """They would be decided once for all batches."""
     with pytest.raises(NotTraceable, match="number of rows"):
         condition(N)
-
-
-# --- memory -------------------------------------------------------------------------------------------------------
 
 
 @st.composite

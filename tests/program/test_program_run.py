@@ -1,7 +1,5 @@
 """Runs of programs: without torch, on several cores, and switched off."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 

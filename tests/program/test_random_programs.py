@@ -1,7 +1,5 @@
 """Random functions as programs, compared with torch in double precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

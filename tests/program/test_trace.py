@@ -3,8 +3,6 @@
 test_random_programs.py compares the values and gradients of every rule with torch.
 """
 
-from __future__ import annotations
-
 import operator
 
 import pytest
@@ -59,8 +57,6 @@ def trace(function, backward: bool = True) -> tuple[list[str], list[str]]:
     args = Arguments(backward)
     return kernels_of(args.trace.finish(function(args)))
 
-
-# --- what cannot be traced ------------------------------------------------------------------------------------------
 
 UNKNOWN_FUNCTIONS = {
     "function": lambda a: torch.sin(a.x),
@@ -198,9 +194,6 @@ def test_a_parameter_is_one_input_however_often_it_is_used():
     names = [source for _, _, source in program.inputs if isinstance(source, str)]
     assert names == ["square", "vector"]
     assert len(program._transpose.instructions) == 1
-
-
-# --- fusion -----------------------------------------------------------------------------------------------------------
 
 
 def norm(a: Arguments, x: Traced) -> Traced:

@@ -20,7 +20,6 @@ MODELS = {
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("fit", FITS)
 def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
-    """Predictions for new rows match too."""
     models = []
     name = MODELS[fit, kind == "regression"]
 

@@ -114,7 +114,6 @@ def test_interval_matches_scipy_bootstrap():
 
 
 def test_rows_of_a_molecule_count_as_one():
-    """Repeated rows of a molecule change neither the interval nor the weights."""
     y, predictions = numbers(40, 0.5, 0.7)
     molecule, repeated_labels = np.tile(np.arange(40), 20), np.tile(y, 20)
     repeated = [np.tile(each, (20, 1)) for each in predictions]

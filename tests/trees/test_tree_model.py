@@ -18,7 +18,6 @@ CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
-    """Random inputs: descriptors, counts, nan and infinities."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(count, 12)).astype(np.float32)
     x[:, 6:] = random.poisson(0.5, size=(count, 6))

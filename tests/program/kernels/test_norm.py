@@ -1,7 +1,5 @@
 """Layer norms with the residual sum before them: dropout, unused results, and numerically difficult values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

@@ -134,14 +134,3 @@ def test_mean_per_molecule_matches_pandas(ids):
     values = random.random((2, len(ids)))
     expected = pd.DataFrame(values.T).groupby(ids).mean().to_numpy().T
     np.testing.assert_allclose(mean_per_molecule(values, ids), expected, rtol=1e-12)
-
-
-def test_identical_atoms_count_as_one_molecule():
-    random = np.random.default_rng(2)
-    hard, sizes = random.gamma(2, size=60), random.integers(1, 9, 60)
-    errors, molecule = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)
-    expected = fit_interval_scale({"hard": hard}, errors, np.arange(60))
-    assert fit_interval_scale({"hard": hard[molecule]}, errors[molecule], molecule) == pytest.approx(expected)
-    assert fit_interval_scale({"hard": hard[molecule[:50]]}, errors[molecule[:50]], molecule[:50]) == {
-        CONSTANT: 1.0
-    }  # too few molecules

@@ -60,10 +60,3 @@ def test_nan_and_infinity(backend):
     actual[:, :, 2:4].sum().backward()
     assert v.grad[0, :, 2:4].tolist() == [[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]]
     torch.testing.assert_close(broadcast_max.using(backend)(v, lengths, ~none), v, rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype):
-    v, lengths, local_channels = make_inputs(1, 2, 6, 8, dtype)
-    expected = broadcast_max(v.double(), lengths, local_channels)
-    assert torch.equal(broadcast_max(v, lengths, local_channels).double(), expected)

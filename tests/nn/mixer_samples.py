@@ -9,15 +9,8 @@ DIM, HEADS = 12, 3
 
 # Symmetric molecules, so that atoms and shortest paths tie, of many sizes.
 SMILES = [
-    "c1ccccc1",
-    "C",
-    "CC(C)(C)C",
-    "C1CC2CCC1CC2",
-    "O=C(O)c1ccc(N)cc1",
-    "[Na+].[Cl-]",
-    "C" * 30,
-    "N[C@@H](C)C(=O)O",
-]
+    "c1ccccc1", "C", "CC(C)(C)C", "C1CC2CCC1CC2", "O=C(O)c1ccc(N)cc1", "[Na+].[Cl-]", "C" * 30, "N[C@@H](C)C(=O)O",
+]  # fmt: skip
 
 
 def mixer_of(name: str, seed: int = 0, **settings) -> Mixer:

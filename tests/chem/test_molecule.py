@@ -206,31 +206,22 @@ def test_atropisomer_has_a_graph_although_ogb_fails(smiles2graph):
     assert smiles_to_graph(smiles).num_atoms == 16
 
 
+REASONS = {
+    "empty": ["", "  \t", None, float("nan"), 17],
+    # The last from reading a file with errors="surrogateescape".
+    "not a valid SMILES": ["not a molecule", "C1CC", "[Xx]", "C\x00C", "C\udc80C"],
+    "not a valid molecule": ["[#119]", "[CH200]", "[C+128]"],
+    "text after a space: 'C'; give the SMILES alone": ["C C"],
+    "text after a space: 'ethanol, pure'": ["CCO ethanol, pure "],
+    "atom # 0 C, 5": ["C(C)(C)(C)(C)C"],
+    "kekulize": ["c1cccc1"],
+    "wildcard": ["*", "CC[*:1]"],
+    "513 atoms, more than the limit of 512": ["C" * 513],
+}
+
+
 @pytest.mark.parametrize(
-    ("smiles", "reason"),
-    [
-        ("", "empty"),
-        ("  \t", "empty"),
-        (None, "empty"),
-        (float("nan"), "empty"),
-        (17, "empty"),
-        ("not a molecule", "not a valid SMILES"),
-        ("C1CC", "not a valid SMILES"),
-        ("[Xx]", "not a valid SMILES"),
-        ("[#119]", "not a valid molecule"),
-        ("[CH200]", "not a valid molecule"),
-        ("[C+128]", "not a valid molecule"),
-        ("C\x00C", "not a valid SMILES"),
-        ("C C", "text after a space: 'C'; give the SMILES alone"),
-        ("CCO ethanol, pure ", "text after a space: 'ethanol, pure'"),
-        ("C\udc80C", "not a valid SMILES"),  # from reading a file with errors="surrogateescape"
-        ("C(C)(C)(C)(C)C", "atom # 0 C, 5"),
-        ("c1cccc1", "kekulize"),
-        ("*", "wildcard"),
-        ("CC[*:1]", "wildcard"),
-        ("C" * 513, "513 atoms, more than the limit of 512"),
-    ],
-    ids=repr,
+    ("smiles", "reason"), [(smiles, reason) for reason, texts in REASONS.items() for smiles in texts], ids=repr
 )
 @pytest.mark.parametrize("order", ["canonical", "input"])
 def test_invalid_smiles_gives_the_reason(smiles, reason, order, capfd):

@@ -84,10 +84,8 @@ def test_rows_with_missing_values_are_ignored():
         fit_stacking_weights(with_missing, labels_with_missing, "regression"),
         fit_stacking_weights(predictions, y, "regression"),
     )
-    assert (
-        compare_errors(labels_with_missing, *with_missing, "regression").a
-        == compare_errors(y, *predictions, "regression").a
-    )
+    errors = compare_errors(labels_with_missing, *with_missing, "regression")
+    assert errors.a == compare_errors(y, *predictions, "regression").a
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30))

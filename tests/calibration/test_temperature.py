@@ -14,10 +14,8 @@ def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
 def test_temperature_divides_logits():
     p = np.array([[0.1], [0.5], [0.999], [0.0], [1.0]])
     np.testing.assert_allclose(temperature_scaled(p, 2.0)[:3], expit(logit(p[:3]) / 2))
-    assert (
-        np.isfinite(temperature_scaled(p, 0.3)).all()
-        and ((temperature_scaled(p, 5.0) >= 0) & (temperature_scaled(p, 5.0) <= 1)).all()
-    )
+    lower = temperature_scaled(p, 5.0)
+    assert np.isfinite(temperature_scaled(p, 0.3)).all() and ((lower >= 0) & (lower <= 1)).all()
     logits = np.random.default_rng(0).normal(size=(4, 3))
     np.testing.assert_allclose(temperature_scaled(softmax(logits, axis=1), 0.5), softmax(logits / 0.5, axis=1))
     assert temperature_scaled(p, 1.0) is p

@@ -62,27 +62,17 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
     assert result["mae"] == pytest.approx(np.abs(predicted - [1, 4]).mean(), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("rows", "split", "splits", "message"),
-    [
-        ({"smiles": ["C"], "y": [1.0]}, "test", None, "has no splits: give --split all"),
-        ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
-        (
-            {"smiles": ["C", "N"], "y": [None, 1.0]},
-            "test",
-            {"test": np.array([0])},
-            "no usable labels in the split test",
-        ),
-        (
-            {"smiles": ["oops"], "y": [1.0]},
-            "all",
-            None,
-            "no molecule .* could be predicted; the first: not a valid molecule",
-        ),
-    ],
-)
-def test_evaluate_rejects_splits_without_predictions(rows, split, splits, message, tmp_path, predictor):
-    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+UNUSABLE = [
+    (["C"], [1.0], "test", None, "has no splits: give --split all"),
+    (["C"], [1.0], "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
+    (["C", "N"], [None, 1.0], "test", {"test": np.array([0])}, "no usable labels in the split test"),
+    (["oops"], [1.0], "all", None, "no molecule .* could be predicted; the first: not a valid molecule"),
+]
+
+
+@pytest.mark.parametrize(("smiles", "y", "split", "splits", "message"), UNUSABLE)
+def test_evaluate_rejects_splits_without_predictions(smiles, y, split, splits, message, tmp_path, predictor):
+    pd.DataFrame({"smiles": smiles, "y": y}).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=message):
         evaluate(predictor, load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
 

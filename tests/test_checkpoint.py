@@ -181,15 +181,11 @@ def test_missing_weights_are_rejected(model, missing, saved):
 
 
 SHAPES = {
-    "spatial_pos_encoder.weight": [(512,), (512, 5), (100, 4), (512, 0)],
-    "edge_dis_encoder.weight": [(3, 1), (0, 1)],
-    "edge_encoder.weight": [(0, 4), (5, 4)],
-    "graph_token.weight": [(32,), (1, 30)],
-    "atom_encoder.weight": [(10, 32)],
-    "out_proj.bias": [(), (0,)],
-    "layers.0.ffn.layer1.bias": [(0,)],
+    "spatial_pos_encoder.weight": [(512,), (512, 5), (100, 4), (512, 0)], "edge_dis_encoder.weight": [(3, 1), (0, 1)],
+    "edge_encoder.weight": [(0, 4), (5, 4)], "graph_token.weight": [(32,), (1, 30)],
+    "atom_encoder.weight": [(10, 32)], "out_proj.bias": [(), (0,)], "layers.0.ffn.layer1.bias": [(0,)],
     "layers.0.self_attention.linear_v.weight": [(32, 31)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes])
@@ -351,16 +347,13 @@ def test_weights_must_fit_the_configuration(own, tmp_path):
 
 
 CHANGES = [
-    lambda c: c["graphslice"].pop("config"),
-    lambda c: c["graphslice"].update(config=3),
-    lambda c: c["graphslice"].pop("tasks"),
-    lambda c: c["graphslice"].update(tasks=None),
+    lambda c: c["graphslice"].pop("config"), lambda c: c["graphslice"].update(config=3),
+    lambda c: c["graphslice"].pop("tasks"), lambda c: c["graphslice"].update(tasks=None),
     lambda c: c["graphslice"]["tasks"][0].update(kind="other"),
     lambda c: c["graphslice"]["tasks"][0].update(classes=["a"]),
-    lambda c: c["graphslice"]["tasks"][0].update(later=1),
-    lambda c: c.pop("state_dict"),
+    lambda c: c["graphslice"]["tasks"][0].update(later=1), lambda c: c.pop("state_dict"),
     lambda c: c.update(graphslice=3),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -73,16 +73,10 @@ def test_task_survives_conversion_to_plain_values(task):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kind": "other"},
-        {"kind": "binary"},
-        {"kind": "multiclass", "classes": ["a", "b"]},
-        {"classes": ["a"]},
-        {"classes": 3},
-        {"name": 3},
-        {"transform": "exp"},
-        {"later": 1},
+        {"kind": "other"}, {"kind": "binary"}, {"kind": "multiclass", "classes": ["a", "b"]}, {"classes": ["a"]},
+        {"classes": 3}, {"name": 3}, {"transform": "exp"}, {"later": 1},
     ],
-)
+)  # fmt: skip
 def test_invalid_plain_values_are_rejected(changes):
     with pytest.raises((KeyError, TypeError, ValueError)):
         Task.from_dict({**Task("y").to_dict(), **changes})

@@ -39,13 +39,10 @@ def trained(head: str = "mlp", tasks: int = 1, **settings) -> Checkpoint:
 
 
 SETTINGS = [
-    {"norm": "post", "embedding_norm": True},
-    {"norm": "pre", "embedding_norm": True},
-    {"norm": "post", "tasks": 3},
+    {"norm": "post", "embedding_norm": True}, {"norm": "pre", "embedding_norm": True}, {"norm": "post", "tasks": 3},
     {"embedding_layout": "graphormer", "num_degrees": 512, "num_distances": 512, "num_path_positions": 128},
-    {"head": "linear"},
-    {"head": "linear", "tasks": 2, "embedding_layout": "graphormer"},
-]
+    {"head": "linear"}, {"head": "linear", "tasks": 2, "embedding_layout": "graphormer"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -42,19 +42,9 @@ def test_equal_sizes_are_equal_and_hashable():
 
 
 CONDITIONS = [
-    bool,
-    int,
-    range,
-    "x".__mul__,
-    lambda n: n == 1,
-    lambda n: n != 1,
-    lambda n: n in (1, 2),
-    lambda n: n > 3,
-    lambda n: n <= 3,
-    lambda n: n < N,
-    lambda n: max(n, 3),
-    lambda n: [0][n],
-]
+    bool, int, range, "x".__mul__, lambda n: n == 1, lambda n: n != 1, lambda n: n in (1, 2), lambda n: n > 3,
+    lambda n: n <= 3, lambda n: n < N, lambda n: max(n, 3), lambda n: [0][n],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)

@@ -24,15 +24,10 @@ CHANNELS, HEADS = 32, 2
 # Inputs with samples: three of activations, attention weights and a bias.
 INPUTS = {"x": (N, CHANNELS), "y": (N, CHANNELS), "z": (N, CHANNELS), "p": (HEADS, N, N), "b": (HEADS, N, N)}
 PARAMETERS = {
-    "square": (CHANNELS, CHANNELS),
-    "wide": (3 * CHANNELS, CHANNELS),
-    "narrow": (CHANNELS, 3 * CHANNELS),
-    "wide_bias": (3 * CHANNELS,),
-    "weight": (CHANNELS,),
-    "bias": (CHANNELS,),
-    "scales": (2, HEADS, CHANNELS // HEADS),
+    "square": (CHANNELS, CHANNELS), "wide": (3 * CHANNELS, CHANNELS), "narrow": (CHANNELS, 3 * CHANNELS),
+    "wide_bias": (3 * CHANNELS,), "weight": (CHANNELS,), "bias": (CHANNELS,), "scales": (2, HEADS, CHANNELS // HEADS),
     "shifts": (2, HEADS, CHANNELS // HEADS),
-}
+}  # fmt: skip
 
 
 @dataclass

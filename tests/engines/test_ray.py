@@ -1,5 +1,7 @@
 """The Ray engine compared with the local one. Slow, because Ray takes seconds to start."""
 
+from __future__ import annotations
+
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -73,6 +75,8 @@ def test_malformed_rows_match_the_local_engine(cluster, predictor, tmp_path):
 
 @pytest.fixture(scope="module")
 def lines():
+    """Reader of files of integers; nested, so that it is pickled by value: workers cannot import this file."""
+
     def read(path: Path, rows: int) -> Iterator[pa.Table]:
         numbers = [int(line) for line in path.read_text().split()]
         for start in range(0, len(numbers), rows):

@@ -113,10 +113,6 @@ def test_program_matches_modules_for_batch_shapes(smiles):
     check(model_of("galerkin"), batch_of(smiles), 1e-3, 1e-3)
 
 
-def test_modules_run_beyond_256_rows():
-    assert traced(model_of(), batch_of(["C" * 256])) is None
-
-
 def test_prediction_does_not_depend_on_the_batch():
     model = model_of("softmax", readout="mean+max")
     with torch.inference_mode():
@@ -209,13 +205,6 @@ def test_changes_after_tracing_are_used():
     assert not program_matches_modules()
 
 
-def test_setting_without_tracing_support_runs_modules():
-    model, batch = model_of().eval(), batch_of()
-    assert traced(model, batch) is not None
-    model.blocks[1].mixer.statistic = "fixed"
-    assert traced(model, batch) is None
-
-
 def test_submodule_in_another_mode():
     model, batch = model_of(dropout=0.5).eval(), batch_of()
     model.blocks[0].train()
@@ -224,45 +213,10 @@ def test_submodule_in_another_mode():
     assert torch.equal(traced(model, batch), traced(model, batch))
 
 
-def test_weight_of_unexpected_shape_runs_modules():
-    """Pruning may leave such weights, before or after tracing."""
-    narrow = nn.Parameter(torch.zeros(16, DIM))
-    early, late = model_of().eval(), model_of().eval()
-    assert traced(early, batch_of()) is not None
-    for model in (early, late):
-        model.blocks[0].ffn.expand.weight = narrow
-        assert traced(model, batch_of()) is None
-    short = model_of().eval()
-    short.atoms.in_degree.weight = nn.Parameter(torch.zeros(3, DIM))
-    assert traced(short, batch_of()) is None
-
-
-def test_lengths_of_another_dtype_run_modules():
-    batch, model = batch_of(), model_of().eval()
-    batch.lengths = batch.lengths.int()
-    assert traced(model, batch) is None
-
-
 def test_rows_are_traced_where_the_readout_is_not():
     model, batch = model_of(readout="quantiles+max"), batch_of()
     assert traced(model, batch) is None
     assert run_as_program(model, GraphTransformer._encode.__wrapped__, batch).shape[1] == batch.atoms.shape[1] + 1
-
-
-def test_global_module_hooks_are_called():
-    seen = []
-    with torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0])):
-        assert traced(model_of(), batch_of()) is None
-    seen.clear()
-    assert traced(model_of(), batch_of()) is not None and not seen
-
-
-def without_hooks(model):
-    pass
-
-
-def add_hook(model):
-    model.blocks[1].ffn.register_forward_hook(lambda *args: None)
 
 
 def replace_mix(model):
@@ -273,35 +227,47 @@ def replace_mix(model):
     model.blocks[0].mixer.__class__ = Mine
 
 
-def to_double(model):
-    model.norm.double()
+UNTRACEABLE = {
+    "hook": lambda model: model.blocks[1].ffn.register_forward_hook(lambda *args: None),
+    "method": replace_mix,
+    "dtype": lambda model: model.norm.double(),
+    "setting": lambda model: setattr(model.blocks[1].mixer, "statistic", "fixed"),
+    # Pruning may leave such weights.
+    "narrow weight": lambda model: setattr(model.blocks[0].ffn.expand, "weight", nn.Parameter(torch.zeros(16, DIM))),
+    "short table": lambda model: setattr(model.atoms.in_degree, "weight", nn.Parameter(torch.zeros(3, DIM))),
+}
 
 
-@pytest.mark.parametrize("change", [add_hook, replace_mix, to_double, without_hooks])
+@pytest.mark.parametrize("change", UNTRACEABLE)
 @pytest.mark.parametrize("early", [False, True])
 def test_untraceable_change_runs_modules(change, early):
-    model = model_of()
+    model = model_of().eval()
     if not early:
         assert traced(model, batch_of()) is not None
-    change(model)
-    assert (traced(model, batch_of()) is None) == (change is not without_hooks)
+    UNTRACEABLE[change](model)
+    assert traced(model, batch_of()) is None
 
 
 def test_modules_run_when_tracing_does_not_apply():
-    model, batch = model_of(), batch_of()
-    with programs_disabled():
-        assert traced(model, batch) is None
-    with reference_only():
-        assert traced(model, batch) is None
-    with reference_only(but=(gelu, "numba")):
-        assert traced(model, batch) is None
-    with torch.autocast("cpu", torch.bfloat16):
-        assert traced(model, batch) is None
-    with FlopCounterMode(display=False):
-        assert traced(model, batch) is None
+    model, batch, seen = model_of(), batch_of(), []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0]))
+    for context in (
+        hook,
+        programs_disabled(),
+        reference_only(),
+        reference_only(but=(gelu, "numba")),
+        torch.autocast("cpu", torch.bfloat16),
+        FlopCounterMode(display=False),
+    ):
+        with context:
+            assert traced(model, batch) is None
     assert traced(model_of(ffn_dim=40), batch) is None
     assert traced(copy.deepcopy(model).double(), batch) is None
-    assert traced(model, batch) is not None
+    assert traced(model, batch_of(["C" * 256])) is None
+    seen.clear()
+    assert traced(model, batch) is not None and not seen
+    batch.lengths = batch.lengths.int()
+    assert traced(model, batch) is None
 
 
 def test_traced_model_can_be_copied_and_pickled():

@@ -8,13 +8,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import AllChem, Descriptors
 
 from graphslice.chem import descriptors
-from graphslice.chem.descriptors import (
-    DESCRIPTORS,
-    compute_descriptors,
-    descriptor_kinds,
-    descriptor_width,
-    feature_column_names,
-)
+from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
 
 KINDS = ["morgan", "rdkit2d"]
 ODD = [
@@ -108,5 +102,6 @@ def test_arbitrary_text_does_not_raise(text):
 
 def test_feature_names_and_width():
     names = ["rdkit2d", "temperature", "morgan", "pH"]
-    assert descriptor_kinds(names) == ["rdkit2d", "morgan"] and feature_column_names(names) == ["temperature", "pH"]
-    assert descriptor_width(names) == 203 + 1 + 2048 + 1 and descriptor_width([]) == 0
+    assert descriptors.descriptor_kinds(names) == ["rdkit2d", "morgan"]
+    assert descriptors.feature_column_names(names) == ["temperature", "pH"]
+    assert descriptors.descriptor_width(names) == 203 + 1 + 2048 + 1 and descriptors.descriptor_width([]) == 0

@@ -265,9 +265,8 @@ def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     config = tiny_config(data={"targets": "gap_ev"})
     result = gs.train(config, tmp_path / "run", data=demo_rows)
     assert len(result.data.dataset) == len(demo_rows)  # the input of write_report
-    assert result.model is result.model and result.model.evaluate()["mae"] == pytest.approx(
-        result.metrics["test"]["mae"], rel=1e-5
-    )
+    assert result.model is result.model
+    assert result.model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     again = resume(tmp_path / "run")  # reads the molecules from the run directory
     assert again.metrics == result.metrics
     assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]

@@ -104,9 +104,7 @@ FULL = {
     "out of GPU memory: ": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "out of memory: ": MemoryError(),
     # Of the file, not of its temporary copy.
-    "No space left on device: run/best.ckpt\n": OSError(
-        errno.ENOSPC, "No space left on device", "a", None, "run/best.ckpt"
-    ),
+    "No space left on device: a\n": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x1", None, "a"),
 }
 
 

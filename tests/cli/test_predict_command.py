@@ -18,16 +18,10 @@ def test_smiles_to_stdout(cli, run_directory, predictor):
     assert err == "1 of 3 rows have no prediction: see the reasons in column 'error'\n"
 
 
-@pytest.mark.parametrize(
-    ("model", "out_name"),
-    [
-        ("best.ckpt", "out.csv"),
-        ("last.ckpt", "out.tsv"),
-        ("", "out.parquet"),
-        ("", "new/folder/out.csv.gz"),
-        ("", None),
-    ],
-)
+FILES = {"out.csv": "best.ckpt", "out.tsv": "last.ckpt", "out.parquet": "", "new/folder/out.csv.gz": "", None: ""}
+
+
+@pytest.mark.parametrize(("out_name", "model"), FILES.items())
 def test_predict_a_file(out_name, model, cli, run_directory, demo_csv, demo_rows, tmp_path):
     flags = [] if out_name is None else ["-o", tmp_path / out_name]
     code, out, err = cli("predict", run_directory / model, demo_csv, *flags)

@@ -23,11 +23,8 @@ def contents(path) -> dict[str, np.ndarray]:
 
 def same(one, other) -> bool:
     a, b = contents(one), contents(other)
-    return (
-        list(a) == list(b) == ["y_pred"]
-        and a["y_pred"].dtype == b["y_pred"].dtype == np.float32
-        and np.array_equal(a["y_pred"], b["y_pred"])
-    )
+    assert list(a) == list(b) == ["y_pred"] and a["y_pred"].dtype == b["y_pred"].dtype == np.float32
+    return np.array_equal(a["y_pred"], b["y_pred"])
 
 
 @pytest.fixture(scope="module")

@@ -115,10 +115,8 @@ def test_rows_of_a_molecule_count_as_one():
     y, predictions = numbers(40, 0.5, 0.7)
     molecule, repeated_labels = np.tile(np.arange(40), 20), np.tile(y, 20)
     repeated = [np.tile(each, (20, 1)) for each in predictions]
-    once, result = (
-        compare_errors(y, *predictions, "regression"),
-        compare_errors(repeated_labels, *repeated, "regression", molecules=molecule),
-    )
+    once = compare_errors(y, *predictions, "regression")
+    result = compare_errors(repeated_labels, *repeated, "regression", molecules=molecule)
     assert [result.low, result.high] == pytest.approx([once.low, once.high])
     narrow = compare_errors(repeated_labels, *repeated, "regression")
     assert narrow.high - narrow.low < 0.3 * (once.high - once.low)
